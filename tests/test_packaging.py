@@ -67,3 +67,14 @@ def test_ci_runs_every_python_that_is_promised() -> None:
     promised = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: Python :: \d", name)]
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == promised
     assert PROJECT["requires-python"] == f">={min(promised, key=Version)}"
+
+
+def test_the_tutorial_states_versions_that_are_pinned_and_lowest() -> None:
+    """A bound or pin that is changed is tried anew before it is stated."""
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| 3.1" in line]
+    names, pinned, lowest = ("torch", "transformers", "numpy", "scipy"), rows[0][1:5], rows[1][1:5]
+    assert pinned == [PINS[name] for name in names]
+    bounds = {each.name: str(each.specifier).removeprefix(">=") for each in WANTED}
+    assert [Version(version) for version in lowest] == [Version(bounds[name]) for name in names]
+    assert {row[0] for row in rows} == {name.rpartition(" ")[2] for name in PROJECT["classifiers"] if "3.1" in name}

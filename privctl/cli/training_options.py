@@ -88,8 +88,8 @@ def training(command: Command) -> Command:
             click.option("--labels", help="Class names in order: a,b,c, or a file of them."),
             click.option(
                 "--unit",
-                help="Field that names a record's owner. All records of one owner are protected together. With "
-                "'fold(FIELD)' names may differ in case, spaces and Unicode form.",
+                help="Protect owners, such as patients, by this field. All records of one are protected together. "
+                "With 'fold(FIELD)' names may differ in case, spaces and Unicode form.",
             ),
             click.option(
                 "--long",

@@ -34,9 +34,13 @@ def times_for_bound(estimate: float, upper: float, limit: float) -> float | None
     return (upper / limit) if estimate <= 0 else ((upper - estimate) / (limit - estimate)) ** 2
 
 
-def needed_sample(item: Evidence, times: float) -> str:
-    """``times`` the sample of ``item``, as "about 1,200 members and 1,200 non-members"; empty if it states none."""
-    counts = [(rounded(times * count), _NOUNS.get(role, role)) for role, count in item.samples.items() if count]
+def needed_sample(item: Evidence, times: float, *, grouped: bool = False) -> str:
+    """``times`` the sample of ``item``, as "about 1,200 members and 1,200 non-members"; empty if it states none.
+
+    If ``grouped``, the numbers count groups of members and of non-members.
+    """
+    of = "groups of " if grouped else ""
+    counts = [(rounded(times * count), of + _NOUNS.get(role, role)) for role, count in item.samples.items() if count]
     return f"about {' and '.join(f'{count:,} {noun}' for count, noun in counts)}" if counts else ""
 
 

@@ -57,8 +57,9 @@ def require_public(
 
 def _not_public(base: Checkpoint, why: str) -> InputError:
     return InputError(
-        f"the base {base.root} was {why}, so it is not public, and what is equal in both needs noise too; give the "
-        "weights that the training began with as --base"
+        f"the base {base.root} was {why}, so it is not public, and noise on what differs from it, or on an adapter of "
+        "it, covers only a part of what is told; give the weights that the training began with as --base, or train the "
+        "adapter on a base that was made without these records"
     )
 
 

@@ -279,7 +279,7 @@ def reports_at(
                 "again"
             )
         if reports.strange:
-            notify(f"left out, because another model is what they describe: {_listed(reports.strange)}")
+            notify(f"left out, not about this model: {_listed(reports.strange)}")
     every = (each for path in paths for each in found.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
 

@@ -18,6 +18,7 @@ from privctl.domain.guarantee import (
     Status,
 )
 from privctl.domain.mechanism import WeightNoise
+from privctl.domain.protected import meaning_of_example
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.strength import (
@@ -31,7 +32,6 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion, not_measured
 from privctl.show.leaks import leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
-from privctl.show.protected import meaning_of_example
 from privctl.show.text.style import bound, with_exponent
 
 #: What each status means, for readers who meet the word for the first time.

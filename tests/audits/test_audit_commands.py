@@ -10,6 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import audits.whole.run
+from audits import ATTACKS, THOROUGH
 from audits.whole.request import AuditRequest
 from privctl.cli import root, run
 from privctl.cli.audit import audit
@@ -29,6 +30,7 @@ CALLS = {
     ),
     "secrets": (
         "--secrets b.jsonl --data a.jsonl --plan p.safetensors --base q --candidates 5 --most-secrets 7 --queries 3 "
+        "--heldout-secrets c.json --heldout-data d.jsonl "
         "--canaries c.json --commitment x --keep-scores -f"
     ),
 }
@@ -168,6 +170,7 @@ def test_rare_options_have_a_heading_and_the_help_ends_with_the_way_to_them(
     brief = helped(name, "--help", capsys=capsys)
     assert re.fullmatch(r"  --help-all +Show all options and details\.", brief.splitlines()[-1])
     whole = helped(name, "--help-all", capsys=capsys)
+    brief, whole = (text[text.index("\nOptions:\n") :] for text in (brief, whole))  # details may stand before
     assert whole.startswith(brief.rstrip("\n"))
     rest = whole.removeprefix(brief.rstrip("\n"))
     assert rest.startswith("\n\nMore options:\n")
@@ -198,3 +201,9 @@ def test_options_of_the_commands_are_left_out_of_help_and_work(asked: list[Audit
     assert run(["audit", "m", "--train", "a.jsonl", "--top-k", "3"]) == 0
     assert asked[0].extraction is not None
     assert asked[0].extraction.law.top_k == 3
+
+
+def test_the_whole_help_names_every_attack(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "membership", "--help-all"]) == 0
+    named = set(re.findall(r"[a-z+-]+", capfd.readouterr().out))
+    assert {*ATTACKS, *THOROUGH} <= named

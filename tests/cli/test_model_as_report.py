@@ -236,6 +236,6 @@ def test_reports_of_another_model_under_its_name_are_named_and_left_out(here: Pa
     told = capsys.readouterr().err
     left = "release/copy.report.json, release/copy.audit.report.json"
     assert "the reports of release/copy: release/noised.report.json\n" in told
-    assert f"left out, because another model is what they describe: {left}" in told
+    assert f"left out, not about this model: {left}" in told
     assert run(["gate", MODEL, "--max-auc", "0.7"]) == 0
     assert "left out" not in capsys.readouterr().err

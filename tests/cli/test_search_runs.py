@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from privctl.api import training
 from privctl.cli import run
 from privctl.domain.errors import DivergedError, RunInterruptedError
 from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
-from privctl.reports.files import read_report
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.files import now, read_report
 from privctl.train.search import folder as search_folder
 from privctl.train.steps.loop import Trainer
 from tests import remembered
 from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, texts, verified_after
+from verify.settings import public_records
 
 RECORDS, STEPS = 30, 4
 SEARCH = ["--search", "learning-rate=1e-3,1e-6 clip-norm=0.5,1", "--expected-runs", "3"]
@@ -279,6 +282,17 @@ def test_records_that_are_trained_on_do_not_choose(
     assert run(dp_sgd(start, tmp_path / "out", *more)) == 2
     assert "record 2 of --held-out" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [mixed]
+
+
+@pytest.mark.parametrize(("held_out", "faults"), [("blake3:1", 1), ("blake3:2", 0)], ids=["a copy", "another file"])
+def test_a_report_whose_run_the_training_data_chose_is_refuted(held_out: str, faults: int) -> None:
+    inputs = tuple(
+        Artifact(role=role, path=f"{role}.jsonl", digest=digest, bytes=1)
+        for role, digest in (("data", "blake3:1"), ("held-out", held_out))
+    )
+    report = PrivacyReport(step="retrain", created=now(), versions={}, inputs=inputs)
+    found = list(public_records.disagreements(report, SimpleNamespace(search="learning-rate=1e-3,1e-2")))
+    assert len(found) == faults
 
 
 def test_a_search_in_which_every_run_diverges_comes_to_its_end(

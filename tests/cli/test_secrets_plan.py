@@ -306,3 +306,15 @@ def test_the_gap_follows_from_the_size_unless_one_is_asked_for(
     by_fano = ("--calibration", "fano", "-q")  # the weights are found before the noise
     assert plan(data, secrets, "--cap", "0.5", "--solver", "first-order", *by_fano, *asked) == 0
     assert gaps == [gap]
+
+
+def test_a_book_numbers_records_in_the_order_of_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planned in another order, records without the secret would be held back in place of those that hold it."""
+    first, second, found = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "book.jsonl"
+    first.write_text("".join(f'{{"text": "{"ann@mat.example" if i < 5 else "a cat"}"}}\n' for i in range(20)))
+    second.write_text('{"text": "a dog"}\n' * 20)
+    assert run(["secrets", "scan", str(first), str(second), "-o", str(found), "-q"]) == 0
+    asked = ["--secrets", str(found), "--steps", "4", "--batch-size", "4", "--cap", "1", "-q"]
+    assert run(["secrets", "plan", str(second), str(first), *asked]) == 3
+    assert "or from the same in another order" in capsys.readouterr().err
+    assert run(["secrets", "plan", str(first), str(second), *asked]) == 0

@@ -148,6 +148,13 @@ def test_text_must_have_had_a_chance_to_come_out(
     assert found(tmp_path, audited={"extraction": settings}, rule="max_extracted").outcome is outcome
 
 
+@pytest.mark.parametrize(("drawn", "says"), [(150, False), (86, True)])
+def test_a_gate_says_how_many_texts_were_looked_for(tmp_path: Path, drawn: int, says: bool) -> None:
+    settings = {"prefix_tokens": 10, "suffix_tokens": 10, "training_records": 150, "drawn": drawn}
+    finding = found(tmp_path, audited={"extraction": settings}, rule="max_extracted")
+    assert (finding.outcome, "86 texts of 150 training records" in finding.message) == (PASS, says)
+
+
 def test_the_gate_knows_the_words_and_numbers_of_audits() -> None:
     """The gate needs no numpy, so it has its own copies."""
     assert set(audited_records._UNSCORED) == {each.reason for each in (Skip.IN_BOTH, Skip.REPEATED, Skip.NOT_FINITE)}

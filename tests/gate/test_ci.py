@@ -125,6 +125,15 @@ def test_the_action_s_exit_codes(place: Path, root: Path) -> None:
         assert shell(place, root, script, variables).returncode == code, given
 
 
+def test_the_action_finds_the_reports_beside_the_model(place: Path, root: Path) -> None:
+    script, variables = action(root, {"model": "release/model"})
+    done = shell(place, root, script, variables)
+    assert (done.returncode, done.stdout) == (0, "gate: PASS (10 passed)\n"), done.stderr
+    assert "the reports of release/model: " in done.stderr
+    script, variables = action(root, {})
+    assert shell(place, root, script, variables).returncode == 2, "nothing to judge"
+
+
 def test_no_input_of_the_action_becomes_a_command(place: Path, root: Path) -> None:
     hostile = "$(touch hacked) `touch hacked`; touch hacked\n--output=stolen\n-o\n' \" * \\"
     script, variables = action(root, dict.fromkeys(("reports", "model", "policy", "sarif"), hostile))
@@ -258,7 +267,7 @@ def test_the_pins_are_those_that_are_tested(root: Path) -> None:
     assert found == {name: tested[name] for name in found}
     assert len(set(re.findall("sha256:([0-9a-f]{64})", text))) == text.count("sha256:") >= 49
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    assert {"blake3>=1.0", "click>=8.1"} <= set(version["dependencies"])
+    assert {"blake3>=1.0", "click>=8.4"} <= set(version["dependencies"])
     gitlab = " ".join(example(root, "gitlab-ci.yml")["privacy gate"]["before_script"])
     for name, number in found.items():
         assert f" {name}=={number}" in gitlab

@@ -226,3 +226,16 @@ def test_an_upgraded_status_fails_and_does_not_count(tmp_path: Path, guarantee: 
     assert only(found, "max_epsilon").outcome is FAIL
     fine = judged(making(tmp_path / "m.report.json", PROVED), max_epsilon="2")
     assert only(fine, "contradiction").outcome is PASS
+
+
+def test_what_one_example_is_is_said_where_it_is_more_than_a_record(tmp_path: Path) -> None:
+    unit = Assumption(
+        name="unit of privacy",
+        statement="all records with one value of 'patient' are one example",
+        state=AssumptionState.ENFORCED,
+    )
+    whole = replace(PROVED, assumptions=(*PROVED.assumptions, unit))
+    found = only(judged(making(tmp_path / "users.json", whole), max_epsilon="8"), "max_epsilon")
+    assert "(dp-sgd, add-or-remove, of all records with one value of 'patient') is within 8" in found.message
+    found = only(judged(making(tmp_path / "records.json", PROVED), max_epsilon="8"), "max_epsilon")
+    assert "(dp-sgd, add-or-remove) is within 8" in found.message

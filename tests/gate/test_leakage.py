@@ -230,10 +230,16 @@ def test_an_upper_bound_above_the_limit_says_how_many_records_bring_it_down(tmp_
     assert {each.fix for each in of(judgement, "max_auc")} == {
         "audit again with about 400 members and 400 non-members, so that the interval is narrower"
     }
+    grouped = audit(tmp_path / "g.json", near, wide, parameters={"group_by": "patient"})
+    (found, _) = of(judged(report, grouped, max_auc="0.6"), "max_auc")
+    assert "about 400 groups of members and 400 groups of non-members" in found.fix
     assert "max_auc (2 findings): loss AUC" in " ".join(render(judgement).split())
     few = replace(near, estimate=None, lower=None, upper=None, reason="too few non-members")
     (found,) = of(judged(report, audit(tmp_path / "b.json", few), max_auc="0.6"), "max_auc")
-    assert found.fix == "mend what the audit names, and audit again"
+    assert (
+        found.fix
+        == "remove the cause that the audit names, and replace its report by another audit (privctl audit --force)"
+    )
 
 
 def test_the_power_of_extraction_is_that_of_the_comparison_with_held_out_text(tmp_path: Path) -> None:

@@ -57,8 +57,10 @@ _OF_PLANNING = ("whole book", "prior")
 #: For each form of a plan, the assumption its bounds rest on: after a training, and before one.
 _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
-#: Tasks without a vocabulary, whose models have no tokenizer to release.
+#: Tasks whose models have no tokenizer.
 _WITHOUT_TEXT = ("image-classification", "audio-classification")
+#: Tasks whose models name classes.
+_WITH_CLASSES = ("text-classification", "token-classification", *_WITHOUT_TEXT)
 #: For a phrase in the reason why a tensor got no noise, the assumption that this requires.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
@@ -220,6 +222,8 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield "normalisation statistics"
     if parameters.task not in _WITHOUT_TEXT:
         yield "vocabulary"
+    if parameters.task in _WITH_CLASSES:
+        yield "labels"
     if method is not None:
         yield from method.premises(parameters, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:

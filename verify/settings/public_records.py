@@ -11,7 +11,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 
-_ROLE, _DATA = "public", "data"
+_ROLE, _DATA, _HELD_OUT = "public", "data", "held-out"
 _FIELDS = ("public_weight", "public_batch_size", "public_examples", "public_overlap")
 #: The ways to treat a public record that is also a private one.
 _REFUSED, _KEPT = "refuse", "keep"
@@ -40,12 +40,19 @@ def premises(parameters: Any) -> Iterator[str]:
             yield APART
 
 
+def _taken_for_public(report: PrivacyReport, parameters: Any) -> Iterator[str]:
+    """Yields one sentence for each use of the training data where public records are required."""
+    private = {each.digest for each in report.inputs if each.role == _DATA}
+    held_out = {each.digest for each in report.inputs if each.role == _HELD_OUT}
+    if getattr(parameters, "search", None) is not None and private & held_out:
+        yield "the best of several runs was chosen by results on the training data, and not on public records"
+    if getattr(parameters, "measured_public_digest", None) in private:
+        yield "layers were measured on the training data itself, without noise, and not on public records"
+
+
 def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:
     """Yields one sentence for each entry on public records that is missing, impossible or inconsistent."""
-    if getattr(parameters, "measured_public_digest", None) in {
-        each.digest for each in report.inputs if each.role == _DATA
-    }:
-        yield "layers were measured on the training data itself, without noise, and not on public records"
+    yield from _taken_for_public(report, parameters)
     read = any(artifact.role == _ROLE for artifact in report.inputs)
     missing = [name for name in _FIELDS if getattr(parameters, name, None) is None]
     if len(missing) == len(_FIELDS):

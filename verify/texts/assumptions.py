@@ -83,6 +83,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         r"the released vocabulary was chosen without the examples \(the training collected it from them\)",
     ),
     "labels": (
+        "the classes, whose number and names are released too, were chosen without these examples",
         r"the names of the classes were known without the examples \(they were collected from them\)",
         r"the released labels (?:was|were) chosen without the examples \(the training collected it from them\)",
     ),

@@ -62,6 +62,9 @@ def membership(model: str, output: Path | None, force: bool, as_json: bool, quie
     \b
     Example:
       privctl audit membership model/ --members train.jsonl --nonmembers held-out.jsonl
+    \f
+    With --thorough the attacks min-k++-half, surp, slope, rises, neighbour, pac, repeat, recall, con-recall, augmented,
+    label-only, gradient-norm and gradient-alignment run too, as far as they apply to MODEL; --attack names single ones.
     """
     _of_model(model, output, force, as_json, quiet, options)
 
@@ -96,7 +99,7 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
     _of_model(model, output, force, as_json, quiet, options)
 
 
-@_subcommand()
+@_subcommand(rare=given.RARE["secrets"])
 @given.A_MODEL
 @given.taking(*given.SECRETS, *given.OF_ANY_MODEL)
 def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
@@ -107,7 +110,6 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 
     \b
     Example:
-      privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl --base old/
       privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl \\
           --heldout-secrets others.jsonl --heldout-data held-out.jsonl
     """

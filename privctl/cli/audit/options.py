@@ -236,6 +236,7 @@ ALL: tuple[Decorator, ...] = (
 #: Subcommand -> its options that only ``--help-all`` shows, as ``--help`` is a screen.
 RARE: dict[str, frozenset[str]] = {
     "membership": frozenset({"base", "base_bits", "resize", "seed"}),
+    "secrets": frozenset({"base_bits", "most_secrets", "query_probability", "cache", "seed"}),
     "extraction": frozenset({
         *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
         *("base", "base_bits", "label_column", "cache", "query_probability", "seed"),

@@ -70,6 +70,22 @@ def on_whose_word(case: JudgedModel) -> str:
     return "; no report names what the model was trained on, so that it was these records is the audit's word"
 
 
+def texts_looked_at(audits: Sequence[LoadedReport]) -> str:
+    """What a finding on extraction adds where an audit looked for fewer texts than the training file has records."""
+    for report in audits:
+        try:
+            settings = parameters_as(AuditParameters, report.report).extraction or {}
+        except ParametersError:
+            continue
+        drawn, records = settings.get("drawn"), settings.get("training_records")
+        if isinstance(drawn, int) and isinstance(records, int) and drawn < records:
+            return (
+                f"; {drawn} texts of {records} training records were looked for: others are too short, repeat or "
+                "were not drawn"
+            )
+    return ""
+
+
 def share_unscored(case: JudgedModel, report: LoadedReport) -> tuple[float, str]:
     """The largest share of the members that were not scored to their end though the model may know them, and why not.
 

@@ -13,6 +13,7 @@ from functools import partial
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import WeightNoise
+from privctl.domain.protected import meaning_of_example
 from privctl.domain.strength import OF_OTHER_LOOPS
 from privctl.gate.checks.contradictions import why_inconsistent
 from privctl.gate.checks.leakage import lower_bounds
@@ -57,7 +58,7 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         EPSILON,
         partial(_epsilon_of, policy),
         limit,
-        lambda g, size: f"{unit} {size:.4g} at delta {g.delta:g} ({g.name}, {g.adjacency})",
+        lambda g, size: f"{unit} {size:.4g} at delta {g.delta:g} ({', '.join(_terms(g))})",
         f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g}) or add "
         "noise (privctl noise)",
     )
@@ -77,6 +78,14 @@ def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, 
         and (each.unit, each.notion) == (PrivacyUnit.EXAMPLE, Notion.APPROXIMATE_DP)
         and each.status is not Status.CLAIMED
     ]
+
+
+def _terms(guarantee: Guarantee) -> Iterator[str]:
+    """What a guarantee is called, its neighbours, and what one example is where that is more than a record."""
+    yield guarantee.name
+    yield str(guarantee.adjacency)
+    if meaning := meaning_of_example(guarantee):
+        yield f"of {meaning}"
 
 
 def _epsilon_of(policy: Policy, guarantee: Guarantee) -> float | str:

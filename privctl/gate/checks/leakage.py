@@ -18,6 +18,7 @@ from privctl.gate.checks.audited_records import (
     TRAIN,
     on_whose_word,
     share_unscored,
+    texts_looked_at,
     unaudited,
     why_not_attacked,
 )
@@ -40,7 +41,7 @@ _TPR, _FPR = "TPR at ", " % FPR"
 _MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
 _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
 _BIGGER = "audit again with {}, so that the interval is narrower"
-_MEND = "mend what the audit names, and audit again"
+_MEND = "remove the cause that the audit names, and replace its report by another audit (privctl audit --force)"
 _NOT_BIGGER = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
 _ALL = (
     "give records to compare with of which the training data hold none, and --max-length as the training, so that all "
@@ -204,7 +205,7 @@ def _check_maximum(
     if not items:
         yield _missing(case, policy, rule, what)
     passed: list[_EvidenceItem] = []
-    enough = _enough([item for _, _, item in items], limit)
+    enough = _enough(items, limit)
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.upper is not None else "it has no upper bound")
         of_members = _TRAINED.get(rule) == MEMBERS
@@ -239,6 +240,7 @@ def _check_maximum(
         message = f"the model was trained on {left.path} too, which no audit took as training data"
         yield _inconclusive(rule, report, i, item, message, "audit all files of the training, in one audit or several")
     word = on_whose_word(case) if rule in _TRAINED else ""
+    word += texts_looked_at([report for report, _, _ in passed]) if rule == EXTRACTED else ""
     yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper", word)
 
 
@@ -247,18 +249,28 @@ def _of_all(upper: float, unscored: float) -> float:
     return (1 - unscored) * upper + unscored
 
 
-def _enough(items: Sequence[Evidence], limit: float) -> str:
+def _enough(items: Sequence[_EvidenceItem], limit: float) -> str:
     """Records that would bring the upper bounds of all ``items`` within ``limit`` if their estimates stay, in words."""
     times = [
-        (more, item)
-        for item in items
+        (more, item, report)
+        for report, _, item in items
         if item.estimate is not None
         and item.upper is not None
         and item.upper > limit
         and (more := times_for_bound(item.estimate, item.upper, limit)) is not None
     ]
-    more, item = max(times, key=lambda each: each[0], default=(0.0, None))
-    return ("" if item is None else needed_sample(item, more)) or "more records"
+    if not times:
+        return "more records"
+    more, item, report = max(times, key=lambda each: each[0])
+    return needed_sample(item, more, grouped=is_of_groups(report)) or "more records"
+
+
+def is_of_groups(report: LoadedReport) -> bool:
+    """Whether an audit counted groups, such as users, and not records."""
+    try:
+        return parameters_as(AuditParameters, report.report).group_by is not None
+    except ParametersError:
+        return False
 
 
 def _pass_finding(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.sample_size import needed_sample, times_for_area, times_for_share
-from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
+from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound, is_of_groups
 from privctl.gate.checks.outside_scores import FIX, why_unaccepted
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -34,7 +34,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         found = [each for each in everything if not why_unaccepted(each[0], policy)]
         compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
         sizes = [
-            (size, report.place("evidence", i, *where), item)
+            (size, report.place("evidence", i, *where), item, report)
             for report, i, item in found
             for size, where in (_least(item),)
             if size is not None and low <= size <= high and not (item.quantity == _ALONE and id(report) in compared)
@@ -47,8 +47,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             if len(found) < len(everything):
                 message, fix = f"{message}, but by scores whose origin the policy does not accept", FIX
         else:
-            size, place, item = min(sizes, key=lambda each: each[0])
-            fix = _enough(name, item, size, required)
+            size, place, item, report = min(sizes, key=lambda each: each[0])
+            fix = _enough(name, item, size, required, grouped=is_of_groups(report))
             seen = size <= required
             outcome = GateOutcome.PASS if seen else GateOutcome.INCONCLUSIVE
             message = f"{what} of {size:.4g} would have been seen, {required:g} {'is' if seen else 'was'} asked" + (
@@ -64,7 +64,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _enough(name: str, item: Evidence, size: float, required: float) -> str:
+def _enough(name: str, item: Evidence, size: float, required: float, *, grouped: bool) -> str:
     """What would have let the audit see ``required`` where it saw ``size``, in numbers where they follow."""
     if name == "epsilon":
         return (
@@ -72,7 +72,7 @@ def _enough(name: str, item: Evidence, size: float, required: float) -> str:
             "is large enough) or plant more canaries, and audit that model"
         )
     if name == "auc":
-        more = needed_sample(item, times_for_area(size, required))
+        more = needed_sample(item, times_for_area(size, required), grouped=grouped)
     else:
         more = needed_sample(item, times_for_share(size, required, none=not item.details.get("held_out_extracted")))
     return f"audit again with {more or 'more records'}"

@@ -177,10 +177,11 @@ def _scan_report(request: PlanRequest, data: Sequence[DigestedFile]) -> FoundRep
         return None
     scan = FoundReport(place, read_report(place))
     scanned = [entry.digest for entry in scan.report.inputs if entry.role == "data"]
-    if scanned and sorted(scanned) != sorted(file.digest for file in data):
+    # In order, by which the book numbers the records.
+    if scanned and scanned != [file.digest for file in data]:
         raise InputError(
-            f"{request.secrets} was made from other data than {request.data}, as {place} says; scan {request.data} "
-            "again"
+            f"{request.secrets} was made from other data than {request.data}, or from the same in another order, as "
+            f"{place} says; scan {request.data} again"
         )
     if (field := parameters_as(ScanParameters, scan.report).text_column) != request.columns.text:
         looked_at = "the usual fields" if field is None else f"the field {field!r}"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Notion
+from privctl.domain.protected import meaning_of_example
 from privctl.domain.strength import OF_OTHER_LOOPS, Severity, severity
 from privctl.domain.verdict import Outcome
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
-from privctl.show.protected import meaning_of_example
 from privctl.show.summary import DO_NOT_RELEASE, Summary, amount, protects, summarize
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"

@@ -63,7 +63,7 @@ def audit_text(
     records: Sequence[LeakingRecord] = (),
     verbose: bool = False,
 ) -> str:
-    """What the audit found, in words; the findings, worst on top; the verdicts; what none of it shows; what to do next.
+    """What the audit found, in words; the verdicts; the findings, worst on top; what none of it shows; what to do next.
 
     ``place`` is where the report lies, from which the next command names files; without it none is shown. ``records``
     are those audited, the ones that leak most first. Without ``verbose`` only what each method is judged by, and what
@@ -72,9 +72,9 @@ def audit_text(
     decided = conclusion(report)
     word, _, reason = decided.sentence.partition(decided.decision)
     parts = [paragraph(f"{word}{coloured(decided.decision, _DECIDED[decided.decision])}{reason}"), "\n"]
-    parts += [_findings(report.evidence, verbose), _canaries(report.evidence), _secrets(report.evidence)]
     worst = _worst_first(report.verdicts)
-    parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]
+    parts += [*(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst), "\n"]
+    parts += [_findings(report.evidence, verbose), _canaries(report.evidence), _secrets(report.evidence)]
     if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
         parts.append("\n" + leaking_table(records, verbose=verbose))
     parts.append(if_leaking_went(records))

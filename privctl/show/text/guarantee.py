@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
-from privctl.show.protected import meaning_of_example
+from privctl.domain.protected import meaning_of_example
 from privctl.show.text.style import assumption_lines, bound, graded_word, paragraph
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.models.choices import CLASSIFICATION
 from privctl.train.release.began_with import collected_before, trained_before
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
         yield Assumption(
             name="vocabulary",
             statement="the tokenizer, which is released too, was made without these examples",
+            state=AssumptionState.ASSERTED,
+        )
+    if job.task.name in CLASSIFICATION and "labels" not in from_data:
+        yield Assumption(
+            name="labels",
+            statement="the classes, whose number and names are released too, were chosen without these examples",
             state=AssumptionState.ASSERTED,
         )
     for name in from_data:
