@@ -1,8 +1,7 @@
 """Whether a guarantee's status follows from its assumptions, and these from the rest of the report.
 
-Nothing in a report proves that an assumption was enforced: that is its author's word, signed or not. What can be
-detected is a state that nothing in the report supports, a missing assumption, and a status better than the assumptions
-allow.
+Nothing in a report proves that an assumption was enforced: that is its author's word, signed or not. Three faults can
+be detected: a state that nothing supports, a missing assumption, and a status better than the assumptions allow.
 """
 
 from __future__ import annotations
