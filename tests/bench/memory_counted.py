@@ -212,7 +212,7 @@ def private_step(network: nn.Module, examples: int, positions: int, *, bf16: boo
         losses = _losses(network, examples, positions, bf16=bf16)
 
         def step() -> None:
-            engine.accumulate(losses, look=False)
+            engine.accumulate(losses, check_finite=False)
 
         yield step
 
@@ -240,7 +240,7 @@ def step_peaks(network: nn.Module, examples: int, positions: int, *, bf16: bool,
         counted.start()
         parts = engine.parts = _Parts(network, counted)
         try:
-            engine.accumulate(losses, look=False)
+            engine.accumulate(losses, check_finite=False)
             parts.begins("end")
         finally:
             counted.stop()

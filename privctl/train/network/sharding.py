@@ -21,7 +21,7 @@ from privctl.models.loading import TrainingModel
 from privctl.models.stored import Stored, stored_of
 from privctl.parallel import Workers
 from privctl.storage.reader import SafetensorsFile
-from privctl.train.clipping.shards import GatheredShares, SumInShares, first_row, is_shard, own_part, part_of, whole
+from privctl.train.clipping.shards import AllGather, ReduceScatter, first_row, is_shard, own_part, part_of, whole
 from privctl.train.network.tensors import mapped
 
 
@@ -83,8 +83,8 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
         # The outermost too: torch would keep it gathered after an evaluation, and miss the next update.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
         if numbers:
-            module.set_custom_all_gather(GatheredShares())  # type: ignore[operator]
-            module.set_custom_reduce_scatter(SumInShares())  # type: ignore[operator]
+            module.set_custom_all_gather(AllGather())  # type: ignore[operator]
+            module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[operator]
         broken |= _fill(module, numbers, workers, device)
     _require_sound(broken, files.values(), workers)
     with torch.no_grad():

@@ -219,7 +219,7 @@ def test_a_gradient_longer_than_measured_is_refused_well_within_the_margin(
 
 def test_no_tolerance_of_a_norm_reaches_the_margin_that_pays_for_it() -> None:
     """Nor half of it, for what is left has to hold the rounding of sums; ``make_private`` has the smaller margin."""
-    assert max(check._MEASURED, check._REPEATED, check._REPEATED_REDUCED) <= ROUNDING_MARGIN / 2
+    assert max(check._NORM_TOLERANCE, check._REPEAT_TOLERANCE, check._REPEAT_TOLERANCE_REDUCED) <= ROUNDING_MARGIN / 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -312,7 +312,7 @@ def most_held(model: nn.Module, batch: Batch, passes: int) -> int:
             parameter.grad = torch.zeros_like(parameter)
         counted.start()
         try:
-            engine.accumulate(lambda: causal(model, batch), look=False)
+            engine.accumulate(lambda: causal(model, batch), check_finite=False)
         finally:
             counted.stop()
     model.zero_grad()
