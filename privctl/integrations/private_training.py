@@ -341,7 +341,7 @@ class PrivateTraining:
         self._require_no_gradients()
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
-        beside = [] if changing is None else [changing.beside(self._sums, self._count)]
+        beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]
         self._noise.release([*self._sums, *beside], stddev, self.steps_begun - 1)
         if changing is not None:
             changing.follow(float(beside[0]))

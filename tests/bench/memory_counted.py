@@ -143,7 +143,7 @@ def fake(*, gpu: bool) -> Iterator[None]:
         # It tells by numbers, of which there are none; tests hold the answer to be right for this class.
         stack.enter_context(mock.patch.object(rules, "is_scaled_rms_norm", _by_name))
         # A random state is no fake tensor.
-        stack.enter_context(mock.patch.object(backward_passes, "_drawn", return_value=[]))
+        stack.enter_context(mock.patch.object(backward_passes, "_random_bytes", return_value=[]))
         if gpu:
             card = SimpleNamespace(total_memory=_CARD)
             stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda _: True), create=True))

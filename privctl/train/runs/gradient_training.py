@@ -195,7 +195,7 @@ def save_trained(
     witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged
     with (
         staged_private(job.request, finished.history, list(zeroed_of(finished))) as private,
-        hooks.scaled_count(job, network) as more,
+        hooks.beside(job, network) as more,
     ):
         return save_network(
             merged(network, job.request.model),

@@ -46,7 +46,7 @@ class Precision(Protocol):
         ...
 
     def rehearsal(self, keys: Sequence[int]) -> AbstractContextManager[None]:
-        """Inside, before any step, the network computes in the lowest precision of any step; ``keys`` as in ``Task``."""
+        """Inside, before any step, the network computes in the lowest precision of any step; ``keys``: see ``Task``."""
         ...
 
     def tensors(self) -> Mapping[str, Tensor]:
