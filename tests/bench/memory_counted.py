@@ -184,7 +184,7 @@ class _Parts:
     def begins(self, part: str) -> None:
         """What comes is counted to ``part``."""
         self.peaks[self._part] = max(self.peaks.get(self._part, 0), self._counted.most)
-        self._counted.forget_most()
+        self._counted.reset_peak()
         self._part = part
 
     def remove(self) -> None:
