@@ -30,8 +30,8 @@ _NORM_TOLERANCE = 2.0**-12
 #: Relative tolerance between a norm in two backward passes through one graph: the second adds what the first measured.
 _REPEAT_TOLERANCE, _REPEAT_TOLERANCE_REDUCED = 2.0**-12, 2.0**-11
 
-#: Each block of ``_CUT`` entries is projected onto ``_KEPT``; that all eight are small by chance is negligibly likely.
-_CUT, _KEPT = 512, 8
+#: Blocks of ``_BLOCK`` entries are projected onto ``_PROJECTED``; all of these being small by chance is negligible.
+_BLOCK, _PROJECTED = 512, 8
 _SEED = 0  # need not be secret; must not advance the global random state
 
 
@@ -72,11 +72,11 @@ def _keep_sketch(sketches: dict[str, Tensor], name: str, gradient: Tensor) -> Te
 
 def sketch(gradient: Tensor) -> Tensor:
     """A random linear projection of ``gradient`` that preserves its norm on average."""
-    deviates = torch.randn(_CUT, _KEPT, generator=torch.Generator().manual_seed(_SEED)) / _KEPT**0.5
+    deviates = torch.randn(_BLOCK, _PROJECTED, generator=torch.Generator().manual_seed(_SEED)) / _PROJECTED**0.5
     flat = gradient.detach().flatten()
-    full_length = len(flat) // _CUT * _CUT
+    full_length = len(flat) // _BLOCK * _BLOCK
     with full_precision(flat.device):
-        projected = flat[:full_length].view(-1, _CUT) @ deviates.to(flat)
+        projected = flat[:full_length].view(-1, _BLOCK) @ deviates.to(flat)
     return torch.cat([projected.flatten(), flat[full_length:]])
 
 
@@ -122,10 +122,10 @@ def compare_norms(formed: Mapping[int, float], norms: Tensor) -> None:
 
 def compare_passes(first: Tensor, second: Tensor, *, reduced: bool) -> None:
     """Raise InputError if the norms (n,) of two backward passes through one graph differ; see ``differing``."""
-    near = _REPEAT_TOLERANCE_REDUCED if reduced else _REPEAT_TOLERANCE
-    alike = torch.isclose(first, second, rtol=near, atol=0, equal_nan=True)
-    if not bool(alike.all()):
-        row = int((~alike).nonzero()[0])
+    tolerance = _REPEAT_TOLERANCE_REDUCED if reduced else _REPEAT_TOLERANCE
+    agree = torch.isclose(first, second, rtol=tolerance, atol=0, equal_nan=True)
+    if not bool(agree.all()):
+        row = int((~agree).nonzero()[0])
         raise InputError(
             f"the gradient of row {row} has norm {float(first[row]):.6g} in one backward pass and "
             f"{float(second[row]):.6g} in the next, so that it cannot be clipped in two; give --clipping-passes 1"

@@ -59,14 +59,14 @@ class Convolved:
     shape: tuple[int, ...]  # of the parameter: one dimension less for Conv1d
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         patches, gradients = self._pair(rows)
         if patches.shape[2] < gradients.shape[2]:  # faster in this order for few input channels
             return batched_product(patches.mT, gradients).mT.reshape(-1, *self.shape)
         return batched_product(gradients.mT, patches).reshape(-1, *self.shape)
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         limit = chunk_bytes(self.inputs) if self.inputs.is_cuda else CACHED_PATCHES
         positions, pairs = self.gradients[0, 0].numel(), self._pixel_pairs()
         # Patches hold each pixel once per kernel position.
@@ -138,7 +138,7 @@ class Convolved:
         return sum((high * across) ** 2 for high, across in itertools.product(*sizes))
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         return self.squares().slack
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:

@@ -20,7 +20,7 @@ from privctl.train.clipping.use import Inseparable, ModuleCall
 
 #: Rows longer than the first fraction of ``max_norm`` are scaled to the second, so that rounding of a norm never makes
 #: a look-up, or a second call, rescale a row.
-_LONGER_THAN, _TO = 1 - 2.0**-14, 1 - 2.0**-13
+_TOO_LONG, _SHORTENED_TO = 1 - 2.0**-14, 1 - 2.0**-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Lookup:
     vocabulary: int
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         ids, values = self.ids[rows], _at_least_float32(self.gradients[rows])
         gradients = values.new_zeros(len(ids), self.vocabulary, values.shape[2])
         return gradients.scatter_add_(1, ids[..., None].expand_as(values), values)
@@ -45,7 +45,7 @@ class Lookup:
         return Squares(squared_lengths(slots.view(len(values), -1)), self.slack())
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         lengths: Tensor = torch.linalg.vector_norm(_at_least_float32(self.gradients), dim=-1)
         return lengths.sum(1).double().square()
 
@@ -191,4 +191,4 @@ def bound_rows(embeddings: Sequence[nn.Embedding | nn.EmbeddingBag]) -> None:
         assert module.max_norm is not None
         rows = own_part(module.weight)
         lengths = torch.linalg.vector_norm(rows, module.norm_type, dim=1, keepdim=True)
-        rows.mul_(torch.where(lengths > _LONGER_THAN * module.max_norm, _TO * module.max_norm / lengths, 1))
+        rows.mul_(torch.where(lengths > _TOO_LONG * module.max_norm, _SHORTENED_TO * module.max_norm / lengths, 1))

@@ -274,9 +274,9 @@ class PerExample:
                 require_losses(losses, self._recorder.rows, self._run)
                 if self._leaves.any_of(not self._checked or (self._checked_alone and len(losses) > 1)):
                     with self._recorder.muted():
-                        expected = check.reference(losses, self._leaves.found)
-                idle = [] if expected else sorted(self._idle & self._leaves.found.keys())
-                sources = [anchor, *(self._leaves.found[name] for name in idle)]
+                        expected = check.reference(losses, self._leaves.by_name)
+                idle = [] if expected else sorted(self._idle & self._leaves.by_name.keys())
+                sources = [anchor, *(self._leaves.by_name[name] for name in idle)]
                 uses = dict(self._recorder.uses)  # before checkpointed layers are recomputed, which counts them again
                 self._recorder.sink = measured = measurer(self.passes, uses, self.trainable, losses, expected, wanted)
                 gradients = first_backward(self.passes, losses, sources)
@@ -293,7 +293,7 @@ class PerExample:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
         if self._leaves.any_of(
             any(gradient is not None for gradient in gradients[1:])
-        ):  # a parameter whose use was never compared
+        ):  # of a parameter whose use has not been compared with autograd
             self._checked = False
             return self._pass(losses_of, wanted)
         passed = Pass(losses=losses, uses=uses, measured=measured, expected=expected, watched=frozenset(watched))
@@ -320,7 +320,9 @@ class PerExample:
     def _compare_sums(self, passed: Pass, expected: check.Reference) -> None:
         sketches = passed.measured.sketches(self.trainable, expected.weights)
         if names := check.differing(sketches, expected, reduced=self._recorder.reduced):
-            raise NotSeparatedError(self._model, self._recorder.users(names), check.gradient_mismatch(names[0]))
+            raise NotSeparatedError(
+                self._model, self._recorder.owners_with_fault(names), check.gradient_mismatch(names[0])
+            )
 
     def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:
         self._compare_sums(passed, expected)

@@ -39,7 +39,7 @@ def rounding_margin(*, reduced: bool) -> float:
     return ROUNDING_MARGIN_REDUCED if reduced else ROUNDING_MARGIN
 
 
-LEAST_NORM, MOST_NORM = CLIP_NORM.low, CLIP_NORM.high
+SMALLEST_NORM, LARGEST_NORM = CLIP_NORM.low, CLIP_NORM.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ class Clipping:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.norm) and self.norm > 0):
             raise CommandError(f"the clip norm {self.norm} is not a positive number; choose one, such as 1.0")
-        if not LEAST_NORM / 2 <= self.norm <= MOST_NORM:
+        if not SMALLEST_NORM / 2 <= self.norm <= LARGEST_NORM:
             raise CommandError(
-                f"the clip norm {self.norm:g} is not between {LEAST_NORM:g} and {MOST_NORM:g}, where float32 measures "
-                "norms; choose one, such as 1.0, and scale the loss instead"
+                f"the clip norm {self.norm:g} is not between {SMALLEST_NORM:g} and {LARGEST_NORM:g}, where float32 "
+                "measures norms; choose one, such as 1.0, and scale the loss instead"
             )
 
 

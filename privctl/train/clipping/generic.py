@@ -68,11 +68,11 @@ class ChunkedGradient:
     name: str
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         return self.whole.rerun.of_rows(rows, self.whole.way)[self.name]
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         square = self.whole.squares(self.name)
         return Squares(square, torch.zeros_like(square))
 

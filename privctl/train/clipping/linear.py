@@ -33,16 +33,16 @@ class Outer:
     transposed: bool = False  # the parameter is (d, p)
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         left, right = operand(self.gradients[rows]), operand(self.inputs[rows])
         return batched_product(right.mT, left) if self.transposed else batched_product(left.mT, right)
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         return outer_squares(self.inputs, [self.gradients])[0]
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         sizes = [torch.linalg.vector_norm(values.float(), dim=-1) for values in (self.inputs, self.gradients)]
         lengths: Tensor = (sizes[0] * sizes[1]).sum(1)
         return lengths.double().square()
@@ -131,7 +131,7 @@ def without_zeros(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     count, positions = gradients.shape[:2]
     if on_gpu(gradients) or gradients.device.type != "cpu" or gradients.numel() == 0:
         return inputs, gradients
-    if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # one feature tells most of them
+    if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # a quick test on one feature
         return inputs, gradients
     used = (gradients.amax(2) != 0) | (gradients.amin(2) != 0)
     most = max(1, int(used.sum(1).max()))

@@ -72,10 +72,10 @@ def recurrent(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     kernel may, the comparison with autograd fails. Raises Inseparable for inputs without a dimension of examples.
     """
     assert isinstance(module, nn.RNNBase)
-    found = _sequences(module, use)
+    sequences = _sequences(module, use)
     device = use.setting.device
     with torch.enable_grad(), use.unrecorded(), use.setting.restored(), torch.autocast(device.type, enabled=False):
-        outputs, directions = _run(module, found)
+        outputs, directions = _run(module, sequences)
     with torch.no_grad():
         wanted = [(o, g.to(o.dtype)) for o, g in zip(outputs, _gradients(module, use), strict=True) if g is not None]
     leaves = [leaf for each in directions for leaf in each.leaves()]
@@ -126,10 +126,10 @@ def _gradients(module: nn.RNNBase, use: ModuleCall) -> list[Tensor | None]:
     return [outputs, *states]
 
 
-def _run(module: nn.RNNBase, found: _Sequences) -> tuple[list[Tensor], list[_Direction]]:
-    """Outputs (n, T, p) and last states, and every direction of every layer."""
+def _run(module: nn.RNNBase, sequences: _Sequences) -> tuple[list[Tensor], list[_Direction]]:
+    """Run all layers; returns the outputs (n, T, p) and last states, and every direction of every layer."""
     sides = 2 if module.bidirectional else 1
-    outputs, directions, last = found.inputs, [], []
+    outputs, directions, last = sequences.inputs, [], []
     for layer in range(module.num_layers):
         if layer and module.dropout:
             # Torch draws dropout for a contiguous tensor whose first dimension is the steps.
@@ -138,24 +138,24 @@ def _run(module: nn.RNNBase, found: _Sequences) -> tuple[list[Tensor], list[_Dir
         parts = []
         for side in range(sides):
             number = layer * sides + side
-            states = _initial_states(module, found, number)
+            states = _initial_states(module, sequences, number)
             suffix = f"_l{layer}{'_reverse' if side else ''}"
             direction = _direction(module, suffix, outputs)
             directions.append(direction)
-            part, states = _run_direction(module, direction, outputs, states, found.present, backwards=bool(side))
+            part, states = _run_direction(module, direction, outputs, states, sequences.present, backwards=bool(side))
             parts.append(part)
             last.append(states)
         outputs = torch.cat(parts, 2)
     return [outputs, *(torch.stack(each) for each in zip(*last, strict=True))], directions
 
 
-def _initial_states(module: nn.RNNBase, found: _Sequences, number: int) -> States:
-    if found.states is not None:
-        return tuple(each[number] for each in found.states)
+def _initial_states(module: nn.RNNBase, sequences: _Sequences, number: int) -> States:
+    if sequences.states is not None:
+        return tuple(each[number] for each in sequences.states)
     sizes = [module.proj_size or module.hidden_size]
     if isinstance(module, nn.LSTM):
         sizes.append(module.hidden_size)
-    return tuple(found.inputs.new_zeros(len(found.inputs), size) for size in sizes)
+    return tuple(sequences.inputs.new_zeros(len(sequences.inputs), size) for size in sizes)
 
 
 def _direction(module: nn.RNNBase, suffix: str, inputs: Tensor) -> _Direction:

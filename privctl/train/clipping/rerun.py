@@ -21,9 +21,9 @@ from privctl.train.clipping.terms import chunks
 from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, tensors_in, with_tensors
 
 #: Tolerance between the sum of separate examples' gradients and the batch's gradient, relative to a parameter's own
-#: gradients plus ``_OF_ALL`` times those of all parameters, for a parameter whose gradient is rounding only.
+#: gradients plus ``_OVERALL_SHARE`` times those of all parameters, for a parameter whose gradient is rounding only.
 _AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
-_OF_ALL = 1e-2
+_OVERALL_SHARE = 1e-2
 #: Errors that mean a module cannot be run on given inputs; a custom forward pass may raise nearly anything.
 UNRUNNABLE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
 
@@ -257,7 +257,7 @@ class RepeatableUse:
             if short_of_memory(error):
                 raise
             return None  # such as a module that branches on values or needs a fixed batch size
-        everything = _OF_ALL * sum(squares.values()) ** 0.5
+        everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5
         return all(
             float((totals[name] - each).norm())
             <= _AGREEMENT.get(each.dtype, 1e-2) * (squares[name] ** 0.5 + everything)

@@ -72,11 +72,11 @@ class Summed:
     runs: Runs
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some runs."""
+        """The gradients of the runs in ``rows``."""
         return self.runs.summed(self.term.example_gradients(self.runs.rows(rows)))
 
     def squares(self) -> Squares:
-        """Measure all gradients, formed a few runs at a time."""
+        """The squared norms of all gradients, formed a few runs at a time."""
         slack = self.slack()
         one = self.example_gradients(slice(0, 1))
         parts = [
@@ -86,7 +86,7 @@ class Summed:
         return Squares(torch.cat(parts), slack)
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         return self.runs.summed(self.term.slack().sqrt()).square()
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:

@@ -187,7 +187,7 @@ class Leaves:
             self._blocks = {path: [name for name in trainable if name.startswith(f"{path}.")] for path in blocks}
 
     @property
-    def found(self) -> Mapping[str, Tensor]:
+    def by_name(self) -> Mapping[str, Tensor]:
         """The leaves by name; parameters of a block that no pass has reached are missing."""
         return self._gathered if self.shared else self._trainable
 

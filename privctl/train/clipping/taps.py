@@ -166,7 +166,7 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
 
-    def users(self, names: Sequence[str]) -> dict[str, str]:
+    def owners_with_fault(self, names: Sequence[str]) -> dict[str, str]:
         """The modules that own these parameters, with the fault; if no gradient reached some of them, only those."""
         owners = {
             site.name: f"has parameter {site.parameters[local]!r}, whose gradient is another than autograd's"

@@ -85,11 +85,11 @@ class Dense:
     gradients: Tensor
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         return self.gradients[rows]
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         square = squared_lengths(self.gradients.flatten(1))
         return Squares(square, torch.zeros_like(square))
 

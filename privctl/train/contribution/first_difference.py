@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privctl.train.clipping.use import tensors_in
 
 #: A relative difference that exceeds the rounding error of any output.
-_APART = 1e-3
+_TOLERANCE = 1e-3
 
 #: One row of the first output tensor of each module call, by name and number of the call, in the order they ended.
 _Trace = dict[tuple[str, int], Tensor]
@@ -35,7 +35,7 @@ def first_differing_module(
             continue
         cut = tuple(slice(0, min(pair)) for pair in zip(output.shape, batch_output.shape, strict=True))
         gap = (output[cut] - batch_output[cut]).norm()
-        if not float(gap) <= _APART * float(output[cut].norm() + 1e-6):
+        if not float(gap) <= _TOLERANCE * float(output[cut].norm() + 1e-6):
             return f"{name!r} ({type(modules[name]).__name__})"
     return None
 

@@ -23,8 +23,8 @@ from privctl.train.directional.queries import parameters_of, queries_for
 from privctl.train.settings.choices import DerivativeMethod
 
 #: For a group with a small gradient, differences are relative to at least this fraction of the whole gradient.
-_OF_WHOLE = 0.1
-_NOTHING = 1e-30
+_LEAST_SHARE = 0.1
+_TINY = 1e-30
 
 LossesOf = Callable[[], Tensor]
 #: Given the keys of a batch's records, a context in which the network computes as in a step of the run.
@@ -56,17 +56,17 @@ class Contribution:
         }
         distances = [abs(self.loss - other.loss) / max(1.0, abs(other.loss))]
         if gaps:
-            distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _NOTHING))
+            distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _TINY))
         for group in other.groups:
             group_size = _norm(_size(other.parts[name]) for name in group if name in other.parts)
             moved = _norm(gap for name, gap in gaps.items() if name in group)
-            distances.append(moved / max(group_size + _OF_WHOLE * other.size, _NOTHING))
-        # NaN counts as infinitely far
+            distances.append(moved / max(group_size + _LEAST_SHARE * other.size, _TINY))
+        # NaN counts as an infinite distance.
         return max(math.inf if math.isnan(distance) else distance for distance in distances)
 
 
 class ContributionView(Protocol):
-    """Extracts the contributions of some records of a batch."""
+    """Computes the contributions of some records of a batch."""
 
     def open(self) -> AbstractContextManager[None]:
         """The context in which ``contributions`` may be called."""

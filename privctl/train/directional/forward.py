@@ -15,7 +15,7 @@ from privctl.train.directional.passes import Losses, Randomness, check_losses
 from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of
 
 #: Parts of torch's error messages for operations that do not support forward mode.
-_UNABLE = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
+_UNSUPPORTED = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
 #: Untyped, as torch's annotations of this module are incomplete.
 _AD: Any = forward_ad
 
@@ -56,7 +56,7 @@ def _slopes(network: nn.Module, losses_of: Losses, query: DirectionalQuery) -> T
             losses = check_losses(functional_call(closed, duals, ()))
         except (NotImplementedError, RuntimeError) as error:
             message = str(error)
-            if not any(words in message for words in _UNABLE):
+            if not any(words in message for words in _UNSUPPORTED):
                 raise
             raise MethodUnavailableError(
                 "the model has an operation without forward-mode derivative "

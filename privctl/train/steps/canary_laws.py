@@ -73,7 +73,7 @@ def law_of(recipe: TrainingSettings, count: int) -> CanaryLaw:
     """The law of ``count`` canaries in a run of ``recipe``."""
     correlated = recipe.coefficients is not None or recipe.matrix is not None
     in_passes = recipe.batches is Batches.BALLS_AND_BINS
-    made: CanaryLaw = (InTurns if correlated else OnceAPass if in_passes else EachStep)(recipe, count)
+    made: CanaryLaw = (CorrelatedLaw if correlated else OncePerPassLaw if in_passes else EachStepLaw)(recipe, count)
     return made
 
 
@@ -117,24 +117,24 @@ class _Mixture:
         return total
 
 
-def _by_coin(rate: float, shift: float = 1.0) -> _Mixture:
+def _one_draw(rate: float, shift: float = 1.0) -> _Mixture:
     if rate == 1:
         return _Mixture(np.array([shift]), np.zeros(1))
     return _Mixture(np.array([0.0, shift]), np.log([1 - rate, rate]))
 
 
-def _by_coins(rate: float, number: int) -> _Mixture:
+def _several_draws(rate: float, number: int) -> _Mixture:
     law = poisson_binomial((rate,) * number)
     return _Mixture(law.shifts, np.log(law.weights))
 
 
-class EachStep:
+class EachStepLaw:
     """Canaries that are sampled in every step, with independent noise in each step; see ``CanaryLaw``."""
 
     def __init__(self, recipe: TrainingSettings, count: int) -> None:
         rate = recipe.sample_rate
         self._noise, self._rate, self._count = recipe.sum_noise_multiplier, rate, count
-        self._usual = _by_coin(rate) if recipe.group is None else _by_coins(rate, recipe.group)
+        self._usual = _one_draw(rate) if recipe.group is None else _several_draws(rate, recipe.group)
         self._now = self._usual
         self._scores: Floats = np.zeros(count)
 
@@ -142,7 +142,7 @@ class EachStep:
         """See ``CanaryLaw``."""
         self._now = self._usual
         if isinstance(batches, TruncatedPoisson) and (others := batches.others(step)) >= batches.largest:
-            self._now = _by_coin(self._rate * batches.largest / (others + 1), 2.0)
+            self._now = _one_draw(self._rate * batches.largest / (others + 1), 2.0)
         return self._now.drawn(coins(step).random(self._count))
 
     def observe(self, step: int, released: Floats) -> None:
@@ -162,7 +162,7 @@ class EachStep:
         self._scores = tensors[_SCORES].cpu().numpy().copy()
 
 
-class OnceAPass:
+class OncePerPassLaw:
     """Canaries in one random step of each pass, with independent noise in each step; see ``CanaryLaw``."""
 
     def __init__(self, recipe: TrainingSettings, count: int) -> None:
@@ -233,7 +233,7 @@ class _BufferedRows:
         return np.asarray(self._first * latest + self._weights @ held)
 
 
-class InTurns:
+class CorrelatedLaw:
     """Canaries that take part at fixed intervals of steps, with correlated noise; see ``CanaryLaw``.
 
     With bands, no row of C mixes two turns, so each turn is a subsampled Gaussian with a ratio of its own. Buffers mix

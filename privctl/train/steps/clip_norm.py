@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from privctl.train.clipping.factors import LEAST_NORM, MOST_NORM, rounding_margin
+from privctl.train.clipping.factors import LARGEST_NORM, SMALLEST_NORM, rounding_margin
 from privctl.train.settings.adaptive_clipping import HALF, AdaptiveClipping, sum_noise_multiplier
 from privctl.train.settings.recipe import TrainingSettings
 
@@ -74,7 +74,7 @@ class AdaptiveClipNorm:
         settings = self._settings
         unclipped = noisy / self._unit / (2 * self._bound * self._batch_size) + HALF
         moved = math.log(self.current) - settings.learning_rate * (unclipped - settings.quantile)
-        self.norms.append(min(max(math.exp(min(max(moved, -700.0), 700.0)), LEAST_NORM), MOST_NORM))
+        self.norms.append(min(max(math.exp(min(max(moved, -700.0), 700.0)), SMALLEST_NORM), LARGEST_NORM))
 
     def tensors(self) -> dict[str, Tensor]:
         """What a resumed run needs; all of it was released."""

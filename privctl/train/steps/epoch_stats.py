@@ -33,7 +33,7 @@ class EpochStats:
         return cls(losses=losses, norms=norms, zeroed=int(tensors.get(_PREFIX + "zeroed", 0)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``restored`` takes."""
+        """The state for ``restored``."""
         zeroed = torch.tensor(self.zeroed)
         return {
             _PREFIX + "losses": _joined(self.losses),
@@ -74,7 +74,7 @@ class EpochStats:
             self.losses, self.norms, self.zeroed = [losses], [norms], zeroed
 
     def summary(self, clip_norm: float | None) -> dict[str, float]:
-        """Mean loss, median norm, and the shares of clipped gradients and of those set to zero; empties the tally.
+        """Mean loss, median norm, and the fractions of clipped and of zeroed gradients; empties the tally.
 
         With ``clip_norm`` None, as it is adaptive or absent, there is no share of clipped gradients.
         """

@@ -22,7 +22,7 @@ from privctl.randomness.device import ElementRange, Place, engine_for, tiles_of
 from privctl.randomness.device.tensor_engine import key_words
 
 #: Standard deviations for which numbers of grid steps fit into float64.
-_LEAST, _MOST = 1e-250, 1e250
+_LEAST_STDDEV, _MOST_STDDEV = 1e-250, 1e250
 #: Compiling machine code takes as long as drawing this many numbers without it, so it is deferred until then.
 NUMBERS_BEFORE_COMPILING = 1 << 26
 #: Tensors with fewer elements than the first share a launch, in buffers of at most the second.
@@ -154,7 +154,7 @@ class CipherNoise:
 
         Raises ValueError for shards that overlap, before anything is drawn.
         """
-        if not _LEAST < stddev < _MOST:
+        if not _LEAST_STDDEV < stddev < _MOST_STDDEV:
             raise PrivctlError(f"noise of standard deviation {stddev:g} is out of range; check clip norm and noise")
         self._steps.begin(step)
         _require_disjoint(shards)

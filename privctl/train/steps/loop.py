@@ -252,7 +252,7 @@ class Trainer:
         ``steps_begun`` indexes the noise, which is never reused.
         """
         self._held.forget()
-        # Secret draws are never repeated; a public order continues where it stopped.
+        # With noise a step's secret draws are never repeated; without, a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
         if engine is not None and self._adaptive is not None:
@@ -295,7 +295,7 @@ class Trainer:
             adaptive.follow(float(self.workers.broadcast(noisy)))
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
-        """One epoch's finite measures. Raises InputError for weights that are not finite."""
+        """The finite measures of one epoch. Raises DivergedError for weights that are not finite."""
         self._held.require_finite(step)
         self._gather(tally)
         measured = self.evaluate(self.network)

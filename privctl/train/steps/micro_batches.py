@@ -91,9 +91,9 @@ class MicroBatches:
         if self.workers.lockstep:
             most = int(self.workers.gather(torch.tensor([most])).min())
         if not most:
-            raise too_large(self.device, self.may_pass_twice)
+            raise too_large_error(self.device, self.may_pass_twice)
         self.examples, self.tokens = (most, self.tokens) if lengths is None else (self.examples, most)
-        self.notify(_lowered(self.device, self.examples, None if lengths is None else self.tokens))
+        self.notify(_lowered_message(self.device, self.examples, None if lengths is None else self.tokens))
 
 
 def halved(
@@ -106,18 +106,18 @@ def halved(
     release_unused(device)
     if length is None:
         if recipe.micro_examples == 1:
-            raise too_large(device, may_pass_twice)
+            raise too_large_error(device, may_pass_twice)
         recipe = replace(recipe, micro_examples=recipe.micro_examples // 2)
     else:
         most = min(recipe.micro_tokens, recipe.micro_examples * length)
         if most <= length:
-            raise too_large(device, may_pass_twice)
+            raise too_large_error(device, may_pass_twice)
         recipe = replace(recipe, micro_tokens=most // 2)
-    notify(_lowered(device, recipe.micro_examples, None if length is None else recipe.micro_tokens))
+    notify(_lowered_message(device, recipe.micro_examples, None if length is None else recipe.micro_tokens))
     return recipe
 
 
-def _lowered(device: torch.device, examples: int, tokens: int | None) -> str:
+def _lowered_message(device: torch.device, examples: int, tokens: int | None) -> str:
     most = counted(examples, "example") if tokens is None else counted(tokens, "token")
     flag = "--micro-examples" if tokens is None else "--micro-tokens"
     return f"the memory of {device} ran out; from now on at most {most} are processed at once ({flag} sets this)"
@@ -127,7 +127,7 @@ class TooLargeError(InputError):
     """A single record does not fit into memory."""
 
 
-def too_large(device: torch.device, may_pass_twice: bool) -> TooLargeError:
+def too_large_error(device: torch.device, may_pass_twice: bool) -> TooLargeError:
     """The error for a single record that does not fit; it suggests clipping in two passes if ``may_pass_twice``."""
     passes = "--checkpointing with --clipping-passes 2," if may_pass_twice else "--checkpointing"
     return TooLargeError(

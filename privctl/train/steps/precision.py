@@ -16,7 +16,7 @@ Mark = Callable[[int], None]
 
 
 class Precision(Protocol):
-    """Prepared before each step, and entered around every pass through the network in it."""
+    """How the network computes: ``begin`` is called before each step, and ``on`` entered around every pass in it."""
 
     @property
     def rounds(self) -> bool:
@@ -60,7 +60,7 @@ class Precision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FullPrecision:
-    """The network as it is."""
+    """The network's own precision, without quantized layers."""
 
     @property
     def rounds(self) -> bool:

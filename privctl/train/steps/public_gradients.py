@@ -38,7 +38,7 @@ class PublicRecords:
 
 @dataclass(slots=True, kw_only=True)
 class PublicGradients:
-    """Adds the gradients of public ``records`` to what ``held`` holds; ``batch`` computes their mean."""
+    """Adds the gradients of public ``records`` to those in ``held``; ``batch`` computes their mean."""
 
     records: PublicRecords
     batch: BatchGradients

@@ -194,7 +194,7 @@ def test_no_row_tells_whether_it_was_read(made: Any, norm_type: float, monkeypat
             torch.testing.assert_close(
                 before.norm(norm_type, dim=1).max(), torch.tensor(0.7 * scale), rtol=1e-3, atol=0
             )
-    monkeypatch.setattr(embedding, "_LONGER_THAN", 2.0)  # planted: the long ones are left to look-ups
+    monkeypatch.setattr(embedding, "_TOO_LONG", 2.0)  # planted: the long ones are left to look-ups
     PerExample(model, Clipping(norm=1.0)).bound_rows()
     model.weight.data.mul_(1.5)
     before = model.weight.detach().clone()

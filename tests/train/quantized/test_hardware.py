@@ -97,7 +97,7 @@ def test_layers_multiply_in_fp8_where_they_can() -> None:
     for serves in (True, False):
         with pytest.MonkeyPatch.context() as patch, layers.active([1, 2, 3, 4]):
             if not serves:
-                patch.setattr(hardware, "serves", lambda *_: False)
+                patch.setattr(hardware, "is_supported", lambda *_: False)
             with torch.autocast("cuda", torch.bfloat16):
                 outputs.append(model(x).flatten(0, 1))
     compare(*outputs)
