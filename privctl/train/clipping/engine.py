@@ -37,7 +37,7 @@ from privctl.train.clipping.terms import GradientTerm, Squares
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedBatch:
-    """A batch's losses (n,), gradient norms before clipping (n,) float64, and which gradients were ``shorter`` (n,).
+    """A batch's losses (n,), gradient norms before clipping (n,) float64, and which gradients are ``shorter`` after it.
 
     All of these are computed from the private examples, and no guarantee covers them. They stay on the device: reading
     them waits for everything that is queued there.

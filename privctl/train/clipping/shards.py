@@ -244,7 +244,7 @@ class Leaves:
         add_sum(parameter, blank_like(parameter, zeros=True) if held is None else held)
 
     def any_of(self, answer: bool) -> bool:
-        """Whether ``answer`` is true in any process; if parameters are sharded, every process must call this."""
+        """Whether ``answer`` is true in any process that shares the parameters, each of which must call this."""
         return take_part(answer) if self.shared else answer
 
     def remove(self) -> None:
