@@ -74,17 +74,17 @@ def squares_of(merged: Sequence[GradientTerm]) -> Squares:
     """The squares of the sum of merged terms; for an output layer tied to an embedding, without forming either."""
     match merged:
         case [Outer() as term] if _is_cheaper_formed(term):
-            return squares_from_gradients(merged)
+            return formed_squares(merged)
         case [term]:
             return term.squares()
         case [Lookup() as lookup, Outer(transposed=False) as product]:
             separate = lookup.squares(), product.squares()
             square = separate[0].square + separate[1].square + 2 * cross(product, lookup)
             return Squares(square.clamp(min=0), _slack(merged))
-    return squares_from_gradients(merged)
+    return formed_squares(merged)
 
 
-def squares_from_gradients(merged: Sequence[GradientTerm]) -> Squares:
+def formed_squares(merged: Sequence[GradientTerm]) -> Squares:
     """The squares of the sum of any terms, from the gradients of a few examples formed at a time."""
     one_example = merged[0].example_gradients(slice(0, 1))
     count = _count(merged[0])
