@@ -101,23 +101,23 @@ class Convolved:
         multiplied with each other. Shifts are summed over rows first, then over columns.
         """
         g, (height, width) = self.geometry, self.gradients.shape[2:]
-        cut = len(inputs) * g.groups
-        total = inputs.new_zeros((cut, height, width, height, width), dtype=torch.float32)
+        batch = len(inputs) * g.groups
+        total = inputs.new_zeros((batch, height, width, height, width), dtype=torch.float32)
         for first_column, right in self._lattices(1):
             columns = inputs[..., first_column :: g.stride[1]]
             across = columns.shape[3]
-            summed = total.new_zeros((cut, height, across, height, across))
+            summed = total.new_zeros((batch, height, across, height, across))
             for first_row, down in self._lattices(0):
                 pixels = columns[:, :, first_row :: g.stride[0]]
                 high = pixels.shape[2]
-                pixels = pixels.reshape(cut, pixels.shape[1] // g.groups, -1)
-                gram = batched_product(pixels.mT, pixels).view(cut, high, across, high, across)
+                pixels = pixels.reshape(batch, pixels.shape[1] // g.groups, -1)
+                gram = batched_product(pixels.mT, pixels).view(batch, high, across, high, across)
                 for shift in down:
-                    to, of = _overlap(shift, height, high)
-                    summed[:, to, :, to] += gram[:, of, :, of]
+                    target, source = _overlap(shift, height, high)
+                    summed[:, target, :, target] += gram[:, source, :, source]
             for shift in right:
-                to, of = _overlap(shift, width, across)
-                total[:, :, to, :, to] += summed[:, :, of, :, of]
+                target, source = _overlap(shift, width, across)
+                total[:, :, target, :, target] += summed[:, :, source, :, source]
         return total
 
     def _lattices(self, axis: int) -> list[tuple[int, list[int]]]:
@@ -193,8 +193,8 @@ class Convolved:
             patches = inputs[:, :, :: g.stride[0], :: g.stride[1]].flatten(2)
         else:
             patches = self._patches(inputs)
-        cut = len(inputs) * g.groups
-        return patches.reshape(cut, -1, patches.shape[2]).mT, gradients.reshape(cut, -1, patches.shape[2]).mT
+        batch = len(inputs) * g.groups
+        return patches.reshape(batch, -1, patches.shape[2]).mT, gradients.reshape(batch, -1, patches.shape[2]).mT
 
     def _patches(self, inputs: Tensor) -> Tensor:
         """Patches (r, d height width, T), as ``unfold`` gives them; faster on a CPU."""

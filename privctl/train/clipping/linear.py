@@ -134,10 +134,10 @@ def without_zeros(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # a quick test on one feature
         return inputs, gradients
     used = (gradients.amax(2) != 0) | (gradients.amin(2) != 0)
-    most = max(1, int(used.sum(1).max()))
-    if 2 * most > positions:
+    kept = max(1, int(used.sum(1).max()))
+    if 2 * kept > positions:
         return inputs, gradients
-    places = used.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :most, None]
+    places = used.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :kept, None]
     return inputs.take_along_dim(places, 1), gradients.take_along_dim(places, 1)
 
 

@@ -153,8 +153,8 @@ class _Test:
             if self.probes.fills:  # the largest batch first, which uses most of the network
                 self._contributions(stage, self.probes.fills[0], (0,))
             alone = {subject: self._contributions(stage, (subject,), (0,))[0] for subject in self.probes.subjects}
-            moved = [self._check_padding(stage, alone, *padding) for padding in self.probes.paddings]
-            return max([*moved, self._check_arrangements(stage, alone)])
+            differences = [self._check_padding(stage, alone, *padding) for padding in self.probes.paddings]
+            return max([*differences, self._check_arrangements(stage, alone)])
 
     def _check_padding(
         self, stage: ComputationStage, alone: Mapping[int, Contribution], subject: int, length: int
@@ -163,11 +163,11 @@ class _Test:
         assert isinstance(task, CorpusTask)
         longer = replace(task, padding=length)
         (contribution,) = self._contributions(stage, (subject,), (0,), longer)
-        moved = contribution.distance(alone[subject])
-        if not moved <= stage.rounding:
+        difference = contribution.distance(alone[subject])
+        if not difference <= stage.rounding:
             where = self._where((subject,), 0, subject, longer)
-            self._refuse(Dependence.PADDED_LENGTH, moved, stage, f"padded to {length} tokens", where)
-        return moved
+            self._refuse(Dependence.PADDED_LENGTH, difference, stage, f"padded to {length} tokens", where)
+        return difference
 
     def _check_arrangements(self, stage: ComputationStage, alone: Mapping[int, Contribution]) -> float:
         """Compare all arrangements; returns the largest difference, or raises an error that names the cause."""
@@ -187,13 +187,15 @@ class _Test:
         crowded = [comparison for comparison in comparisons if comparison.batch.name in (COPIES, PLAIN, DIFFERENT)]
         same_shape = [comparison for comparison in crowded if comparison.row == comparison.batch.targets[-1]]
         for comparison in same_shape[1:]:  # batches of the same shape round alike in any precision
-            moved = comparison.contribution.distance(same_shape[0].contribution)
-            if not moved <= ROUNDING:
+            difference = comparison.contribution.distance(same_shape[0].contribution)
+            if not difference <= ROUNDING:
                 kind = Dependence.RANDOM if self._random else Dependence.CONTENT
                 where = self._where(
                     comparison.batch.rows, comparison.row, comparison.batch.rows[comparison.row], self.probes.task
                 )
-                self._refuse(kind, moved, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where)
+                self._refuse(
+                    kind, difference, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where
+                )
         if failed:
             worst = max(failed, key=lambda each: each.distance)
             rows = worst.batch.rows
@@ -226,8 +228,10 @@ class _Test:
         )
         return "" if module is None else f", first in module {module}"
 
-    def _refuse(self, kind: Dependence, moved: float, stage: ComputationStage, batch: str, where: str = "") -> NoReturn:
-        evidence = f"{batch} it moves by {moved:.3g} of its size where rounding explains {stage.rounding:g}"
+    def _refuse(
+        self, kind: Dependence, difference: float, stage: ComputationStage, batch: str, where: str = ""
+    ) -> NoReturn:
+        evidence = f"{batch} it moves by {difference:.3g} of its size where rounding explains {stage.rounding:g}"
         self._refuse_for(f"{evidence}, {stage.name}{where}", kind)
 
     @property
@@ -243,9 +247,9 @@ class _Test:
             self._refuse_for(evidence, Dependence.PARAMETERS)
 
     def _require_same_losses(self, expected: Sequence[float], losses: Sequence[float]) -> None:
-        moved = max(map(_loss_difference, expected, losses))
-        if not moved <= ROUNDING:
-            self._refuse_for(f"a lone record's loss moves by {moved:.3g} after other batches")
+        difference = max(map(_loss_difference, expected, losses))
+        if not difference <= ROUNDING:
+            self._refuse_for(f"a lone record's loss moves by {difference:.3g} after other batches")
 
     def _refuse_for(self, evidence: str, kind: Dependence = Dependence.STATE) -> NoReturn:
         raise DependentRecordsError(kind, evidence, padded=self.padding, limited=self.limits.length is not None)

@@ -33,9 +33,9 @@ def first_differing_module(
         batch_output = batch_trace.get((name, call))
         if batch_output is None or output.dim() != batch_output.dim():
             continue
-        cut = tuple(slice(0, min(pair)) for pair in zip(output.shape, batch_output.shape, strict=True))
-        gap = (output[cut] - batch_output[cut]).norm()
-        if not float(gap) <= _TOLERANCE * float(output[cut].norm() + 1e-6):
+        common = tuple(slice(0, min(pair)) for pair in zip(output.shape, batch_output.shape, strict=True))
+        gap = (output[common] - batch_output[common]).norm()
+        if not float(gap) <= _TOLERANCE * float(output[common].norm() + 1e-6):
             return f"{name!r} ({type(modules[name]).__name__})"
     return None
 

@@ -59,8 +59,8 @@ class Contribution:
             distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _TINY))
         for group in other.groups:
             group_size = _norm(_size(other.parts[name]) for name in group if name in other.parts)
-            moved = _norm(gap for name, gap in gaps.items() if name in group)
-            distances.append(moved / max(group_size + _LEAST_SHARE * other.size, _TINY))
+            group_gap = _norm(gap for name, gap in gaps.items() if name in group)
+            distances.append(group_gap / max(group_size + _LEAST_SHARE * other.size, _TINY))
         # NaN counts as an infinite distance.
         return max(math.inf if math.isnan(distance) else distance for distance in distances)
 

@@ -108,8 +108,8 @@ def product(term: GradientTerm, along: Tensor) -> Tensor:
     """<gradient, ``along``> (n,) float64 for each example's gradient in ``term``."""
     match term:
         case Outer(inputs=inputs, gradients=gradients, transposed=transposed):
-            moved = operand(inputs) @ (along if transposed else along.mT)
-            return _inner(moved, operand(gradients))
+            projected = operand(inputs) @ (along if transposed else along.mT)
+            return _inner(projected, operand(gradients))
         case Lookup(ids=ids, gradients=gradients):
             return _inner(along[ids], gradients.to(along.dtype))
         case Dense(gradients=gradients):

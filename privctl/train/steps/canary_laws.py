@@ -186,9 +186,9 @@ class OncePerPassLaw:
 
     def scores(self) -> Floats:
         """See ``CanaryLaw``; a step that was not observed, or is still to come, has the ratio 1."""
-        others = self._bins - self._seen
-        unseen = math.log(others) if others else -math.inf
-        return np.asarray(self._scores + np.logaddexp(self._total, unseen) - math.log(self._bins))
+        unseen = self._bins - self._seen
+        log_unseen = math.log(unseen) if unseen else -math.inf
+        return np.asarray(self._scores + np.logaddexp(self._total, log_unseen) - math.log(self._bins))
 
     def tensors(self) -> dict[str, Tensor]:
         """See ``CanaryLaw``."""
@@ -271,9 +271,9 @@ class CorrelatedLaw:
         # The last column is the canary's own release without noise, which gives what it adds to the rows.
         row = self._rows.row(step - self._next, np.append(released, float(step % self._interval == 0)))
         self._next = step + 1
-        seen, moved = row[:-1], float(row[-1])
-        self._product = self._product + moved * seen
-        self._length += moved * moved
+        observed, added = row[:-1], float(row[-1])
+        self._product = self._product + added * observed
+        self._length += added * added
 
     def scores(self) -> Floats:
         """See ``CanaryLaw``."""

@@ -73,8 +73,8 @@ class AdaptiveClipNorm:
         """Set the next clip norm from the result of ``scaled_count`` with noise added."""
         settings = self._settings
         unclipped = noisy / self._unit / (2 * self._bound * self._batch_size) + HALF
-        moved = math.log(self.current) - settings.learning_rate * (unclipped - settings.quantile)
-        self.norms.append(min(max(math.exp(min(max(moved, -700.0), 700.0)), SMALLEST_NORM), LARGEST_NORM))
+        log_norm = math.log(self.current) - settings.learning_rate * (unclipped - settings.quantile)
+        self.norms.append(min(max(math.exp(min(max(log_norm, -700.0), 700.0)), SMALLEST_NORM), LARGEST_NORM))
 
     def tensors(self) -> dict[str, Tensor]:
         """What a resumed run needs; all of it was released."""

@@ -95,7 +95,7 @@ def _within_memory(
     With ``--clipping-passes auto`` and ``--checkpointing``, if even one record does not fit, clipping in two passes is
     tried, starting from the requested micro-batches.
     """
-    asked = job.recipe
+    requested = job.recipe
     while True:
         try:
             return workers.jointly(partial(test, job)) if workers.lockstep else test(job)
@@ -109,7 +109,7 @@ def _within_memory(
             two = job.request.clipping_passes is ClippingPasses.AUTO and job.request.model.checkpointing
             if not (two and job.may_pass_twice):
                 raise
-            recipe = replace(asked, clipping_passes=2)
+            recipe = replace(requested, clipping_passes=2)
             notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
         job = replace(job, recipe=recipe)
 
@@ -238,9 +238,9 @@ def clipping_of(job: TrainingJob) -> Clipping:
     Without noise the margin is used if two passes in bfloat16 measure and add, as they may differ in rounding.
     """
     recipe = job.recipe
-    left = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
-    inside = 1 - rounding_margin(reduced=recipe.bf16) if left else 1.0
-    return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
+    leaves_margin = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
+    fraction = 1 - rounding_margin(reduced=recipe.bf16) if leaves_margin else 1.0
+    return Clipping(norm=job.recipe.clip_norm * fraction, style=job.request.clipping)
 
 
 def limits_of(job: TrainingJob) -> BatchLimits:

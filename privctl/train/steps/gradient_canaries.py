@@ -53,8 +53,8 @@ class GradientCanaries:
         ``workers`` in lockstep share the parameters and must pass the same secret ``seed``; None draws a fresh one.
         """
         self._together = workers if workers.lockstep else ALONE
-        self._whole = list(_stretches(parameters, whole=True))
-        self._own = list(_stretches(parameters, whole=False))
+        self._whole = list(_ranges(parameters, whole=True))
+        self._own = list(_ranges(parameters, whole=False))
         total = sum(size for _, size in self._whole)
         if count > total:
             raise CommandError(f"--gradient-canaries is {count}, but the model trains {total} numbers only; give fewer")
@@ -128,15 +128,15 @@ class GradientCanaries:
         self._together.all_reduce([found])  # 0 in the processes that do not hold the entry
         return np.asarray(found.numpy(), dtype=np.float64)
 
-    def _read(self, tensors: Sequence[Tensor], stretches: Sequence[tuple[int, int]]) -> Tensor:
+    def _read(self, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]]) -> Tensor:
         found = torch.zeros(len(self._places), dtype=torch.float64)
-        for tensor, inside, begin in _within(tensors, stretches, self._places):
+        for tensor, inside, begin in _within(tensors, ranges, self._places):
             at = (self._places[inside] - begin).to(tensor.device)
             found[inside] = tensor.detach().reshape(-1)[at].double().cpu()
         return found
 
 
-def _stretches(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:
+def _ranges(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:
     """Each parameter's offset among all entries and its size, ``whole`` or of this process's shard."""
     begin = 0
     for parameter in parameters:
@@ -150,10 +150,10 @@ def _stretches(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[t
 
 
 def _within(
-    tensors: Sequence[Tensor], stretches: Sequence[tuple[int, int]], places: Tensor
+    tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]], places: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Each of ``tensors`` that holds some of ``places``, a mask of those places, and the tensor's offset."""
-    for tensor, (begin, size) in zip(tensors, stretches, strict=True):
+    """Each of ``tensors`` that holds some of ``places``, a mask of those places, and where its range begins."""
+    for tensor, (begin, size) in zip(tensors, ranges, strict=True):
         inside = (places >= begin) & (places < begin + size)
         if bool(inside.any()):
             yield tensor, inside, begin

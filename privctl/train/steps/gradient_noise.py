@@ -174,14 +174,14 @@ class CipherNoise:
 
     def _tiles_of(self, shards: Sequence[Shard]) -> Tensor:
         """The table of tiles for these shards, cached from step to step, as sending it makes the host wait."""
-        stretches = tuple(
+        ranges = tuple(
             ElementRange(tensor=shard.tensor, offset=shard.offset, count=shard.values.numel()) for shard in shards
         )
-        if stretches not in self._tiles:
+        if ranges not in self._tiles:
             if len(self._tiles) >= _MOST_TABLES:
                 self._tiles.clear()
-            self._tiles[stretches] = tiles_of(stretches, self._device)
-        return self._tiles[stretches]
+            self._tiles[ranges] = tiles_of(ranges, self._device)
+        return self._tiles[ranges]
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a copy would draw the same noise again."""

@@ -84,15 +84,15 @@ class MicroBatches:
     def _lower(self, micro: Sequence[int] | None) -> None:
         """Lower the limits to half of ``micro``, which did not fit; None if it failed only in another process."""
         lengths = self.task.length if isinstance(self.task, CorpusTask) else None
-        most = self.examples if lengths is None else self.tokens
+        limit = self.examples if lengths is None else self.tokens
         if micro is not None:
             run = run_length(self.task, micro)
-            most = len(micro) // run // 2 * run * (1 if lengths is None else max(map(lengths, micro), default=0))
+            limit = len(micro) // run // 2 * run * (1 if lengths is None else max(map(lengths, micro), default=0))
         if self.workers.lockstep:
-            most = int(self.workers.gather(torch.tensor([most])).min())
-        if not most:
+            limit = int(self.workers.gather(torch.tensor([limit])).min())
+        if not limit:
             raise too_large_error(self.device, self.may_pass_twice)
-        self.examples, self.tokens = (most, self.tokens) if lengths is None else (self.examples, most)
+        self.examples, self.tokens = (limit, self.tokens) if lengths is None else (self.examples, limit)
         self.notify(_lowered_message(self.device, self.examples, None if lengths is None else self.tokens))
 
 
@@ -109,10 +109,10 @@ def halved(
             raise too_large_error(device, may_pass_twice)
         recipe = replace(recipe, micro_examples=recipe.micro_examples // 2)
     else:
-        most = min(recipe.micro_tokens, recipe.micro_examples * length)
-        if most <= length:
+        limit = min(recipe.micro_tokens, recipe.micro_examples * length)
+        if limit <= length:
             raise too_large_error(device, may_pass_twice)
-        recipe = replace(recipe, micro_tokens=most // 2)
+        recipe = replace(recipe, micro_tokens=limit // 2)
     notify(_lowered_message(device, recipe.micro_examples, None if length is None else recipe.micro_tokens))
     return recipe
 

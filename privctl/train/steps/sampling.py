@@ -280,10 +280,10 @@ class WeightedBatches:
         """See ``BatchSource``; sorted."""
         parts = [self._sure]
         for block, start in enumerate(range(0, len(self._open), _BLOCK)):
-            stretch = slice(start, start + _BLOCK)
-            thresholds = self._thresholds[stretch]
+            block_rows = slice(start, start + _BLOCK)
+            thresholds = self._thresholds[block_rows]
             drawn = self._source.words(step, block, len(thresholds)) < thresholds
-            parts.append(self._open[stretch][drawn])
+            parts.append(self._open[block_rows][drawn])
         return np.sort(np.concatenate(parts)).astype(np.int64)
 
 
