@@ -29,7 +29,7 @@ from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.shards import Leaves, add_sum, blank_like
-from privctl.train.clipping.sinks import Added, Kept, Sink, Wanted
+from privctl.train.clipping.sinks import AddingSink, KeepingSink, RowRequest, Sink
 from privctl.train.clipping.sums import add
 from privctl.train.clipping.taps import Recorder
 from privctl.train.clipping.terms import GradientTerm, Squares
@@ -209,14 +209,14 @@ class PerExample:
         """
         self._check_modules()
         passed = self._pass(losses_of)
-        assert isinstance(passed.measured, Kept)
+        assert isinstance(passed.measured, KeepingSink)
         if passed.expected is not None:
             with torch.no_grad(), full_precision(passed.losses.device):
                 self._compare_sums(passed, passed.expected)
         return passed.losses.detach(), passed.measured.terms
 
     def _separated(
-        self, losses_of: Callable[[], Tensor], *, check_finite: bool = True, wanted: Wanted | None = None
+        self, losses_of: Callable[[], Tensor], *, check_finite: bool = True, wanted: RowRequest | None = None
     ) -> tuple[Pass, dict[str, Squares], Tensor]:
         """A pass with its squares and norms, promoting modules until the examples can be told apart."""
         while True:
@@ -259,7 +259,7 @@ class PerExample:
         sites = promotion.sites(self._model, self.trainable, self._promoted)
         return Recorder(self._model, sites), promotion.groups(sites, self.trainable, self.clipping.style)
 
-    def _pass(self, losses_of: Callable[[], Tensor], wanted: Wanted | None = None) -> Pass:
+    def _pass(self, losses_of: Callable[[], Tensor], wanted: RowRequest | None = None) -> Pass:
         """Run a forward and a backward pass and return what they recorded, the first time with autograd's reference."""
         expected = None
         # Processes that share the parameters make every pass together: if one compares, all must.
@@ -343,9 +343,9 @@ class PerExample:
 
     def _add(self, passed: Pass, scales: Mapping[str, Tensor] | None) -> None:
         """Add the sums with ``scales`` to the ``grad`` of every parameter; None adds only the other processes' sums."""
-        if not isinstance(passed.measured, Kept):
+        if not isinstance(passed.measured, KeepingSink):
             with self._leaves.summing():
-                sink = Added(self.trainable, scales, passed.losses.device, self._leaves)
+                sink = AddingSink(self.trainable, scales, passed.losses.device, self._leaves)
                 self._repeat_backward(passed, sink, last=True)
             for parameter in () if self._leaves.shared else self.trainable.values():
                 if parameter.grad is None:  # not used by any example

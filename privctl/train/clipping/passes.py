@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 from privctl.train.clipping import check
-from privctl.train.clipping.sinks import Kept, Measured, Measurer, Wanted
+from privctl.train.clipping.sinks import KeepingSink, Measurer, MeasuringSink, RowRequest
 from privctl.train.clipping.terms import Squares
 from privctl.train.clipping.use import random_states
 
@@ -36,12 +36,12 @@ def measurer(
     trainable: Mapping[str, nn.Parameter],
     losses: Tensor,
     expected: check.Reference | None,
-    wanted: Wanted | None,
+    wanted: RowRequest | None,
 ) -> Measurer:
-    """The sink for the terms of the first of ``passes`` backward passes; see ``Measured``."""
+    """The sink for the terms of the first of ``passes`` backward passes; see ``MeasuringSink``."""
     if passes == 1:
-        return Kept()
-    return Measured(
+        return KeepingSink()
+    return MeasuringSink(
         uses,
         trainable,
         losses.device,
@@ -74,13 +74,13 @@ def _random_bytes(device: torch.device) -> list[bytes]:
 
 
 def require_repeatable(
-    passed: Pass, repeat: Callable[[Measured], None], trainable: Mapping[str, nn.Parameter], *, reduced: bool
+    passed: Pass, repeat: Callable[[MeasuringSink], None], trainable: Mapping[str, nn.Parameter], *, reduced: bool
 ) -> None:
     """Raise InputError unless repeating the backward pass of ``passed`` with ``repeat`` measures the same norms.
 
     ``reduced`` means that part of the forward pass was in half precision.
     """
-    second = Measured(passed.uses, trainable, passed.losses.device)
+    second = MeasuringSink(passed.uses, trainable, passed.losses.device)
     repeat(second)
     with torch.no_grad():
         first = norms_of(passed.measured.squares(), passed.losses)

@@ -24,7 +24,7 @@ from privctl.train.clipping.terms import GradientTerm, Squares
 
 Terms = Mapping[str, list[GradientTerm]]
 #: Rows of a batch, and the function applied to each of their gradients.
-Wanted = tuple[Sequence[int], Callable[[Tensor], Tensor]]
+RowRequest = tuple[Sequence[int], Callable[[Tensor], Tensor]]
 
 
 class Sink(Protocol):
@@ -51,11 +51,11 @@ class Measurer(Sink, Protocol):
     def row_norms(self, rows: Collection[int]) -> dict[int, float]:
         """The norms of the gradients of ``rows``, formed as they would be added."""
 
-    def rows(self, wanted: Wanted) -> list[dict[str, Tensor]]:
+    def rows(self, wanted: RowRequest) -> list[dict[str, Tensor]]:
         """For each of the ``wanted`` rows, the function's results on its gradients, by parameter."""
 
 
-class Kept:
+class KeepingSink:
     """Keeps all terms."""
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class Kept:
         """See ``Measurer``."""
         return {row: example_norm(self.terms, row) for row in rows}
 
-    def rows(self, wanted: Wanted) -> list[dict[str, Tensor]]:
+    def rows(self, wanted: RowRequest) -> list[dict[str, Tensor]]:
         """See ``Measurer``."""
         rows, make = wanted
         return [{name: make(of_row(uses, row)) for name, uses in self.terms.items()} for row in rows]
 
 
-class Measured:
+class MeasuringSink:
     """Measures a parameter when all of its ``uses`` in the forward pass have received a gradient, then drops its terms.
 
     Consecutive layers that read the same tensor (query, key and value) share its Gram matrix. Only their terms, and
@@ -102,7 +102,7 @@ class Measured:
         *,
         weights: Tensor | None = None,
         checked: Collection[int] = (),
-        wanted: Wanted | None = None,
+        wanted: RowRequest | None = None,
     ) -> None:
         self.used: set[str] = set()
         self._uses_left, self._trainable, self._device = dict(uses), trainable, device
@@ -173,12 +173,12 @@ class Measured:
         """See ``Measurer``; ``rows`` must be among the ``checked`` ones."""
         return {row: self._row_squares[row] ** 0.5 for row in rows}
 
-    def rows(self, wanted: Wanted) -> list[dict[str, Tensor]]:
+    def rows(self, wanted: RowRequest) -> list[dict[str, Tensor]]:
         """See ``Measurer``; returns the rows given to the constructor."""
         return self._rows
 
 
-class Added:
+class AddingSink:
     """Adds to each parameter's ``grad`` the sum over examples of its ``scales`` (n,) times gradient, use by use.
 
     If processes share the parameters, ``leaves`` sums over them, block by block. With ``scales`` None this process adds

@@ -22,7 +22,7 @@ from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN, Rule
 from privctl.train.clipping.runs import Runs
-from privctl.train.clipping.sinks import Kept, Sink
+from privctl.train.clipping.sinks import KeepingSink, Sink
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import (
     CallContext,
@@ -101,7 +101,7 @@ class Recorder:
             each.module for each in sites if isinstance(each.module, nn.Embedding) and each.module.scale_grad_by_freq
         ]
         #: Receives the terms.
-        self.sink: Sink = Kept()
+        self.sink: Sink = KeepingSink()
         #: How many uses of each parameter the forward pass made.
         self.uses: Counter[str] = Counter()
         self.rows: int | None = None
@@ -159,7 +159,7 @@ class Recorder:
         self._settings.clear()
         self._casts.forget()
         self._input_gradients.forget()
-        self.sink = Kept()
+        self.sink = KeepingSink()
 
     def remove(self) -> None:
         """Remove all hooks."""

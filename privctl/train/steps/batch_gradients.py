@@ -68,7 +68,7 @@ class BatchGradients:
         def restart() -> None:
             tally.rewind(mark)
             reset_after_error(self.network)
-            self.held.forget()
+            self.held.clear_gradients()
 
         accumulate = partial(self._accumulate, engine, position, tally)
         seen = self.micro.each(chosen, position, accumulate, restart=restart)
@@ -102,7 +102,7 @@ class BatchGradients:
                 tally.losses.append(result.losses)
                 tally.norms.append(result.norms)
                 if self.adaptive is not None:
-                    tally.counted.append(self.adaptive.counted(result.norms))
+                    tally.counted.append(self.adaptive.count_of(result.norms))
                 return []
             if not self.noisy:  # in lockstep, where the run must end in all processes at once
                 tally.losses.append(torch.tensor([math.nan], device=self.device))

@@ -77,7 +77,7 @@ def law_of(recipe: TrainingSettings, count: int) -> CanaryLaw:
     return made
 
 
-def described(recipe: TrainingSettings) -> str:
+def participation_phrase(recipe: TrainingSettings) -> str:
     """A phrase, to follow "each canary", on the steps in which a canary of a run of ``recipe`` takes part."""
     if recipe.coefficients is not None:
         return "is of the first part of the data, and is drawn by a coin in each of its turns"

@@ -60,7 +60,7 @@ class AdaptiveClipNorm:
         """The standard deviation of the noise on the next step's sum, which is divided by the expected batch size."""
         return self._multiplier * self.current / self._batch_size
 
-    def counted(self, norms: Tensor) -> Tensor:
+    def count_of(self, norms: Tensor) -> Tensor:
         """What gradients with ``norms`` (n,) add to the centred count, each from about -1/2 (clipped) to 1/2."""
         places = (self.current - norms.double()) / (2 * self._ramp * self.current)
         return 2 * self._bound * places.clamp(-HALF, HALF).sum()
@@ -69,7 +69,7 @@ class AdaptiveClipNorm:
         """The ``count`` (1,) on the gradients' device, scaled so that it needs the same noise as the sum."""
         return (count * self._unit).reshape(1).to(gradients[0].device, torch.float64)
 
-    def follow(self, noisy: float) -> None:
+    def update(self, noisy: float) -> None:
         """Set the next clip norm from the result of ``scaled_count`` with noise added."""
         settings = self._settings
         unclipped = noisy / self._unit / (2 * self._bound * self._batch_size) + HALF

@@ -42,7 +42,7 @@ class Holding(Protocol):
         """The factor of a loss with which torch's backward pass yields a sum over processes, not a mean."""
         ...
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         """Drop all gradients."""
         ...
 
@@ -99,7 +99,7 @@ class Copies:
         """See ``Holding``."""
         return 1.0
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         """See ``Holding``; with None the first gradient is written, not added to zeros, which saves a pass."""
         for parameter in self.trained:
             parameter.grad = None
@@ -162,7 +162,7 @@ class Shards:
         """See ``Holding``; torch averages gradients over the processes."""
         return float(self.workers.size)
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         """See ``Holding``."""
         for parameter in (*self.trained, *self._own):
             parameter.grad = None

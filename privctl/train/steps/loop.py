@@ -251,7 +251,7 @@ class Trainer:
 
         ``steps_begun`` indexes the noise, which is never reused.
         """
-        self._held.forget()
+        self._held.clear_gradients()
         # With noise a step's secret draws are never repeated; without, a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
@@ -292,7 +292,7 @@ class Trainer:
             self.workers.reduce_to_main([count])
         self._held.combine(None if noise is None else partial(release, noise))
         if adaptive is not None:
-            adaptive.follow(float(self.workers.broadcast(noisy)))
+            adaptive.update(float(self.workers.broadcast(noisy)))
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """The finite measures of one epoch. Raises DivergedError for weights that are not finite."""

@@ -53,7 +53,7 @@ class PublicGradients:
         on released sums, so the error reveals nothing more about the private records.
         """
         released = [parameter.grad for parameter in self.held.optimized]
-        self.held.forget()
+        self.held.clear_gradients()
         chosen = self.workers.share(self.records.batches.batch(position)).tolist()
         accumulate = partial(self.batch.add, None, chosen, position, self._tally)
         if self.workers.lockstep:

@@ -89,7 +89,7 @@ def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) 
             moved = norms * (1 + margin / others)
             for own in (0.0, 0.37, 1e9):
                 more = torch.cat([moved, torch.tensor([own], dtype=torch.float64)])
-                worst = max(worst, abs(float(made.counted(more) - made.counted(norms))))
+                worst = max(worst, abs(float(made.count_of(more) - made.count_of(norms))))
                 jumped = max(jumped, abs(float((moved <= 0.37).sum() - (norms <= 0.37).sum())))
     assert worst <= 0.5
     assert worst > 0.9 * 0.5
@@ -99,7 +99,7 @@ def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) 
 def test_the_clip_norm_stays_where_float32_measures_norms() -> None:
     made = norm(initial=LARGEST_NORM / 2)
     for _ in range(5):
-        made.follow(-1e14)
+        made.update(-1e14)
     assert made.current == LARGEST_NORM
     assert Clipping(norm=made.clipped_to).norm < LARGEST_NORM
 
