@@ -19,7 +19,7 @@ from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.digest import tag
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.recipe import TrainingSettings
-from privctl.train.steps.canary_laws import described
+from privctl.train.steps.canary_laws import participation_phrase
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.loop import FinishedRun
 
@@ -39,7 +39,7 @@ class CanaryRun:
     """The canaries of a training job, as the hooks of ``train_by_gradients`` ask for them."""
 
     def __init__(self, count: int, recipe: TrainingSettings) -> None:
-        self._count, self._part = count, described(recipe)
+        self._count, self._part = count, participation_phrase(recipe)
         self._canaries: GradientCanaries | None = None
         self._content: bytes = b""
 
