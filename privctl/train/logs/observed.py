@@ -12,7 +12,7 @@ from privctl.train.logs.live import SHOWN, WITHHELD, EpsilonSoFar, LiveMeasures,
 from privctl.train.logs.withheld import withholds
 from privctl.train.logs.writers import opened_logs
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.log_places import sends_private
+from privctl.train.preparation.log_places import private_log_warning
 from privctl.train.settings.session import Session
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.watch import Several, Unwatched, Watch
@@ -61,7 +61,7 @@ def _watched(
         shown = session.detailed(label, left, "steps", live.now)
     if withholds(job.request) and (session.detailed is not None or job.request.logs):
         session.notify(SHOWN if live.shown else WITHHELD)
-    if warning := sends_private(job.request):
+    if warning := private_log_warning(job.request):
         session.notify(warning)
     own = LiveMeasures(job=job, device=device, epsilon=epsilon)
     state = None if folder is None else folder.path

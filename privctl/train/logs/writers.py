@@ -25,7 +25,7 @@ from privctl.storage.atomic import write_bytes
 from privctl.storage.reader import read_text
 from privctl.train.logs.live import LiveMeasures
 from privctl.train.logs.withheld import released
-from privctl.train.preparation.log_places import BEGUN, CSV_HEADER, STATE, csv_path, kept_logs, tensorboard_folder
+from privctl.train.preparation.log_places import BEGUN, CSV_HEADER, STATE, csv_path, saved_log_state, tensorboard_folder
 from privctl.train.settings.choices import LogName
 from privctl.train.settings.request import RetrainRequest
 
@@ -206,7 +206,7 @@ def opened_logs(
     if not request.logs:
         yield None
         return
-    kept = kept_logs(state)
+    kept = saved_log_state(state)
     kept[BEGUN] = sorted({*kept.get(BEGUN, ()), *map(str, request.logs)})
     if state is not None and request.logs:
         write_bytes(state / STATE, json.dumps(kept).encode())

@@ -30,8 +30,8 @@ from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of, price_of_group, price_of_largest_batch
 from privctl.train.preparation.prepare import most_trained
-from privctl.train.preparation.signal_to_noise import SignalToNoise, signal_to_noise, too_little
-from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
+from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings, signal_to_noise
+from privctl.train.preparation.user_bounds import bound_choice_notes, compared_bounds
 from privctl.train.release.names import voiding
 from privctl.train.release.users import unsure_names, what_is_sampled
 from privctl.train.runs.setup import prepared
@@ -135,14 +135,14 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     if recipe.bf16 and precision_of is None:
         hold_base(network)
     network = prepared(network, job)
-    said = [*told_of_bounds(request)]
+    said = [*bound_choice_notes(request)]
     if request.method.clips:
         job = run_gradient_test(job, network, device, said.append)
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     ratio = None
     if request.method.noised:
         ratio = signal_to_noise(recipe, trained)
-        said += too_little(ratio)
+        said += noise_warnings(ratio)
     if recipe.coefficients is not None or recipe.matrix is not None:
         said.append(_CORRELATED)
     seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)

@@ -25,7 +25,7 @@ from privctl.train.network.adapters import merged
 from privctl.train.network.half_precision import widen
 from privctl.train.preparation.budget import numbers_of_step
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.signal_to_noise import signal_to_noise, too_little
+from privctl.train.preparation.signal_to_noise import noise_warnings, signal_to_noise
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
 from privctl.train.release.reload_check import witness_of
@@ -170,7 +170,7 @@ def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
     """A warning where the noise is so large that nothing, or little, can be learned."""
     if job.request.method.noised:
         trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        yield from too_little(signal_to_noise(job.recipe, trained))
+        yield from noise_warnings(signal_to_noise(job.recipe, trained))
 
 
 def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from privctl.train.clipping.factors import LEAST_NORM, MOST_NORM, rounding_margin
-from privctl.train.settings.adaptive_clipping import HALF, AdaptiveClipping, sum_noise_multiplier
+from privctl.train.settings.adaptive_clipping import COUNT_SENSITIVITY, AdaptiveClipping, sum_noise_multiplier
 from privctl.train.settings.recipe import TrainingSettings
 
 _NORMS = "clip.norms"
@@ -42,7 +42,7 @@ class AdaptiveClipNorm:
         self._ramp = _RAMP_REDUCED if reduced else _RAMP
         # Rounding moves the norms near the clip norm C by (1 + ramp) margin C together, and what they add to the count
         # by 1 / (2 ramp C) times as much.
-        self._most = HALF - self._margin * (1 + self._ramp) / (2 * self._ramp)
+        self._most = COUNT_SENSITIVITY - self._margin * (1 + self._ramp) / (2 * self._ramp)
         self.norms = [initial]
 
     @property
@@ -63,7 +63,7 @@ class AdaptiveClipNorm:
     def counted(self, norms: Tensor) -> Tensor:
         """What gradients with ``norms`` (n,) add to the centred count: from -1/2 (clipped) to 1/2 each, in all."""
         places = (self.current - norms.double()) / (2 * self._ramp * self.current)
-        return 2 * self._most * places.clamp(-HALF, HALF).sum()
+        return 2 * self._most * places.clamp(-COUNT_SENSITIVITY, COUNT_SENSITIVITY).sum()
 
     def beside(self, gradients: Sequence[Tensor], count: Tensor) -> Tensor:
         """The ``count`` in a unit in which it takes the noise of the sum, as one number more on their device."""
@@ -72,7 +72,7 @@ class AdaptiveClipNorm:
     def follow(self, noisy: float) -> None:
         """Set the next clip norm by what ``beside`` gave, once noise was added to it."""
         settings = self._settings
-        unclipped = noisy / self._unit / (2 * self._most * self._batch_size) + HALF
+        unclipped = noisy / self._unit / (2 * self._most * self._batch_size) + COUNT_SENSITIVITY
         moved = math.log(self.current) - settings.learning_rate * (unclipped - settings.quantile)
         self.norms.append(min(max(math.exp(min(max(moved, -700.0), 700.0)), LEAST_NORM), MOST_NORM))
 

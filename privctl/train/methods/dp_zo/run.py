@@ -23,7 +23,7 @@ from privctl.train.network.adapters import adapted
 from privctl.train.network.memory import peak_memory
 from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 from privctl.train.preparation.places import report_path
-from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
+from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings
 from privctl.train.runs.dry_run import FixedBatches, Stopwatch, made_up, outline, private_part
 from privctl.train.runs.gradient_training import MethodHooks, announced, save_trained
 from privctl.train.runs.setup import adapted_once_tried, measured, shared_source
@@ -58,7 +58,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
     network = adapted_once_tried(job, workers, device).to(device)
     seed = public_seed(request, workers, settings.public_seed)
     job = _tested(job, network, device, session.notify)
-    for warning in (*too_little(_signal(job)), *too_rough(job)):
+    for warning in (*noise_warnings(_signal(job)), *too_rough(job)):
         session.notify(warning)
     folder, start = open_folder(job, workers, {SEED_FILE: seed.hex().encode()})
     noise = KeyedNoise(NoiseSource())
@@ -121,7 +121,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     said: list[str] = []
     job = _tested(job, network, device, said.append)
     ratio = _signal(job)
-    said += [*too_little(ratio), *too_rough(job)]
+    said += [*noise_warnings(ratio), *too_rough(job)]
     differences = _differences(replace(job, task=records.task), network, device, b"plan", said.append)
     watch, tensors = Stopwatch(device), TensorBytes()
 

@@ -20,7 +20,7 @@ from privctl.train.methods.dpquant.report import amended
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, Losses, PublicSensitivity
 from privctl.train.methods.dpquant.settings import Sensitivity
 from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, made_up
-from privctl.train.preparation.prepare import beside
+from privctl.train.preparation.prepare import other_task
 from privctl.train.preparation.reading import require_none_private
 from privctl.train.runs.dry_run import plan_gradients
 from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
@@ -135,7 +135,7 @@ def _exact(
         return ExactMeasuring(sensitivity=_synthetic(job, bits, network, device, session), every=asked.every)
     if asked.public_records is None:
         return None
-    task = beside(job.request, job.model, asked.public_records)
+    task = other_task(job.request, job.model, asked.public_records)
     sensitivity = PublicSensitivity(
         network=network,
         layers=bits.layers,

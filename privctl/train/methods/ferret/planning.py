@@ -30,7 +30,7 @@ from privctl.train.methods.ferret.publish import (
 from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, FerretSettings, Publish, ReleaseKind
 from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.preparation.refusals import require_one
-from privctl.train.preparation.signal_to_noise import SignalToNoise, signs_too_random, too_little
+from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings, random_sign_warnings
 from privctl.train.settings.choices import DerivativeMethod
 
 if TYPE_CHECKING:
@@ -192,9 +192,9 @@ def _each(plan: FerretPlan) -> str:
 def too_random(plan: FerretPlan, job: TrainingJob) -> Iterator[str]:
     """A warning where nothing, or little, can be learned from what is published."""
     if (ratio := signal_of(plan, job)) is not None:
-        yield from too_little(ratio)
+        yield from noise_warnings(ratio)
     if plan.bit_epsilon is not None:
-        yield from signs_too_random(plan.masks.total, plan.bit_epsilon)
+        yield from random_sign_warnings(plan.masks.total, plan.bit_epsilon)
 
 
 def signal_of(plan: FerretPlan, job: TrainingJob) -> SignalToNoise | None:

@@ -25,7 +25,7 @@ from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.mechanism import Optimizer
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.settings.choices import Schedule
-from privctl.train.settings.recipe import share_at
+from privctl.train.settings.recipe import learning_rate_factor
 
 #: AdamW's guard against a division by zero, as in torch.
 _EPS = 1e-8
@@ -93,7 +93,7 @@ class UpdateRule:
 
     def rates(self) -> Reals:
         """The learning rate of each step (steps,), as float32 numbers: a cosine is not the same everywhere."""
-        shares = (share_at(i, self.steps, self.schedule, self.warmup_steps) for i in range(self.steps))
+        shares = (learning_rate_factor(i, self.steps, self.schedule, self.warmup_steps) for i in range(self.steps))
         return np.array([self.learning_rate * share for share in shares]).astype(np.float32).astype(np.float64)
 
 
