@@ -49,7 +49,7 @@ from privctl.storage.digest import file_digest
 from privctl.train.network.tensors import named_tensors
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
+from privctl.train.release.reload_check import reference_answers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -138,7 +138,7 @@ class ShadowFolder:
             model.companion,
             weights_path(self._folder, index),
             describe,
-            witness=witness_of(model, network),
+            reference=reference_answers(model, network),
             adapter=released_adapter(network, model, self._pool.request.training.model),
             public=False,
             force=True,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.train.release.reload_check import TOLERANCE, _other_network, answers, distance, rounding_of
+from privctl.train.release.reload_check import TOLERANCE, _other_network, answers, distance, rounding_error
 
 INPUTS = {"pixels": torch.randn(2, 8, generator=torch.Generator().manual_seed(3))}
 
@@ -44,7 +44,7 @@ class Hidden(nn.Module):
 def test_rounding_alone_is_allowed_and_one_changed_weight_is_not(cancel: bool) -> None:
     network = Hidden(cancel=cancel)
     expected = answers(network, INPUTS)
-    allowed = max(TOLERANCE, rounding_of(network, INPUTS, expected))
+    allowed = max(TOLERANCE, rounding_error(network, INPUTS, expected))
     far = distance(answers(network.in_other_order(), INPUTS), expected)
     assert (far > TOLERANCE) is cancel, "only where much cancels does the order of a sum show so far up"
     assert far < allowed < 0.05
@@ -57,7 +57,7 @@ def test_rounding_alone_is_allowed_and_one_changed_weight_is_not(cancel: bool) -
 def test_trying_out_rounding_leaves_the_network_as_it_was() -> None:
     network = Hidden(cancel=True)
     expected = answers(network, INPUTS)
-    assert rounding_of(network, INPUTS, expected) == rounding_of(network, INPUTS, expected) > TOLERANCE
+    assert rounding_error(network, INPUTS, expected) == rounding_error(network, INPUTS, expected) > TOLERANCE
     assert torch.equal(answers(network, INPUTS), expected)
 
 

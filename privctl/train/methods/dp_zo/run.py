@@ -24,9 +24,9 @@ from privctl.train.network.memory import peak_memory
 from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 from privctl.train.preparation.places import report_path
 from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings
-from privctl.train.runs.dry_run import FixedBatches, Stopwatch, made_up, outline, private_part
+from privctl.train.runs.dry_run import FixedBatches, Stopwatch, outline, private_fields, synthetic_records
 from privctl.train.runs.gradient_training import MethodHooks, announced, save_trained
-from privctl.train.runs.setup import adapted_once_tried, measured, shared_source
+from privctl.train.runs.setup import measure_held_out, rehearsed_network, shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
@@ -55,7 +55,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
     settings = request.settings_as(DpZoSettings)
     session.notify(_announced(job, settings))
     device = own_device(choose_device(request.device))
-    network = adapted_once_tried(job, workers, device).to(device)
+    network = rehearsed_network(job, workers, device).to(device)
     seed = public_seed(request, workers, settings.public_seed)
     job = _tested(job, network, device, session.notify)
     for warning in (*noise_warnings(_signal(job)), *too_rough(job)):
@@ -70,8 +70,8 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
         noise=noise,
         workers=workers,
         folder=folder,
-        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
-        first_look=lambda untrained: measured(job, untrained, device, workers),
+        evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
     )
     done, spent = 0 if start is None else start.steps_begun, steps_ledger(job)
     with (
@@ -114,7 +114,7 @@ def _staged(job: TrainingJob, trainer: ZerothOrderTrainer) -> Iterator[list[Pend
 
 def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     """As ``dry_run.plan_gradients``, for a run that takes no gradient."""
-    records, job = made_up(job), one_at_a_time(job)  # several records are timed, though they pass one by one
+    records, job = synthetic_records(job), one_at_a_time(job)  # several records are timed, though they pass one by one
     request, recipe = job.request, job.recipe
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed, device).to(device)
@@ -157,7 +157,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
         warnings=said,
     )
     on_gpu = bytes_of(network) + tensors.most if device.type == "cpu" else None
-    return replace(plan, gpu_memory=on_gpu, **{**private_part(job, ratio), "per_number": None})
+    return replace(plan, gpu_memory=on_gpu, **{**private_fields(job, ratio), "per_number": None})
 
 
 def _announced(job: TrainingJob, settings: DpZoSettings) -> str:

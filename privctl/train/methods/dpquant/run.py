@@ -24,7 +24,7 @@ from privctl.train.preparation.prepare import other_task
 from privctl.train.preparation.reading import require_none_private
 from privctl.train.runs.dry_run import plan_gradients
 from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
-from privctl.train.runs.placing import in_step
+from privctl.train.runs.placing import lockstep_workers
 from privctl.train.runs.setup import shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
@@ -161,7 +161,7 @@ def _synthetic(
         losses=_losses(job, task, network, device),
         unit=asked_of(job.request).clip,
         micro=_micro(job, task, device, session),
-        workers=in_step(job.request, session.workers),
+        workers=lockstep_workers(job.request, session.workers),
         device=device,
     )
 
@@ -181,7 +181,7 @@ def _micro(job: TrainingJob, task: Task, device: torch.device, session: Session)
         tokens=job.recipe.micro_tokens,
         device=device,
         notify=session.notify,
-        workers=in_step(job.request, session.workers),
+        workers=lockstep_workers(job.request, session.workers),
     )
 
 
@@ -207,7 +207,7 @@ def _sensitivity(
         clip_norm=plan.clip_norm,
         size=plan.size,
         micro=_micro(job, job.task, device, session),
-        workers=in_step(job.request, session.workers),
+        workers=lockstep_workers(job.request, session.workers),
         device=device,
     )
 

@@ -27,11 +27,11 @@ from privctl.train.network.memory import peak_memory
 from privctl.train.runs.dry_run import (
     NOISE_MULTIPLIER,
     FixedBatches,
-    MadeUp,
     Stopwatch,
-    compared,
-    made_up,
+    SyntheticRecords,
+    compared_budgets,
     outline,
+    synthetic_records,
     with_epsilon,
 )
 from privctl.train.runs.setup import prepared
@@ -92,7 +92,7 @@ def plan_ferret(job: TrainingJob) -> TrainingPlan:
         delta=None if request.budget.epsilon is not None and plan.release in IN_NATS else job.delta,
         signal=None if ratio is None else ratio.along,
         per_number=None if ratio is None else ratio.in_length,
-        budgets=compared(
+        budgets=compared_budgets(
             request.budget.epsilon,
             lambda epsilon: _amount(plan_for(replace(job, request=_asking(job, epsilon)), network, seed)),
         ),
@@ -114,7 +114,7 @@ def _seconds(
     job: TrainingJob, plan: FerretPlan, network: nn.Module, engine: Derivatives, device: torch.device
 ) -> float:
     """Expected for all steps that publish; the silent ones cost next to nothing."""
-    records: MadeUp = made_up(job)
+    records: SyntheticRecords = synthetic_records(job)
     speaking = [step for step in range(plan.masks.steps) if plan.masks.fired(step)][: 1 + _TIMED]
     if not speaking:
         return 0.0

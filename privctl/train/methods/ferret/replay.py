@@ -25,7 +25,7 @@ from privctl.train.preparation.places import require_places
 from privctl.train.preparation.prepare import choose_trained
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
+from privctl.train.release.reload_check import reference_answers
 from privctl.train.settings.request import ModelRequest, ReplayRequest
 
 _POST_PROCESSING = (
@@ -73,13 +73,13 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
         return _report(request, stream, model, asked, place, outputs)
 
-    witness = witness_of(model, network)
+    reference = reference_answers(model, network)
     return save_network(
         merged(network, asked),
         model.companion,
         request.output,
         describe,
-        witness=witness,
+        reference=reference,
         adapter=adapter,
         public=True,
         force=request.force,

@@ -26,14 +26,14 @@ from privctl.train.methods.ferret.trainer import FinishedFerret
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.release.premises import premises, secret_noise
 from privctl.train.release.report import (
+    adapter_warnings,
     evidence_of,
     input_artifacts,
-    loaded_on,
-    owner_of,
     parameters_of,
+    report_privacy_warning,
     require_unchanged,
     start_files,
-    zeroed_of,
+    zeroed_warning,
 )
 from privctl.train.settings.choices import DerivativeMethod
 from privctl.train.steps.contribution import with_contribution_test
@@ -88,8 +88,8 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
         warnings=(
             _AVERAGE if ledger is None else TUNING,
-            owner_of(job),
-            *loaded_on(job),
+            report_privacy_warning(job),
+            *adapter_warnings(job),
             *withheld.caveats(job.request),
             *_untested(done),
         ),
@@ -228,7 +228,7 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
 
 def private_notes(done: FerretRun) -> Iterator[str]:
     """What was measured on private examples beside losses and norms: whether differences had the derivative's sign."""
-    yield from zeroed_of(done.walked.finished)
+    yield from zeroed_warning(done.walked.finished)
     agreement = done.agreement
     of = {
         "above the noise of rounding": (agreement.equal_above, agreement.above),

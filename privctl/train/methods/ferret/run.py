@@ -42,8 +42,8 @@ from privctl.train.network.adapters import merged
 from privctl.train.network.tensors import named_tensors
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
-from privctl.train.runs.setup import adapted_once_tried, measured, prepared, shared_source
+from privctl.train.release.reload_check import reference_answers
+from privctl.train.runs.setup import measure_held_out, prepared, rehearsed_network, shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """As ``train_by_gradients``, for a run that asks for derivatives instead."""
     request, workers = job.request, session.workers
-    network = adapted_once_tried(job, workers)
+    network = rehearsed_network(job, workers)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, workers, request.settings_as(FerretSettings).public_seed)
     network = network.to(device)
@@ -105,8 +105,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         once=request.method.sampled(request),
         workers=workers,
         folder=folder,
-        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
-        first_look=lambda untrained: measured(job, untrained, device, workers),
+        evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
     )
     made = start.updates if start else 0
     with (
@@ -193,7 +193,7 @@ def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream)
     request = job.request
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)
-    witness = witness_of(job.model, network)
+    reference = reference_answers(job.model, network)
     history, notes = done.walked.finished.history, list(private_notes(done))
     with (
         staged_stream(stream_path(request.output), stream) as updates,
@@ -208,7 +208,7 @@ def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream)
             job.model.companion,
             request.output,
             describe,
-            witness=witness,
+            reference=reference,
             adapter=released_adapter(network, job.model, request.model),
             public=request.method.private,
             force=request.force,
