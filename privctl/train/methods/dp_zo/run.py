@@ -1,4 +1,4 @@
-"""A DP-ZO run from its first step to the model on disk, and the plan of one."""
+"""A DP-ZO run from its first step to the model on disk, and its dry run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.train.logs.observed import observed
 from privctl.train.methods.dp_zo.differences import LossDifferences
 from privctl.train.methods.dp_zo.grid import MovableWeights
 from privctl.train.methods.dp_zo.moves import numbers_path
-from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_lone_test
+from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_repeatability_test
 from privctl.train.methods.dp_zo.settings import DpZoSettings
 from privctl.train.methods.dp_zo.trainer import ZerothOrderTrainer
 from privctl.train.network.adapters import adapted
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.steps.loop import FinishedRun
 
-#: Steps of a plan on the longest records, and in all: two on usual ones and two on none come after.
+#: Steps of a dry run on the longest records, and in all: two on usual records and two on empty batches follow.
 _WARM, _STEPS = 1, 5
 
 
 def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """As ``train_by_gradients``, for a run that takes no gradient."""
+    """Like ``train_by_gradients``, for a run without gradients."""
     request, workers, job = job.request, session.workers, one_at_a_time(job)
     settings = request.settings_as(DpZoSettings)
     session.notify(_announced(job, settings))
@@ -104,7 +104,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 @contextmanager
 def _staged(job: TrainingJob, trainer: ZerothOrderTrainer) -> Iterator[list[PendingFile]]:
-    """The file of what moved the weights; none of a run that a search may choose, whose model alone is released."""
+    """The file of released numbers, before it gets its final name; none in a search, which only releases a model."""
     if job.recipe.search is not None:
         yield []
         return
@@ -113,8 +113,8 @@ def _staged(job: TrainingJob, trainer: ZerothOrderTrainer) -> Iterator[list[Pend
 
 
 def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
-    """As ``dry_run.plan_gradients``, for a run that takes no gradient."""
-    records, job = synthetic_records(job), one_at_a_time(job)  # several records are timed, though they pass one by one
+    """Like ``dry_run.plan_gradients``, for a run without gradients."""
+    records, job = synthetic_records(job), one_at_a_time(job)  # times several records, which pass one by one
     request, recipe = job.request, job.recipe
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed, device).to(device)
@@ -132,7 +132,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
 
     trainer = ZerothOrderTrainer(
         network=network,
-        # So slow that the weights stay as they are, whatever the noise.
+        # The learning rate is so small that the weights do not change, whatever the noise.
         recipe=replace(recipe, steps=_STEPS, learning_rate=1e-30, warmup_steps=0),
         differences=differences,
         batches=FixedBatches(records, _WARM),
@@ -166,7 +166,7 @@ def _announced(job: TrainingJob, settings: DpZoSettings) -> str:
 
 
 def _signal(job: TrainingJob) -> SignalToNoise:
-    """Along one direction; the noise is in the released numbers alone, whatever the number of weights."""
+    """The ratio for a single number: only released numbers have noise, regardless of the number of weights."""
     recipe = job.recipe
     return SignalToNoise(
         steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=1
@@ -174,8 +174,8 @@ def _signal(job: TrainingJob) -> SignalToNoise:
 
 
 def _tested(job: TrainingJob, network: nn.Module, device: torch.device, notify: Notify) -> TrainingJob:
-    """The job with its contribution test; raises as ``run_contribution_test``."""
-    return with_lone_test(run_contribution_test(job, network, device, [], notify), network, device)
+    """The job with its contribution tests. Raises as ``run_contribution_test`` and ``with_repeatability_test`` do."""
+    return with_repeatability_test(run_contribution_test(job, network, device, [], notify), network, device)
 
 
 def _differences(

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.settings.request import RetrainRequest
 
-#: Of the layers, where nothing else is asked for.
+#: The default fraction of layers that are quantized.
 DEFAULT_FRACTION = 0.75
-#: Multiply-adds are counted for a text of so many tokens: what layers cost beside each other hardly depends on it, and
-#: how long the private texts are is not looked at.
+#: The length of the text for which multiply-adds are counted. The layers' relative costs hardly depend on it, and the
+#: lengths of the private texts are not used.
 _TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedChoice:
-    """A network's layers with the format they are rounded to, and the schedule that chooses among them."""
+    """A network's layers with their number format, and the schedule that chooses which of them are quantized."""
 
     layers: QuantizedLayers
     schedule: LayerSchedule
 
 
-def bits_of(job: TrainingJob, network: nn.Module, device: torch.device, seed: bytes) -> QuantizedChoice:
-    """Raises CommandError for globs and budgets that do not fit the network."""
-    asked = asked_of(job.request)
+def quantized_choice(job: TrainingJob, network: nn.Module, device: torch.device, seed: bytes) -> QuantizedChoice:
+    """The layers and the schedule of ``job``. Raises CommandError for globs and amounts that do not fit the network."""
+    asked = requested_settings(job.request)
     layers = QuantizedLayers(network=network, format=format_of(asked), seed=seed)
     names = candidates(layers.names, asked.full_precision)
     static = frozenset(name for glob in asked.static for name in matching(names, glob, "--static-layers"))
@@ -64,12 +64,12 @@ def bits_of(job: TrainingJob, network: nn.Module, device: torch.device, seed: by
 
 
 def format_of(asked: DpquantSettings) -> NumberFormat:
-    """The format by its name, with as many levels as were asked for."""
+    """The requested number format, with the requested number of levels."""
     return FORMATS[asked.format] if asked.levels is None else luq_fp4(asked.levels)
 
 
-def asked_of(request: RetrainRequest) -> DpquantSettings:
-    """What is asked of the layers, with the usual fraction where no amount is given."""
+def requested_settings(request: RetrainRequest) -> DpquantSettings:
+    """The method's settings, with the default fraction if no amount is given."""
     asked = request.settings_as(DpquantSettings)
     if asked.fraction is None and asked.compute_target is None:
         return replace(asked, fraction=DEFAULT_FRACTION)
@@ -77,7 +77,7 @@ def asked_of(request: RetrainRequest) -> DpquantSettings:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises CommandError for settings that contradict each other or have no effect."""
+    """Raise CommandError for settings that contradict each other or have no effect."""
     asked = request.settings_as(DpquantSettings)
     if asked.levels is not None and asked.format is not FormatName.LUQ_FP4:
         raise CommandError(f"--luq-levels does not apply to --format {asked.format}; remove it")
@@ -92,7 +92,7 @@ def check(request: RetrainRequest) -> None:
 
 
 def _check_measured(asked: DpquantSettings) -> None:
-    """What layers are measured on is asked for where they are measured, and noise where they need it."""
+    """Raise CommandError for settings of measurements that are not made, or of noise that they do not need."""
     for flag, there in {"--measure-on": asked.public_records, "--sensitivity": asked.sensitivity}.items():
         if asked.measured is None and there is not None:
             raise CommandError(f"{flag} does not apply to --layers {asked.layers}, which measures nothing; remove it")
@@ -112,7 +112,7 @@ def _check_measured(asked: DpquantSettings) -> None:
 
 
 def _check_public(asked: DpquantSettings, private: DataPath) -> None:
-    """Public records are others than the private ones, and there."""
+    """Raise CommandError if the public records are the training data, InputError if they do not exist."""
     if asked.public_records is None:
         return
     if asked.public_records.resolve() in {path.resolve() for path in paths_of(private)}:
@@ -121,7 +121,7 @@ def _check_public(asked: DpquantSettings, private: DataPath) -> None:
 
 
 def _check_amount(asked: DpquantSettings) -> None:
-    """One of fraction, target and names says how much, where the mode leaves that open."""
+    """Raise CommandError for more than one amount of quantization, or one that does not apply to the mode."""
     amounts = {"--quantized-fraction": asked.fraction, "--compute-target": asked.compute_target}
     given = [flag for flag, value in amounts.items() if value is not None]
     if len(given) > 1:
@@ -135,13 +135,13 @@ def _check_amount(asked: DpquantSettings) -> None:
 
 
 def tokens_of(job: TrainingJob) -> int:
-    """Tokens of a text that stands for any, which the network takes."""
+    """The length of a representative text that fits the network's context."""
     text = job.model.text
     return _TOKENS if text is None or text.context is None else min(_TOKENS, text.context)
 
 
 def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
-    """One input without content, of a size that is public."""
+    """A blank input of a public size."""
     if isinstance(job.task, ImageClassification):
         images = job.task.images
         return {"pixel_values": torch.zeros(1, images.channels, *images.size, device=device)}
