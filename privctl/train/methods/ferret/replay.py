@@ -1,4 +1,4 @@
-"""Reproduces a trained model from the starting model and the stream of updates, without any data."""
+"""Reproduces a trained model from the initial model and the stream of updates, without any data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.methods.ferret.amounts import RecordedStream
-from privctl.train.methods.ferret.groups import cut, repeated, trainable
+from privctl.train.methods.ferret.groups import group_tensors, repeat_groups, trainable
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.network.adapters import adapted, merged
@@ -35,9 +35,9 @@ _POST_PROCESSING = (
 
 
 def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
-    """Make the model that ``request.stream`` leads to, with a report beside it.
+    """Write the model that ``request.stream`` leads to, with its report, which is returned.
 
-    Raises InputError where the model is not the one the stream began with, or the stream is damaged.
+    Raises InputError if the model is not the one that the stream began with, or the stream is damaged.
     """
     require_inputs(request.stream)
     require_places(request.output, force=request.force, inputs=[request.model, request.stream])
@@ -48,7 +48,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     parameters = trainable(network)
     recipe = stream.recipe
     sizes = {name: p.numel() for name, p in parameters.items()}
-    groups = repeated(cut(sizes, recipe.groups), recipe.rule.directions)
+    groups = repeat_groups(group_tensors(sizes, recipe.groups), recipe.rule.directions)
     layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
     if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
         raise InputError(f"{request.model} is not the model that {request.stream} began with; give the original model")
@@ -87,7 +87,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
 
 
 def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, ModelRequest]:
-    """The model as the run loaded it, and what of it is trained."""
+    """The model as the run loaded it, and the request that says which parameters are trained."""
     origin = stream.recipe.model
     if origin.private_vocabulary:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""The report of a FERRET run: what it is, in nats or in epsilon and delta, and what it is not."""
+"""The report of a FERRET run, with its cost in nats or its guarantee in epsilon and delta."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _AVERAGE = (
     "decides the sign of its batch shows itself; --release gaussian has a guarantee at the same cost in time"
 )
 
-#: A smaller share of signs that are right is worth a warning.
+#: The fraction of correct signs below which there is a warning.
 _TRUSTED = 0.95
 
-#: What one example can do, where it is not what it is to a sum of clipped vectors.
+#: The effect of one example for releases that are not sums of clipped vectors.
 _CONTRIBUTIONS = {
     ReleaseKind.DITHERED: "one example changes each derivative by twice the clip norm at most: all are brought within "
     "it",
@@ -57,9 +57,9 @@ _CONTRIBUTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FerretRun:
-    """A finished run, with what drew its random numbers; ``methods`` found derivatives, each in so many steps.
+    """A finished run with its source of noise; ``methods`` gives the number of steps by each method of derivatives.
 
-    ``agreement`` is of few differences with the derivative, where differences were taken.
+    ``agreement`` compares the signs of a few differences with those of derivatives, if differences were used.
     """
 
     plan: FerretPlan
@@ -70,9 +70,9 @@ class FerretRun:
 
 
 def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-    """The report that lies at ``place``, of a run that ended with ``outputs``.
+    """The report of a run with these ``outputs``, to be written at ``place``.
 
-    Raises InputError where a file was changed since its weights were read.
+    Raises InputError if a file of weights has changed since it was read.
     """
     data, ledger = job.request.data, done.plan.ledger
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
@@ -100,7 +100,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
 
 
 def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
-    """The (epsilon, delta) guarantee where there is one; the average case where signs cost nats; what is refuted."""
+    """The (epsilon, delta) guarantees, if any; the average case for signs in nats; and worst-case claims refuted."""
     plan, ledger, delta = done.plan, done.plan.ledger, job.delta
     assert delta is not None
     shared = (*premises(job), _public_masks(job))
@@ -131,10 +131,10 @@ def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], pl
         released=released,
     )
     if release in _CONTRIBUTIONS:
-        told = (
+        stated = (
             replace(a, statement=_CONTRIBUTIONS[release]) if a.name == "contribution" else a for a in tight.assumptions
         )
-        tight = replace(tight, assumptions=tuple(told))
+        tight = replace(tight, assumptions=tuple(stated))
     yield tight
     if release is ReleaseKind.DITHERED:
         assert released is not None
@@ -182,7 +182,7 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
         "public_seed": plan.masks.seed.hex(),
         "fired": plan.masks.total,
         "fired_by_group": list(plan.fired_by_group),
-        "fired_steps": plan.masks.speaking,
+        "fired_steps": plan.masks.active_steps,
         "lost_steps": [list(stretch) for stretch in walked.lost],
         "batches": str(Batches.POISSON if job.request.method.sampled(job.request) else Batches.SHUFFLED),
         "noise_multiplier": plan.noise_multiplier,
@@ -196,7 +196,7 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
 
 
 def _fired(plan: FerretPlan) -> Iterator[Evidence]:
-    """Whether the coins fell as coins do, and what these masks let out."""
+    """A test of the masks against their fire probability, and the nats that they publish."""
     from scipy.stats import binomtest  # here, as importing it takes longer than planning most trainings
 
     chances, fired = len(plan.groups) * plan.masks.steps, plan.masks.total
@@ -213,7 +213,7 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
         details={
             "fire probability": plan.masks.fire_probability,
             "p-value of the binomial": float(test.pvalue),
-            "silent fraction of the steps": 1 - plan.masks.speaking / plan.masks.steps,
+            "silent fraction of the steps": 1 - plan.masks.active_steps / plan.masks.steps,
         },
     )
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
@@ -227,7 +227,7 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
 
 
 def private_notes(done: FerretRun) -> Iterator[str]:
-    """What was measured on private examples beside losses and norms: whether differences had the derivative's sign."""
+    """Notes for the private file: zeroed examples, and whether differences had the signs of derivatives."""
     yield from zeroed_warning(done.walked.finished)
     agreement = done.agreement
     of = {
@@ -242,7 +242,7 @@ def private_notes(done: FerretRun) -> Iterator[str]:
 
 
 def _untested(done: FerretRun) -> Iterator[str]:
-    """That nobody knows whether differences tell signs."""
+    """A warning if the signs of differences could not be compared with those of derivatives."""
     if not done.agreement.count and done.methods.get(str(DerivativeMethod.DIFFERENCE)):
         yield (
             "derivatives were found by differences that could be compared with no backward pass, so nothing tells "

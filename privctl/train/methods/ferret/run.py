@@ -23,9 +23,9 @@ from privctl.train.methods.ferret.planning import (
     FerretPlan,
     announced,
     derivative_stages,
+    learning_warnings,
     methods_used,
     plan_for,
-    too_random,
 )
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
 from privctl.train.methods.ferret.settings import STREAM_SUFFIX, FerretSettings, Publish
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """As ``train_by_gradients``, for a run that asks for derivatives instead."""
+    """Like ``train_by_gradients``, for a run that uses directional derivatives."""
     request, workers = job.request, session.workers
     network = rehearsed_network(job, workers)
     device = own_device(choose_device(request.device))
@@ -67,7 +67,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     network = network.to(device)
     plan = plan_for(job, network, seed)
     session.notify(announced(plan, job))
-    for warning in too_random(plan, job):
+    for warning in learning_warnings(plan, job):
         session.notify(warning)
     publisher = plan.publisher(job, source := NoiseSource())
     engine = Derivatives(network, request.settings_as(FerretSettings).derivatives)
@@ -132,7 +132,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
                 walked=walked,
                 noise=noise,
                 methods=methods_used(plan, engine),
-                agreement=data.met.looked.agreement,
+                agreement=data.statistics.compared.agreement,
             )
             with mention_saved_state(folder, job):
                 return _save(job, network, done, stream)
@@ -144,7 +144,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 
 def stream_path(output: Path) -> Path:
-    """Where the stream of updates of the directory ``output`` lies: beside it, since in it there is the model only."""
+    """The stream of updates of the directory ``output``, next to it, as only the model is inside."""
     return output.with_name(output.name + STREAM_SUFFIX)
 
 
@@ -189,7 +189,10 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
 
 
 def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream) -> PrivacyReport:
-    """Write model, report, stream and what is private together; none where the model is not as it was measured."""
+    """Write the model, its report, the stream and the private file together, once the model was checked.
+
+    Raises as ``save_network`` does.
+    """
     request = job.request
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)

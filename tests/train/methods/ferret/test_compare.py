@@ -31,7 +31,7 @@ def compared(method: str = "difference", steps: int = 40, *, look: bool = True, 
 
 def looked(made: FerretTrainer) -> ComparisonCount:
     assert isinstance(made.source, PrivateExamples)
-    return made.source.met.looked
+    return made.source.statistics.compared
 
 
 def test_some_signs_are_compared_and_then_no_more() -> None:

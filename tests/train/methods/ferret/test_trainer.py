@@ -49,7 +49,7 @@ def test_steps_in_which_nothing_fires_touch_neither_data_nor_model() -> None:
     task = Points(rows())
     made = trainer(200, chance=0.01, task=task)
     walked = made.run()
-    assert made.masks.speaking == task.passes < 20
+    assert made.masks.active_steps == task.passes < 20
     assert (walked.finished.updates, len(walked.amounts)) == (200, made.masks.total)
     silent = Points(rows())
     unmoved = trainer(50, chance=0.0, task=silent)
