@@ -131,7 +131,7 @@ class Updates:
 
     @torch.no_grad()
     def apply(self, step: int, group: int, direction: Mapping[str, Tensor], amount: float) -> None:
-        """Update ``group`` in ``step`` by ``amount`` along ``direction``, of norm 1 and with entries of equal magnitude."""
+        """Update ``group`` in ``step`` by ``amount`` along the unit vector ``direction``, of entries of equal size."""
         self._coast(group, step)
         rule, moments = self.rule, self._moments[group]
         self._done[group] = step + 1
