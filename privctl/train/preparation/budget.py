@@ -105,12 +105,12 @@ def mixing_of(request: RetrainRequest, records: int, batch_size: float) -> Publi
 
     Raises CommandError for numbers out of range.
     """
-    asked = request.public
-    if asked is None:
+    public = request.public
+    if public is None:
         return None
-    size = min(records, max(1, round(batch_size))) if asked.batch_size is None else asked.batch_size
+    size = min(records, max(1, round(batch_size))) if public.batch_size is None else public.batch_size
     try:
-        return PublicMixing(weight=asked.weight, batch_size=size, records=records, overlap=asked.overlap)
+        return PublicMixing(weight=public.weight, batch_size=size, records=records, overlap=public.overlap)
     except ValueError as error:
         raise CommandError(str(error)) from None
 

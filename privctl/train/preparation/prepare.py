@@ -217,22 +217,22 @@ def _loaded(
 
     If the files' tensors are not those of the network, only the main process reads them, and sends them to the others.
     """
-    asked = request.model
+    requested = request.model
     load = partial(
         load_for_training,
-        asked.path,
+        requested.path,
         request.task,
         labels=labels or None,
-        from_scratch=asked.from_scratch,
+        from_scratch=requested.from_scratch,
         seed=request.seed,
         vocabulary=vocabulary,
-        norm=asked.norm,
-        dropout=asked.dropout,
-        adapter=asked.adapter,
-        convert=asked.convert,
+        norm=requested.norm,
+        dropout=requested.dropout,
+        adapter=requested.adapter,
+        convert=requested.convert,
     )
     # Converting normalisation needs the statistics of a loaded network.
-    if not request.fsdp or workers.size == 1 or asked.convert is not None:
+    if not request.fsdp or workers.size == 1 or requested.convert is not None:
         return load()
     made, elsewhere = _left_in_files(load(unfilled=True), workers)
     if made is not None:

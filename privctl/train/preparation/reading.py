@@ -64,10 +64,10 @@ def require_apart(request: RetrainRequest, workers: Workers) -> None:
     Such records are not just left out, as the choice of public records would then depend on private ones. All
     ``workers`` must call this. Raises as reading the data does.
     """
-    asked = request.public
-    if asked is not None and asked.overlap is not PublicOverlap.KEEP:
+    public = request.public
+    if public is not None and public.overlap is not PublicOverlap.KEEP:
         or_keep = ", or add --public-overlap keep if all of them are public all the same"
-        require_none_private(request, asked.data, "--public", workers, otherwise=or_keep)
+        require_none_private(request, public.data, "--public", workers, otherwise=or_keep)
 
 
 def require_none_private(

@@ -34,11 +34,11 @@ def compared_bounds(request: RetrainRequest, trained: int) -> tuple[UserBound, .
 
     Reads the data again. At most ``trained`` parameters are trained.
     """
-    asked, rule = request.method.group(request), request.method.shared(request)
-    if asked is None:
+    requested, rule = request.method.group(request), request.method.shared(request)
+    if requested is None:
         return ()
     largest, kept_with = _counted(request, rule)
-    bounds = sorted({*(bound for bound in BOUNDS if bound < 2 * largest), asked})
+    bounds = sorted({*(bound for bound in BOUNDS if bound < 2 * largest), requested})
     return tuple(_priced(request, bound, kept_with(bound), trained) for bound in bounds)
 
 

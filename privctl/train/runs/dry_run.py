@@ -135,26 +135,26 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     if recipe.bf16 and precision_of is None:
         hold_base(network)
     network = prepared(network, job)
-    said = [*bound_choice_notes(request)]
+    warnings = [*bound_choice_notes(request)]
     if request.method.clips:
-        job = run_gradient_test(job, network, device, said.append)
+        job = run_gradient_test(job, network, device, warnings.append)
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     ratio = None
     if request.method.noised:
         ratio = signal_to_noise(recipe, trained)
-        said += noise_warnings(ratio)
+        warnings += noise_warnings(ratio)
     if recipe.coefficients is not None or recipe.matrix is not None:
-        said.append(_CORRELATED)
-    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
+        warnings.append(_CORRELATED)
+    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, warnings.append)
     if (of_public := seconds_of_public(job, network, device)) is not None and recipe.public is not None:
         seconds += of_public
         on_gpu = None if on_gpu is None else on_gpu + trained * _GRADIENT
-        said.append(
+        warnings.append(
             f"{of_public / seconds:.0%} of the time is for the gradients of public records, of which a step takes "
             f"{recipe.public.batch_size}; they cost no privacy as long as they are public"
         )
     return replace(
-        outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=said),
+        outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=warnings),
         gpu_memory=on_gpu,
         **({} if ratio is None else private_fields(job, ratio)),
     )

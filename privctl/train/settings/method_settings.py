@@ -61,8 +61,8 @@ def option(
     usual: bool = False,
 ) -> Any:
     """A field of a method's settings that is an option of its command."""
-    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within, usual=usual)
-    return field(default=default, metadata={OPTION: asked})
+    presented = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within, usual=usual)
+    return field(default=default, metadata={OPTION: presented})
 
 
 def required(help_text: str, *, flag: str | None = None) -> Any:

@@ -42,9 +42,9 @@ _NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
 def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
     """Everything that must stay the same when a run is resumed."""
     request, train = job.request, job.request.data.train
-    asked = _settings_of(request)
+    requested = _settings_of(request)
     facts = {
-        **asked,
+        **requested,
         **_settings_of(job.recipe),  # overrides settings of the request with the same name
         "examples": len(job.task),
         "data": {
@@ -63,9 +63,9 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
 
 def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
     """Everything that must stay the same when a search is resumed: also the held-out examples, which choose."""
-    asked, data = _settings_of(request), request.data
+    requested, data = _settings_of(request), request.data
     facts = {
-        **asked,
+        **requested,
         "data": {**_settings_of(data), "train": data_digest(data.train)},
         "public": _public_of(request),
         "held_out": None if data.held_out is None else data_digest(data.held_out),
@@ -77,10 +77,10 @@ def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
 
 def _public_of(request: RetrainRequest) -> dict[str, Any]:
     """How public records are mixed in, and their digest; None for each setting if there are none."""
-    asked = request.public
-    if asked is None:
+    public = request.public
+    if public is None:
         return dict.fromkeys(each.name for each in fields(PublicRequest))
-    return {**_settings_of(asked), "data": data_digest(asked.data)}
+    return {**_settings_of(public), "data": data_digest(public.data)}
 
 
 def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:

@@ -118,11 +118,11 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     request, recipe = job.request, job.recipe
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed, device).to(device)
-    said: list[str] = []
-    job = _tested(job, network, device, said.append)
+    warnings: list[str] = []
+    job = _tested(job, network, device, warnings.append)
     ratio = _signal(job)
-    said += [*noise_warnings(ratio), *too_rough(job)]
-    differences = _differences(replace(job, task=records.task), network, device, b"plan", said.append)
+    warnings += [*noise_warnings(ratio), *too_rough(job)]
+    differences = _differences(replace(job, task=records.task), network, device, b"plan", warnings.append)
     watch, tensors = Stopwatch(device), TensorBytes()
 
     def ended(_: float) -> None:
@@ -154,7 +154,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
         memory=peak_memory(device),
         device=device,
         trained=differences.weights.numbers,
-        warnings=said,
+        warnings=warnings,
     )
     on_gpu = bytes_of(network) + tensors.most if device.type == "cpu" else None
     return replace(plan, gpu_memory=on_gpu, **{**private_fields(job, ratio), "per_number": None})

@@ -68,18 +68,18 @@ class Measurements:
 
 def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: float) -> Measurements | None:
     """The private measurements of a run of ``steps`` at sampling rate ``rate``; None if it makes none."""
-    asked = request.settings_as(DpquantSettings)
-    if asked.measured is not Sensitivity.PRIVATE:
+    settings = request.settings_as(DpquantSettings)
+    if settings.measured is not Sensitivity.PRIVATE:
         return None
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
-    own = min(rate, size / examples) if asked.rate is None else asked.rate
+    own = min(rate, size / examples) if settings.rate is None else settings.rate
     epochs = 1 + whole_epochs(steps - 1, 1, rate)
     return Measurements(
         sample_rate=own,
         size=own * examples,
-        epochs=math.ceil(epochs / asked.every),
-        every=asked.every,
-        repetitions=asked.repetitions,
-        clip_norm=asked.clip,
-        noise_multiplier=asked.noise,
+        epochs=math.ceil(epochs / settings.every),
+        every=settings.every,
+        repetitions=settings.repetitions,
+        clip_norm=settings.clip,
+        noise_multiplier=settings.noise,
     )

@@ -171,18 +171,18 @@ def _parameters(
     cost: _Cost | None,
     public: Sequence[DigestedFile],
 ) -> dict[str, Any]:
-    asked, schedule = requested_settings(job.request), done.schedule
+    settings, schedule = requested_settings(job.request), done.schedule
     parameters: dict[str, Any] = {
-        "format": str(asked.format),
+        "format": str(settings.format),
         "luq_levels": _levels(job),
         "scales": SCALES,
-        "layers": str(asked.layers),
-        "sensitivity": None if asked.measured is None else str(asked.measured),
-        "quantized_fraction": None if _fixed(asked.layers, asked.static) else asked.fraction,
-        "compute_target": asked.compute_target,
+        "layers": str(settings.layers),
+        "sensitivity": None if settings.measured is None else str(settings.measured),
+        "quantized_fraction": None if _fixed(settings.layers, settings.static) else settings.fraction,
+        "compute_target": settings.compute_target,
         "layer_names": list(schedule.names),
         "multiply_adds": list(schedule.costs),
-        "full_precision": list(asked.full_precision),
+        "full_precision": list(settings.full_precision),
         "public_seed": seed.hex(),
         "low_precision_share": _shares(done),
         "layer_schedule": [
@@ -198,7 +198,7 @@ def _parameters(
         parameters["last_chances"] = chances.tolist()
     if done.exact is not None:
         found = done.exact.sensitivity
-        parameters |= {"beta": asked.beta, "measure_every": done.exact.every, "measure_clip": asked.clip}
+        parameters |= {"beta": settings.beta, "measure_every": done.exact.every, "measure_clip": settings.clip}
         if isinstance(found, PublicSensitivity):
             parameters |= {
                 "measured_public_records": min(len(found.task), MOST_PUBLIC),
@@ -209,8 +209,8 @@ def _parameters(
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
         parameters |= {
-            "beta": asked.beta,
-            "smoothing": asked.smoothing,
+            "beta": settings.beta,
+            "smoothing": settings.smoothing,
             "measure_every": done.measuring.every,
             "measure_repetitions": done.measuring.repetitions,
             "measure_noise": sensitivity.noise_multiplier,
@@ -234,8 +234,8 @@ def _fixed(mode: LayerMode, static: Sequence[str]) -> bool:
 
 def _levels(job: TrainingJob) -> int | None:
     """The number of levels beside zero of luq-fp4; None for other formats."""
-    asked = requested_settings(job.request)
-    return getattr(format_of(asked).inputs, "levels", None) if asked.format is FormatName.LUQ_FP4 else None
+    settings = requested_settings(job.request)
+    return getattr(format_of(settings).inputs, "levels", None) if settings.format is FormatName.LUQ_FP4 else None
 
 
 def _shares(done: Quantization) -> list[float]:

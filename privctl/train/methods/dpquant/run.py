@@ -106,7 +106,7 @@ def _epochs(job: TrainingJob) -> dict[str, Any]:
 def _quantization(
     job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
 ) -> Quantization:
-    asked, plan = requested_settings(job.request), measurements(job)
+    settings, plan = requested_settings(job.request), measurements(job)
     measuring = None
     if plan is not None:
         measuring = Measuring(
@@ -114,7 +114,7 @@ def _quantization(
             every=plan.every,
             repetitions=plan.repetitions,
             most=plan.releases,
-            smoothing=asked.smoothing,
+            smoothing=settings.smoothing,
         )
     return Quantization(
         layers=bits.layers,
@@ -130,23 +130,23 @@ def _exact(
     job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
 ) -> ExactMeasuring | None:
     """The measurements without private records; None if the run makes none."""
-    asked = requested_settings(job.request)
-    if asked.measured is Sensitivity.SYNTHETIC:
-        return ExactMeasuring(sensitivity=_synthetic(job, bits, network, device, session), every=asked.every)
-    if asked.public_records is None:
+    settings = requested_settings(job.request)
+    if settings.measured is Sensitivity.SYNTHETIC:
+        return ExactMeasuring(sensitivity=_synthetic(job, bits, network, device, session), every=settings.every)
+    if settings.public_records is None:
         return None
-    task = other_task(job.request, job.model, asked.public_records)
+    task = other_task(job.request, job.model, settings.public_records)
     sensitivity = PublicSensitivity(
         network=network,
         layers=bits.layers,
         names=bits.schedule.names,
         task=task,
         losses=_losses(job, task, network, device),
-        clip_norm=asked.clip,
+        clip_norm=settings.clip,
         micro=_micro(job, task, device, session),
         device=device,
     )
-    return ExactMeasuring(sensitivity=sensitivity, every=asked.every)
+    return ExactMeasuring(sensitivity=sensitivity, every=settings.every)
 
 
 def _synthetic(

@@ -62,16 +62,16 @@ def plan_ferret(job: TrainingJob) -> TrainingPlan:
     request = job.request
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed).to(device)
-    asked = request.settings_as(FerretSettings)
-    seed = asked.public_seed or os.urandom(SEED_BYTES)
+    settings = request.settings_as(FerretSettings)
+    seed = settings.public_seed or os.urandom(SEED_BYTES)
     plan = plan_for(job, network, seed)
-    engine = Derivatives(network, asked.derivatives)
+    engine = Derivatives(network, settings.derivatives)
     network = prepared(network, job)
-    said: list[str] = []
+    warnings: list[str] = []
     clips = plan.publisher(job, NoiseSource()).clip_norm is not None
     stages = derivative_stages(job, plan, engine, device) if clips else []
-    job = run_contribution_test(job, network, device, stages, said.append)
-    said += learning_warnings(plan, job)
+    job = run_contribution_test(job, network, device, stages, warnings.append)
+    warnings += learning_warnings(plan, job)
     seconds = _seconds(job, plan, network, engine, device)
     ratio = signal_of(plan, job)
     whole = outline(
@@ -80,7 +80,7 @@ def plan_ferret(job: TrainingJob) -> TrainingPlan:
         memory=peak_memory(device),
         device=device,
         trained=sum(plan.sizes),
-        warnings=said,
+        warnings=warnings,
     )
     ledger = plan.ledger
     bound = None if ledger is None or job.delta is None else epsilon_bound(ledger, job.delta)

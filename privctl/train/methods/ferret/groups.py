@@ -28,8 +28,8 @@ def trainable(network: nn.Module) -> dict[str, nn.Parameter]:
     return parameters
 
 
-def group_tensors(sizes: Mapping[str, int], asked: str) -> Groups:
-    """The tensors in ``sizes`` (name to number of weights, in order), divided into groups by ``--groups``, ``asked``.
+def group_tensors(sizes: Mapping[str, int], choice: str) -> Groups:
+    """The tensors in ``sizes`` (name to number of weights, in order), divided into groups by ``--groups``, ``choice``.
 
     ``max`` makes every tensor a group (FERRET-MAX), ``eighth`` makes groups of eight consecutive tensors, with the
     remainder in the last (FERRET-EIGHTH), and a number N makes N groups of consecutive tensors with the smallest
@@ -37,16 +37,16 @@ def group_tensors(sizes: Mapping[str, int], asked: str) -> Groups:
     than tensors.
     """
     names = tuple(sizes)
-    if asked == "max":
+    if choice == "max":
         return tuple((name,) for name in names)
-    if asked == "eighth":
+    if choice == "eighth":
         return tuple(names[start : start + _BUCKET] for start in range(0, len(names), _BUCKET))
-    if not asked.isdecimal() or not 1 <= int(asked) <= len(names):
+    if not choice.isdecimal() or not 1 <= int(choice) <= len(names):
         raise CommandError(
-            f"--groups is {asked!r}; it must be max, eighth, or a number of groups from 1 to {len(names)}, the number "
+            f"--groups is {choice!r}; it must be max, eighth, or a number of groups from 1 to {len(names)}, the number "
             "of tensors that are trained"
         )
-    least, count = max(sizes.values()), int(asked)
+    least, count = max(sizes.values()), int(choice)
     capacities = range(least, sum(sizes.values()))
     larger = bisect_left(capacities, True, key=lambda capacity: len(tuple(_filled(sizes, capacity, count))) <= count)
     return tuple(_filled(sizes, least + larger, count))

@@ -257,15 +257,15 @@ def derivative_stages(
 
 def check(request: RetrainRequest) -> None:
     """Raise CommandError for settings that contradict each other."""
-    asked, release = request.settings_as(FerretSettings), request.settings_as(FerretSettings).release
+    settings, release = request.settings_as(FerretSettings), request.settings_as(FerretSettings).release
     _check_budget(request)
-    if asked.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
+    if settings.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
         raise CommandError(f"--publish value needs --release gaussian; with {release} there are signs only")
-    if asked.directions > 1 and release is not ReleaseKind.GAUSSIAN:
+    if settings.directions > 1 and release is not ReleaseKind.GAUSSIAN:
         raise CommandError(
-            f"--directions {asked.directions} needs --release gaussian; with {release} each sign costs privacy"
+            f"--directions {settings.directions} needs --release gaussian; with {release} each sign costs privacy"
         )
-    if request.bf16 and asked.derivatives is DerivativeMethod.DIFFERENCE:
+    if request.bf16 and settings.derivatives is DerivativeMethod.DIFFERENCE:
         raise CommandError(
             "--derivatives difference needs losses in float32, and --bf16 leaves mostly rounding of them; remove one"
         )
@@ -273,16 +273,16 @@ def check(request: RetrainRequest) -> None:
 
 def _check_budget(request: RetrainRequest) -> None:
     """Raise CommandError unless exactly one option sets the privacy cost, and for options without effect."""
-    asked, budget, release = (
+    settings, budget, release = (
         request.settings_as(FerretSettings),
         request.budget,
         request.settings_as(FerretSettings).release,
     )
     given = {
         "--epsilon": budget.epsilon,
-        "--fire-probability": asked.fire_probability,
+        "--fire-probability": settings.fire_probability,
         "--noise-multiplier": budget.noise_multiplier,
-        "--bit-epsilon": asked.bit_epsilon,
+        "--bit-epsilon": settings.bit_epsilon,
     }
     amount = {ReleaseKind.GAUSSIAN: "--noise-multiplier", ReleaseKind.RANDOMIZED_RESPONSE: "--bit-epsilon"}
     other = amount.get(release, "--fire-probability")
@@ -319,19 +319,19 @@ def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_r
 
 def _noise(job: TrainingJob, masks: Masks) -> tuple[float | None, float | None]:
     """The noise multiplier and the log-odds of a sign that meet the budget; each is None if the release has none."""
-    asked, budget, delta = job.request.settings_as(FerretSettings), job.request.budget, job.delta
+    settings, budget, delta = job.request.settings_as(FerretSettings), job.request.budget, job.delta
     rate, epsilon = job.recipe.sample_rate, budget.epsilon
     assert delta is not None
-    if asked.release is ReleaseKind.GAUSSIAN:
+    if settings.release is ReleaseKind.GAUSSIAN:
         if epsilon is None:
             return budget.noise_multiplier, None
         target = exact_target(Released(coordinates=masks.total), epsilon, delta)
         return noise_multiplier_for(*target, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
-    if asked.release is ReleaseKind.RANDOMIZED_RESPONSE:
+    if settings.release is ReleaseKind.RANDOMIZED_RESPONSE:
         if epsilon is None:
-            assert asked.bit_epsilon is not None
-            return None, asked.bit_epsilon
+            assert settings.bit_epsilon is not None
+            return None, settings.bit_epsilon
         # Privacy increases as log-odds decrease, so the calibration searches for 1 / log-odds.
         found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
         return None, min(1 / found, MOST_BIT_EPSILON)
-    return asked.dither, None
+    return settings.dither, None

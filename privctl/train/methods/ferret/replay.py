@@ -42,9 +42,9 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     require_inputs(request.stream)
     require_places(request.output, force=request.force, inputs=[request.model, request.stream])
     stream = read_stream(request.stream)
-    model, asked = _loaded(request, stream)
+    model, requested = _loaded(request, stream)
     device = choose_device(request.device)
-    network = adapted(model.network, asked, model.seed).to(device)
+    network = adapted(model.network, requested, model.seed).to(device)
     parameters = trainable(network)
     recipe = stream.recipe
     sizes = {name: p.numel() for name, p in parameters.items()}
@@ -63,7 +63,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
         epoch_rate=recipe.epoch_rate,
         device=device,
     )
-    adapter = released_adapter(network, model, asked)
+    adapter = released_adapter(network, model, requested)
     with progress("replaying", recipe.rule.steps, "steps") as advance:
         trainer.advance = advance
         trainer.run(lost=recipe.lost)
@@ -71,11 +71,11 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
         raise InputError(f"{request.stream} goes on after its last step; get it again from its maker")
 
     def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-        return _report(request, stream, model, asked, place, outputs)
+        return _report(request, stream, model, requested, place, outputs)
 
     reference = reference_answers(model, network)
     return save_network(
-        merged(network, asked),
+        merged(network, requested),
         model.companion,
         request.output,
         describe,
@@ -100,7 +100,7 @@ def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, Mode
         raise InputError(f"{request.stream} began with {began}, which {request.model} is not; give the original model")
     if found is None and request.base is not None:
         raise CommandError(f"--base is the base of an adapter, and {request.model} is a whole model; remove it")
-    asked = ModelRequest(
+    requested = ModelRequest(
         path=request.model if found is None else found.base,
         adapter=None if found is None else found.adapter,
         save_adapter=origin.save_adapter,
@@ -111,32 +111,32 @@ def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, Mode
         lora_rank=origin.lora_rank,
     )
     model = load_for_training(
-        asked.path,
+        requested.path,
         origin.task,
         labels=origin.labels,
-        from_scratch=asked.from_scratch,
+        from_scratch=requested.from_scratch,
         seed=origin.seed,
         vocabulary=None if request.vocabulary is None else vocabulary_from_file(request.vocabulary),
-        norm=asked.norm,
-        adapter=asked.adapter,
-        convert=asked.convert,
+        norm=requested.norm,
+        adapter=requested.adapter,
+        convert=requested.convert,
     )
-    choose_trained(model.network, asked)
-    return model, asked
+    choose_trained(model.network, requested)
+    return model, requested
 
 
 def _report(
     request: ReplayRequest,
     stream: Stream,
     model: TrainingModel,
-    asked: ModelRequest,
+    requested: ModelRequest,
     place: Path,
     outputs: tuple[Artifact, ...],
 ) -> PrivacyReport:
     inputs = [file_artifact("updates", request.stream, place)]
-    if asked.adapter_only:
-        inputs += [file_artifact(role, file, place) for role, file in base_files(asked.path).items()]
-    started = asked.adapter if asked.adapter_only else asked.path
+    if requested.adapter_only:
+        inputs += [file_artifact(role, file, place) for role, file in base_files(requested.path).items()]
+    started = requested.adapter if requested.adapter_only else requested.path
     if started is not None and model.initial_weights != "random":
         with open_checkpoint(started) as checkpoint:
             files = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
@@ -154,7 +154,7 @@ def _report(
             "steps": stream.recipe.rule.steps,
             "fired": len(stream.amounts),
             "base": stream.recipe.base,
-            **({"adapter": True} if asked.adapter_only else {}),
+            **({"adapter": True} if requested.adapter_only else {}),
         },
         warnings=(_POST_PROCESSING,),
     )

@@ -168,13 +168,13 @@ def _passes() -> Assumption:
 
 
 def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
-    plan, walked, asked = done.plan, done.walked, job.request.settings_as(FerretSettings)
+    plan, walked, settings = done.plan, done.walked, job.request.settings_as(FerretSettings)
     random = plan.ledger is not None
     return {
         **parameters_of(job, walked.finished, done.noise if random else None),
         "release": str(plan.release),
         "publish": str(plan.publish),
-        "groups": asked.groups,
+        "groups": settings.groups,
         "number_of_groups": len(plan.groups) // plan.rule.directions,
         "directions": plan.rule.directions,
         "group_sizes": list(plan.sizes[:: plan.rule.directions]),
@@ -187,9 +187,9 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
         "batches": str(Batches.POISSON if job.request.method.sampled(job.request) else Batches.SHUFFLED),
         "noise_multiplier": plan.noise_multiplier,
         "bit_epsilon": plan.bit_epsilon,
-        "update_scale": str(asked.update_scale),
-        "silent": str(asked.silent),
-        "derivatives": str(asked.derivatives),
+        "update_scale": str(settings.update_scale),
+        "silent": str(settings.silent),
+        "derivatives": str(settings.derivatives),
         "derivatives_by": dict(done.methods),
         "clipping": None if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.RANDOMIZED_RESPONSE) else "derivatives",
     }
