@@ -146,7 +146,7 @@ class _Stack:
             raise InputError("the loss of a shadow model is not finite; the training diverged: lower --learning-rate")
         for name, gradient in gradients.items():
             parameter = self._trained[name]
-            assert parameter.grad is not None  # step made it
+            assert parameter.grad is not None  # set by step
             parameter.grad += gradient
 
     def _gradients(

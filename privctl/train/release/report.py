@@ -127,7 +127,7 @@ def report_for(
         omissions=withheld.omissions(job.request),
         parents=tuple(_parents(job, place)),
     )
-    require_unchanged(job)  # only now: their digests are in it
+    require_unchanged(job)  # after their digests were taken for the report
     return report
 
 

@@ -196,7 +196,7 @@ def save_trained(
     """
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)
-    reference = reference_answers(job.model, network)  # of the network as it was measured, before adapters are merged
+    reference = reference_answers(job.model, network)  # of the evaluated network, before adapters are merged
     with (
         staged_private(job.request, finished.history, list(zeroed_warning(finished))) as private,
         hooks.beside(job, network) as more,

@@ -238,7 +238,7 @@ class RetrainRequest:
     def __post_init__(self) -> None:
         own = self.method.settings
         if type(self.settings) is MethodSettings and all(each.default is not MISSING for each in fields(own)):
-            object.__setattr__(self, "settings", own())  # nothing was asked for
+            object.__setattr__(self, "settings", own())  # no settings were given
         if not isinstance(self.settings, own):
             raise ValueError(
                 f"{self.method_name} takes {self.method.settings.__name__}, not {type(self.settings).__name__}"

@@ -68,7 +68,7 @@ class MovableWeights:
                     f"--perturbation {self._perturbation:g} is lost beside the weights of {name!r}, which reach "
                     f"{largest:.3g}; raise it to {2 * _LEAST * spacing:.2g} at least"
                 )
-            flat.div_(spacing).round_().mul_(spacing).add_(0.0)  # a zero comes back without its sign
+            flat.div_(spacing).round_().mul_(spacing).add_(0.0)  # moving back would lose the sign of a negative zero
             self._distances[name] = steps * spacing
 
     def move(self, step: int, direction: int, times: int) -> None:

@@ -105,7 +105,7 @@ class ZerothOrderTrainer:
         rate = recipe.learning_rate_at(updates)
         self.moves.add(begun, rate, released)
         with torch.no_grad():
-            # The mean over directions, each of which gives an unbiased estimate of the gradient.
+            # The mean over directions, as each of them estimates the same gradient.
             amounts = released * (rate / recipe.batch_size / self.differences.directions)
             self.differences.weights.descend(begun, amounts, rate * recipe.weight_decay)
         return chosen

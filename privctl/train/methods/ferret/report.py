@@ -63,7 +63,7 @@ class FerretRun:
     """
 
     plan: FerretPlan
-    walked: FinishedFerret
+    outcome: FinishedFerret
     noise: GradientNoise
     methods: Mapping[str, int]
     agreement: SignAgreement
@@ -85,7 +85,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
         guarantees=tuple(guarantees_of(job, done)),
-        evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
+        evidence=(*_fired(done.plan), *evidence_of(job, done.outcome.finished)),
         warnings=(
             _AVERAGE if ledger is None else TUNING,
             report_privacy_warning(job),
@@ -168,10 +168,10 @@ def _passes() -> Assumption:
 
 
 def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
-    plan, walked, settings = done.plan, done.walked, job.request.settings_as(FerretSettings)
+    plan, outcome, settings = done.plan, done.outcome, job.request.settings_as(FerretSettings)
     random = plan.ledger is not None
     return {
-        **parameters_of(job, walked.finished, done.noise if random else None),
+        **parameters_of(job, outcome.finished, done.noise if random else None),
         "release": str(plan.release),
         "publish": str(plan.publish),
         "groups": settings.groups,
@@ -183,7 +183,7 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
         "fired": plan.masks.total,
         "fired_by_group": list(plan.fired_by_group),
         "fired_steps": plan.masks.active_steps,
-        "lost_steps": [list(stretch) for stretch in walked.lost],
+        "lost_steps": [list(stretch) for stretch in outcome.lost],
         "batches": str(Batches.POISSON if job.request.method.sampled(job.request) else Batches.SHUFFLED),
         "noise_multiplier": plan.noise_multiplier,
         "bit_epsilon": plan.bit_epsilon,
@@ -228,7 +228,7 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
 
 def private_notes(done: FerretRun) -> Iterator[str]:
     """Notes for the private file: zeroed examples, and whether differences had the signs of derivatives."""
-    yield from zeroed_warning(done.walked.finished)
+    yield from zeroed_warning(done.outcome.finished)
     agreement = done.agreement
     of = {
         "above the noise of rounding": (agreement.equal_above, agreement.above),

@@ -123,13 +123,13 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     ):
         trainer.advance, trainer.watch = observers
         with session.interrupts as stop, full_precision(device):
-            walked = trainer.run(start, stop)
+            outcome = trainer.run(start, stop)
 
         def save() -> PrivacyReport:
-            stream = _stream(job, plan, walked, network, base)
+            stream = _stream(job, plan, outcome, network, base)
             done = FerretRun(
                 plan=plan,
-                walked=walked,
+                outcome=outcome,
                 noise=noise,
                 methods=methods_used(plan, engine),
                 agreement=data.statistics.compared.agreement,
@@ -159,7 +159,7 @@ def _epoch_rate(job: TrainingJob) -> float | None:
     return job.recipe.sample_rate if job.request.method.sampled(job.request) else None
 
 
-def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network: nn.Module, base: str) -> Stream:
+def _stream(job: TrainingJob, plan: FerretPlan, outcome: FinishedFerret, network: nn.Module, base: str) -> Stream:
     request = job.request
     recipe = StreamRecipe(
         seed=plan.masks.seed.hex(),
@@ -170,7 +170,7 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
         epoch_steps=job.recipe.steps_per_epoch,
         epoch_rate=_epoch_rate(job),
         rule=plan.rule,
-        lost=walked.lost,
+        lost=outcome.lost,
         model=Origin(
             task=request.task,
             labels=job.model.labels,
@@ -185,7 +185,7 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
             private_vocabulary=job.model.vocabulary_from_private_data,
         ),
     )
-    return Stream(recipe=recipe, amounts=walked.amounts, bits=plan.publish is Publish.SIGN)
+    return Stream(recipe=recipe, amounts=outcome.amounts, bits=plan.publish is Publish.SIGN)
 
 
 def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream) -> PrivacyReport:
@@ -197,7 +197,7 @@ def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream)
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)
     reference = reference_answers(job.model, network)
-    history, notes = done.walked.finished.history, list(private_notes(done))
+    history, notes = done.outcome.finished.history, list(private_notes(done))
     with (
         staged_stream(stream_path(request.output), stream) as updates,
         staged_private(request, history, notes) as private,

@@ -141,7 +141,7 @@ def read_stream(path: Path) -> Stream:
         and tensor.dtype == (torch.uint8 if bits else torch.float32)
         and tensor.shape == ((count + 7) // 8 if bits else count,)
     )
-    known = recipe.version == 1 and recipe.rule.directions <= DIRECTIONS.high  # of more, groups fill the memory
+    known = recipe.version == 1 and recipe.rule.directions <= DIRECTIONS.high  # more directions would exhaust memory
     if not known or not fits or not _hexadecimal(recipe.seed):
         raise InputError(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
     assert tensor is not None

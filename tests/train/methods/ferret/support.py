@@ -115,10 +115,10 @@ def trainer(
     return FerretTrainer(network=net, groups=made, **{**settings, **changes})
 
 
-def replayed(made: FerretTrainer, walked: FinishedFerret) -> FerretTrainer:
+def replayed(made: FerretTrainer, outcome: FinishedFerret) -> FerretTrainer:
     """The same steps on a fresh network, from what was published alone; already run."""
-    again = replace(made, network=network(), source=RecordedStream(published=walked.amounts), folder=None)
-    again.run(lost=walked.lost)
+    again = replace(made, network=network(), source=RecordedStream(published=outcome.amounts), folder=None)
+    again.run(lost=outcome.lost)
     return again
 
 

@@ -36,13 +36,13 @@ def looked(made: FerretTrainer) -> ComparisonCount:
 
 def test_some_signs_are_compared_and_then_no_more() -> None:
     made, without = compared(task=Points(rows())), compared(task=Points(rows()), look=False)
-    walked, expected = made.run(), without.run()
+    outcome, expected = made.run(), without.run()
     found = looked(made)
     assert (found.tried, found.agreement.count) == (SIGNS, SIGNS)
     assert found.agreement.share_above == 1.0
     assert found.agreement.above > 0
     # Nothing that is published or trained knows of it.
-    assert torch.equal(walked.amounts, expected.amounts)
+    assert torch.equal(outcome.amounts, expected.amounts)
     assert torch.equal(weights(made), weights(without))
     assert isinstance(made.source, PrivateExamples)
     assert isinstance(without.source, PrivateExamples)
