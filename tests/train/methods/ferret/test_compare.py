@@ -152,7 +152,7 @@ def test_it_is_remembered_over_an_interruption(tmp_path: Path) -> None:
         compared(chance=0.05, steps=60, folder=folder).run(stop=stopping(7))
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    before = DerivativeStats.restored(saved.tensors).looked
+    before = DerivativeStats.restored(saved.tensors).compared
     assert 0 < before.tried < SIGNS
     rest = compared(chance=0.05, steps=60, folder=folder)
     with folder:
