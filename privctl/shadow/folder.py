@@ -1,4 +1,4 @@
-"""A folder of shadow models: the files of each, and the report that lists them."""
+"""A folder of shadow models: the files of each model, and the report that lists them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from privctl.storage.digest import file_digest
 from privctl.train.network.tensors import named_tensors
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
+from privctl.train.release.reload_check import reference_answers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,13 +66,13 @@ _SAME = (
 
 
 class ShadowFolder:
-    """Adds models one by one; scores, weights if they are kept, and the folder's report are committed together.
+    """A folder to which models are added one by one, committing scores, weights (if kept) and the report together.
 
-    ``report`` is what the report in ``place`` says, or will say once the first model is added.
+    ``report`` is the report at ``place``, or what it will be once the first model is added.
     """
 
     def __init__(self, pool: ShadowPool, settings: dict[str, Any], done: Iterable[int]) -> None:
-        """``settings`` are those of ``settings_of``; of the models ``done``, the scores are there already."""
+        """``settings`` are those of ``settings_of``; the scores of the models ``done`` exist already."""
         self._pool, self._settings = pool, settings
         self._folder = pool.request.training.output
         self.place = self._folder / REPORT_NAME
@@ -81,7 +81,7 @@ class ShadowFolder:
         self._list(scores_path(self._folder, index) for index in sorted(done))
 
     def refresh(self) -> None:
-        """List what other processes have stored meanwhile, too."""
+        """Add the scores that other processes have stored meanwhile to the report."""
         listed = {artifact.path for artifact in self._scores}
         self._list(path for path in shadow_paths(self._folder) if relative(path, self.place) not in listed)
 
@@ -91,9 +91,9 @@ class ShadowFolder:
         self.report = self._report_of(self._scores)
 
     def add(self, index: int, model: TrainingModel, network: nn.Module, device: torch.device) -> None:
-        """Score the pool with a trained model and store it. Its scores file marks the model as finished.
+        """Score the pool with a trained model and store the scores, whose file marks the model as finished.
 
-        Raises InputError where what it started from was changed since the first model was read.
+        Raises InputError if the files that the model started from have changed since they were first read.
         """
         pool = self._pool
         pool.inputs.require_same_start()
@@ -121,7 +121,7 @@ class ShadowFolder:
         self._scores, self.report = report.outputs, report
 
     def _save(self, index: int, model: TrainingModel, network: nn.Module, other_files: list[PendingFile]) -> None:
-        """Store the weights too."""
+        """Store the weights together with ``other_files``."""
 
         def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
             return PrivacyReport(
@@ -138,7 +138,7 @@ class ShadowFolder:
             model.companion,
             weights_path(self._folder, index),
             describe,
-            witness=witness_of(model, network),
+            reference=reference_answers(model, network),
             adapter=released_adapter(network, model, self._pool.request.training.model),
             public=False,
             force=True,
@@ -160,7 +160,7 @@ class ShadowFolder:
 
 
 def weights_path(folder: Path, index: int) -> Path:
-    """Where the weights of a folder's shadow model lie, where they are kept."""
+    """The directory with the weights of shadow model ``index``, if they are kept."""
     return folder / f"shadow-{index:04d}"
 
 
@@ -202,14 +202,14 @@ def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
 def audited_model(
     pool: ShadowPool, model: TrainingModel, device: torch.device, network: nn.Module | None = None
 ) -> AuditedModel:
-    """The model as an audit would see it; an adapter in the layers of its base."""
+    """The model as an audit loads it, with an adapter in the layers of its base."""
     training = pool.request.training
     path = training.model.path
     loaded: Any = model.network if network is None else network
     if network is not None and training.model.adapter_only:
         loaded = loaded.base_model.model
     if pool.request.precision is FloatFormat.BFLOAT16:
-        loaded = copy.deepcopy(loaded)  # the weights that are stored are not rounded
+        loaded = copy.deepcopy(loaded)  # so that the stored weights are not rounded
         convert(loaded, FloatFormat.BFLOAT16)
     audited = LanguageModel(
         path=path,
@@ -222,7 +222,10 @@ def audited_model(
 
 
 def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.float64]:
-    """The mean log-probability of each record, NaN where there is nothing to predict."""
+    """The mean log-probability [records] of each record, NaN for one without anything to predict.
+
+    Raises InputError for scores that are not finite.
+    """
     rows = subject.rows(pool.records).rows
     counts = subject.scorer.counts(rows)
     scorable = np.flatnonzero(counts > 0)
@@ -243,7 +246,7 @@ def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.f
 
 
 def _weights(pool: ShadowPool, network: nn.Module) -> str:
-    """As an audit digests the model's file."""
+    """The digest of the weights, equal to that of an audit of the model's file."""
     tensors = state_of(network) if pool.request.training.model.adapter_only else named_tensors(network)
     return weights_digest(
         TensorDigest(

@@ -1,4 +1,4 @@
-"""One stream of batches for all shadow models; each model uses the records of its own half."""
+"""A stream of batches for all shadow models, of which each model uses the records in its own half."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HalfBatches:
-    """The ``included`` [records] ones of each batch of ``stream``; a BatchSource."""
+    """The records of each batch of ``stream`` that are ``included`` [records]. Implements ``BatchSource``."""
 
     stream: Passes
     included: NDArray[np.bool_]
@@ -33,13 +33,13 @@ class HalfBatches:
         return self.stream.kind
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; half as many as the stream has, on average."""
+        """See ``BatchSource``. On average, half of the stream's batch."""
         chosen = self.stream.batch(step)
         return chosen[self.included[chosen]]
 
 
 def stream_of(pool: ShadowPool) -> Passes:
-    """Batches of the whole pool, twice the requested size: each model uses its own half of each."""
+    """Batches of the whole pool, of twice the requested size, as each model uses its own half of them."""
     training = pool.request.training
     return Passes(len(pool.records), min(2 * training.batch_size, len(pool.records)), training.seed)
 
@@ -51,7 +51,7 @@ def train_one(
     device: torch.device,
     advance: Advance,
 ) -> nn.Module:
-    """The ``network`` trained on its half. Raises InputError where the training diverges."""
+    """The ``network`` trained on its half. Raises InputError if the training diverges."""
     model = pool.request.training.model
     trained = adapted(network, model, pool.request.training.seed).to(device)
     Trainer(

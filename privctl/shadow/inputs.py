@@ -1,4 +1,4 @@
-"""The files that shadow models are made from: the pool's data, and what each training starts from."""
+"""The files that shadow models are made from: the pool's data and the initial model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from privctl.train.settings.request import ModelRequest, RetrainRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowInputs:
-    """The files of ``training``, whose output is a folder of shadow models, as that folder's report names them.
+    """The input files of a folder of shadow models, as entries of its report.
 
-    ``start`` is what each model starts from, ``data`` the pool.
+    ``start`` are the files of the initial model, ``data`` those of the pool.
     """
 
     training: RetrainRequest
@@ -29,17 +29,17 @@ class ShadowInputs:
     data: tuple[Artifact, ...]
 
     def require_same(self) -> None:
-        """Raise InputError where one of the files is not any more what it was."""
+        """Raise InputError if one of the files has changed."""
         _require_same(self.data, _data_of(self.training))
         self.require_same_start()
 
     def require_same_start(self) -> None:
-        """The same of those that each model starts from."""
+        """Raise InputError if one of the files of the initial model has changed."""
         _require_same(self.start, _start_of(self.training))
 
 
 def inputs_of(training: RetrainRequest) -> ShadowInputs:
-    """The files as they are now. Raises InputError and FileSystemError for what cannot be read."""
+    """The input files with their current digests. Raises InputError and FileSystemError for unreadable files."""
     return ShadowInputs(training=training, data=_data_of(training), start=_start_of(training))
 
 
@@ -71,7 +71,7 @@ def _start_of(training: RetrainRequest) -> tuple[Artifact, ...]:
 
 
 def _of_adapter(model: ModelRequest, place: Path) -> tuple[Artifact, ...]:
-    """Those of the base, and those of the adapter where one was given."""
+    """The files of the base, and of the adapter if one was given."""
     artifacts = [file_artifact(role, file, place) for role, file in base_files(model.path).items()]
     if model.adapter is not None:
         with open_checkpoint(model.adapter) as checkpoint:

@@ -1,4 +1,4 @@
-"""The pool of records, on halves of which shadow models are trained, and their initial models."""
+"""The pool of records on whose halves shadow models are trained, and their initial models."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from privctl.train.settings.request import RetrainRequest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: First words of the seeds of draws, so that none repeats another's (coins have 1).
+#: The first word of the seed of initial weights, which separates it from other draws (coins have 1).
 _WEIGHTS = 2
-#: Fewest records of a pool.
+#: The smallest number of records in a pool.
 _FEWEST = 4
 
 
@@ -47,9 +47,9 @@ _FEWEST = 4
 class ShadowRequest:
     """The request of ``privctl shadow``.
 
-    ``training`` is how each model is trained; its ``output`` is the folder to write, the records of its ``data.train``
-    are the pool. ``vectorize`` models are trained at a time, None decides by size. ``precision`` is that of the
-    passes that score; None is float32.
+    ``training`` is how each model is trained; its ``output`` is the folder to write, and the records of its
+    ``data.train`` are the pool. ``vectorize`` models are trained at a time; None decides by their size. ``precision``
+    is the number format for scoring; None is float32.
     """
 
     training: RetrainRequest
@@ -61,10 +61,10 @@ class ShadowRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPool:
-    """Distinct records, the task they are for, and how each model is trained on its half of them.
+    """Distinct records, their task, and how each model is trained on its half of them.
 
-    ``digests`` [records, 16] uint8 identify the records; ``repeated`` records were left out.
-    ``inputs`` are the files as they were when they were read.
+    ``digests`` [records, 16] uint8 identify the records; ``repeated`` is the number of duplicates left out. ``inputs``
+    are the files with their digests when read.
     """
 
     request: ShadowRequest
@@ -83,21 +83,21 @@ class ShadowPool:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the records in their order."""
+        """A digest of the records in order."""
         return f"blake2b:{hashlib.blake2b(self.digests.tobytes(), digest_size=16).hexdigest()}"
 
 
 def read_pool(request: ShadowRequest) -> ShadowPool:
-    """Read the data and decide all settings; nothing is written.
+    """Read the data and determine all settings. Nothing is written.
 
-    Raises PrivctlError for invalid input, and for a file that changes meanwhile.
+    Raises PrivctlError for invalid input, and for a file that changes while it is read.
     """
     _check(request)
     inputs = inputs_of(request.training)
     vocabulary = request.training.model.vocabulary
     words = None if vocabulary is None else vocabulary_from_file(Path(vocabulary))
-    others = {TaskName.IMAGE_CLASSIFICATION: _images, TaskName.AUDIO_CLASSIFICATION: _sounds}
-    records, task_for, repeated = others.get(request.training.task, _texts)(request)
+    readers = {TaskName.IMAGE_CLASSIFICATION: _images, TaskName.AUDIO_CLASSIFICATION: _sounds}
+    records, task_for, repeated = readers.get(request.training.task, _texts)(request)
     if len(records) < _FEWEST:
         raise InputError(f"the pool holds {len(records)} distinct records; halves of it need at least {_FEWEST}")
     labels = _labels(request, [record.label or "" for record in records])
@@ -163,7 +163,7 @@ def _start(request: ShadowRequest, labels: Sequence[str], vocabulary: Vocabulary
     return of_samples(model, training.data.max_length)
 
 
-#: Distinct records, what makes the task of them for a model, and how many records were left out.
+#: The distinct records, a function that makes their task for a model, and the number of duplicates left out.
 _Read = tuple[list[Record], Callable[[TrainingModel], Task], int]
 
 
@@ -226,7 +226,7 @@ def _sounds(request: ShadowRequest) -> _Read:
 
 
 def _first_places(names: Sequence[Hashable]) -> list[int]:
-    """Where each distinct one of ``names`` comes first."""
+    """The index of the first occurrence of each distinct name."""
     places: dict[Hashable, int] = {}
     for i, name in enumerate(names):
         places.setdefault(name, i)
@@ -241,7 +241,7 @@ def _channels(path: Path) -> int:
 
 
 def _labels(request: ShadowRequest, occurring: Sequence[str]) -> tuple[str, ...]:
-    """The classes' names: as given, as the model knows them, or as the data has them; none for other tasks."""
+    """The class names: those given, or else the model's, or else those in the data; empty for other tasks."""
     problem = problem_of(request.training.model.path, request.training.task)
     if request.training.task not in CLASSIFICATION or problem is HeadKind.NUMBER:
         return ()

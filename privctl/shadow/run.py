@@ -1,7 +1,7 @@
-"""From a request to a folder of shadow scores, one model or one stack of models after the other.
+"""Trains and scores shadow models, one model or one stack of models at a time.
 
-Finished models are on disk with their settings. An interrupted run resumes when started again, and loses at most the
-models it was training.
+Finished models are on disk with their settings. An interrupted run resumes when it is started again, and loses at most
+the models that it was training.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 
     from audits.scores.subject import AuditedModel
 
-#: Most models trained at once, and the limits on bytes and parameters up to which that is faster.
+#: The largest number of models trained at once, and the limits on bytes and parameters up to which that is faster.
 _MOST = 16
 _BYTES = {"cpu": 1 << 30}
 _BYTES_ELSEWHERE = 8 << 30
 _PARAMETERS = {"cpu": 30_000}
 _PARAMETERS_ELSEWHERE = 30_000_000
-#: Copies of its parameters that a model needs: themselves, the gradient, two moments, and one for the step.
+#: Copies of its parameters that a model needs: the parameters, the gradient, two moments, and one for the step.
 _COPIES = 5
 
 
 def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = ALONE) -> PrivacyReport | None:
-    """Train and score the missing models, committing each one's scores with the folder's report, which is returned.
+    """Train and score the missing models, commit each model's scores with the folder's report, and return the report.
 
-    Several processes share the models, and write in turn; the report is returned in the main one only.
+    Several processes share the models and write in turn; only the main one returns the report.
 
-    Raises CommandError where the folder cannot be made, where another command adds to it, or where it holds models of
-    other settings, or weights without scores that ``keep_models`` would replace; InputError for data or models that do
-    not fit.
+    Raises CommandError if the folder cannot be made, if another command adds to it, or if it holds models with other
+    settings, or weights without scores that ``keep_models`` would replace; InputError for data or models that do not
+    fit.
     """
     folder = request.training.output
     require_folder(folder)
@@ -75,7 +75,7 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
 
 
 def _claimed(folder: Path) -> Claim:
-    """Another command would store the same models, and write a report that leaves this one's out."""
+    """A claim on the folder, so that no other command stores the same models or writes its own report."""
     with writing(folder):
         return Claim(folder, "shadow models")
 
@@ -94,7 +94,7 @@ def _run(
     shadow_folder = ShadowFolder(pool, settings, done)
     label = f"training {counted(len(missing), 'shadow model')}"
     with progress(label, len(missing) * pool.recipe.steps / workers.size, "steps") as advance:
-        # As many models in each process and round: only in the last may some have fewer, or none.
+        # All processes have equally many models in each round, except that some may have fewer or none in the last.
         most = -(-len(missing) // workers.size)
         own, size = missing[workers.rank :: workers.size], _models_at_once(pool, subject.model.network, device, most)
         for begin in range(0, most, max(1, size)):
@@ -104,7 +104,7 @@ def _run(
     def conclude() -> PrivacyReport:
         if workers.size > 1:
             shadow_folder.refresh()
-        # What is returned is what stands there, also where another process added the last model.
+        # So that the report on disk is the returned one, also if another process added the last model.
         if workers.size > 1 or done.issuperset(range(request.count)):
             write_report(shadow_folder.place, shadow_folder.report)
         return shadow_folder.report
@@ -118,8 +118,8 @@ def _add_in_turn(
     device: torch.device,
     workers: Workers,
 ) -> None:
-    """Store each process's models, one process after the other, for the report beside them lists all."""
-    # Before anyone's turn, so that they train at the same time.
+    """Store each process's models, one process after the other, as they share one report."""
+    # Before the turns, so that all processes train at the same time.
     own = trained if workers.size == 1 else workers.jointly(lambda: list(trained))
 
     def add() -> None:
@@ -132,7 +132,7 @@ def _add_in_turn(
 
 
 def _finished_models(folder: Path, settings: dict[str, Any]) -> set[int]:
-    """The models that exist already. Raises CommandError if they were made with other settings."""
+    """The indices of finished models. Raises CommandError if they were made with other settings."""
     indices = set()
     for path in shadow_paths(folder):
         scores = read_shadow(path)
@@ -146,7 +146,7 @@ def _finished_models(folder: Path, settings: dict[str, Any]) -> set[int]:
 
 
 def _models_at_once(pool: ShadowPool, network: nn.Module, device: torch.device, missing: int) -> int:
-    """How many models to train together. Raises CommandError if the requested number is not possible."""
+    """The number of models to train together. Raises CommandError if the requested number is not possible."""
     training, requested = pool.request.training, pool.request.vectorize
     obstacles = {
         "--lora-rank": training.model.lora_rank is not None,
@@ -154,13 +154,13 @@ def _models_at_once(pool: ShadowPool, network: nn.Module, device: torch.device, 
         "--dropout": training.model.dropout,
         "--bf16": training.bf16,
     }
-    hindered = next((flag for flag, is_set in obstacles.items() if is_set), "")
+    obstacle = next((flag for flag, is_set in obstacles.items() if is_set), "")
     if requested is not None:
-        if requested > 1 and hindered:
-            raise CommandError(f"--vectorize {requested} cannot be combined with {hindered}; remove one")
+        if requested > 1 and obstacle:
+            raise CommandError(f"--vectorize {requested} cannot be combined with {obstacle}; remove one")
         return min(requested, missing)
     size = sum(parameter.numel() for parameter in network.parameters())
-    if hindered or size > _PARAMETERS.get(device.type, _PARAMETERS_ELSEWHERE):
+    if obstacle or size > _PARAMETERS.get(device.type, _PARAMETERS_ELSEWHERE):
         return 1
     bytes_a_model = _COPIES * 4 * size
     return max(1, min(missing, _MOST, _BYTES.get(device.type, _BYTES_ELSEWHERE) // bytes_a_model))

@@ -1,9 +1,9 @@
-"""Several shadow models at once: their parameters stacked, one pass of torch.func's vmap for all of them.
+"""Trains several shadow models at once, with stacked parameters and one pass of torch.func's vmap for all of them.
 
-Small networks spend their time between operations rather than in them; here one operation serves every model. All
-models walk through the same stream of batches, and of each group of examples every model gets those of its own half,
-filled up to the longest half with examples of weight 0. Update rules act on each number by itself, so that a step on
-stacked parameters is a step of each model.
+The time of small networks is mostly the overhead of launching operations; here one operation serves all models. All
+models use the same stream of batches. Of each micro-batch, every model gets the examples in its own half, padded to the
+longest with examples of weight 0. Update rules are elementwise, so a step on stacked parameters is a step of each
+model.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from privctl.train.settings.recipe import TrainingSettings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Equivalent forms of an attention mask; vmap fails for networks that branch on the values of a two-dimensional one.
+#: Converts the attention mask; vmap fails for networks that branch on the values of a two-dimensional mask.
 _Masks = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-#: Relative difference between stacked and single gradients that is still rounding.
+#: The relative tolerance between stacked and single gradients.
 _CLOSE = 1e-3
 
 
@@ -42,9 +42,10 @@ def train_together(
     device: torch.device,
     advance: Advance,
 ) -> str:
-    """Train ``networks`` in place, model k on the records that ``included[k]`` [models, records] says.
+    """Train ``networks`` in place, model k on the records in ``included[k]`` [models, records].
 
-    Returns why that cannot be done, with nothing trained, or nothing. Raises InputError where a training diverges.
+    Returns "", or the reason why they cannot be trained together, in which case nothing was trained. Raises InputError
+    if a training diverges.
     """
     for network in networks:
         network.to(device)
@@ -61,14 +62,14 @@ def train_together(
 
 
 class _Stack:
-    """The stacked parameters of several networks, and steps on them."""
+    """The stacked parameters of several networks, and their training steps."""
 
     def __init__(
         self, pool: ShadowPool, networks: Sequence[nn.Module], included: NDArray[np.bool_], device: torch.device
     ) -> None:
         parameters, self._buffers = stack_module_state(list(networks))
         chosen = {name for name, parameter in networks[0].named_parameters() if parameter.requires_grad}
-        # their shell, of which only the structure is used
+        # only its structure is used
         self._shell = copy.deepcopy(networks[0])
         self._single = networks[0]
         self._trained = {name: nn.Parameter(parameters[name].detach()) for name in sorted(chosen)}
@@ -82,7 +83,7 @@ class _Stack:
         self._optimizer = _optimizer(list(self._trained.values()), pool.recipe)
 
     def choose_mask_form(self) -> str:
-        """Choose a mask form in which stacked gradients equal single ones. Returns why there is none, or ''."""
+        """Choose a form of the mask for which stacked gradients equal single ones. Returns why there is none, or ""."""
         group = next(iter(self._groups(0)), [])[:4]
         batch = self._task.batch(group, self._device, 0)
         expected = self._first_gradient(batch)
@@ -98,11 +99,11 @@ class _Stack:
             apart = sum(((gradients[n][0] - each).square().sum() for n, each in expected.items()), torch.zeros(()))
             if float(torch.sqrt(apart)) <= _CLOSE * float(size):
                 return ""
-            reason = "its gradients come out otherwise than one at a time"
+            reason = "its gradients differ from those of one model at a time"
         return reason
 
     def step(self, step: int) -> None:
-        """One update of every model."""
+        """Make one update of every model."""
         for parameter in self._trained.values():
             parameter.grad = torch.zeros_like(parameter)
         for group in self._groups(step):
@@ -115,7 +116,7 @@ class _Stack:
         self._optimizer.step()
 
     def hand_back(self, networks: Sequence[nn.Module]) -> None:
-        """Copy the parameters back into the networks. Raises InputError if they are not finite."""
+        """Copy the parameters into the networks. Raises InputError if they are not finite."""
         for name, stacked in self._trained.items():
             if not torch.isfinite(stacked).all():
                 raise InputError(f"parameter {name!r} of a shadow model holds NaN or infinity; lower --learning-rate")
@@ -130,7 +131,7 @@ class _Stack:
         return self._task.micro_batches(chosen, step, self._recipe.micro_examples, self._recipe.micro_tokens)
 
     def _accumulate(self, group: Sequence[int], step: int) -> None:
-        """Add what ``group``, of which an example is a record, gives to each model's gradient."""
+        """Add the contribution of the micro-batch ``group`` to each model's gradient. Each example is a record."""
         belongs = self._included[:, list(group)]
         width = int(belongs.sum(axis=1).max())
         if not width:
@@ -145,13 +146,13 @@ class _Stack:
             raise InputError("the loss of a shadow model is not finite; the training diverged: lower --learning-rate")
         for name, gradient in gradients.items():
             parameter = self._trained[name]
-            assert parameter.grad is not None  # step made it
+            assert parameter.grad is not None  # set by step
             parameter.grad += gradient
 
     def _gradients(
         self, batch: Mapping[str, Tensor], order: Tensor, weights: Tensor
     ) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Each model's gradient of its weighted losses, and the losses [models, width]."""
+        """Each model's gradient of its weighted losses [models, ...], and the losses [models, width]."""
 
         def total(
             trained: Any, fixed: Any, buffers: Any, inputs: dict[str, Tensor], weight: Tensor
@@ -171,7 +172,7 @@ class _Stack:
         return gradients, losses
 
     def _first_gradient(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first network's gradient of the summed losses, in the ordinary way."""
+        """The first network's gradient of the summed losses, computed without vmap."""
         parameters = {name: p for name, p in self._single.named_parameters() if name in self._trained}
         losses = self._task.losses(self._single, batch)
         gradients = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
@@ -181,7 +182,7 @@ class _Stack:
 
 
 def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
-    """Torch's own rule; decoupled weight decay of gradient descent is left to ``_Stack.step``."""
+    """Torch's optimizer; ``_Stack.step`` adds the decoupled weight decay of gradient descent."""
     if recipe.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
         return torch.optim.SGD(parameters, lr=recipe.learning_rate, momentum=recipe.momentum)
     return torch.optim.AdamW(
@@ -195,7 +196,7 @@ def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> 
 
 @contextmanager
 def _eager(networks: Sequence[Any]) -> Iterator[bool]:
-    """Plain attention while the block runs, which vmap knows; says whether the networks have it."""
+    """Use eager attention inside the block, which vmap supports. Yields whether the networks have it."""
     implementation = getattr(networks[0].config, "_attn_implementation", None)
     try:
         for network in networks:
@@ -215,7 +216,7 @@ def _as_it_is(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_added_mask(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """With the mask as what is added to attention scores, (n, 1, 1, length)."""
+    """The inputs with an additive attention mask (n, 1, 1, length)."""
     if "attention_mask" not in inputs:
         return inputs
     hidden = (inputs["attention_mask"] == 0)[:, None, None, :].to(torch.float32)

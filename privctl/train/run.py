@@ -1,4 +1,4 @@
-"""Runs a training job by its method."""
+"""Runs a training job with its method."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from privctl.train.settings.session import Session
 
 
 def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """Train by the job's method, save the model with its report, and return the report.
+    """Train with the job's method, save the model with its report, and return the report.
 
-    Returns None except in the main process. Warns beforehand about what voids the guarantee, while it can still be
-    changed. Raises PrivctlError, in one sentence, where the run cannot continue; saved state is kept.
+    Returns None except in the main process. Warns before training about anything that voids the guarantee. Raises
+    PrivctlError if the run cannot continue; its saved state is kept.
     """
     for sentence in known_beforehand(job):
         session.notify(sentence)

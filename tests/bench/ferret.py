@@ -322,9 +322,9 @@ def _trained(shape: Shape, size: tuple[int, int], steps: int) -> Result:
     base = steps * (halfway - began + ended - middle) / 2
     expected = steps * (1 - (1 - chance) ** len(names))
     return {
-        "steps": steps, "fired_steps": schedule.speaking, "expected_fired_steps": expected,
+        "steps": steps, "fired_steps": schedule.active_steps, "expected_fired_steps": expected,
         "to_non_private": (middle - halfway) / base,
-        "to_non_private_as_expected": (middle - halfway) / base * expected / max(1, schedule.speaking),
+        "to_non_private_as_expected": (middle - halfway) / base * expected / max(1, schedule.active_steps),
     }  # fmt: skip
 
 

@@ -213,7 +213,7 @@ def _fired(work: Any, method: str, optimizer: str) -> Step:
 
     def publish(place: int, amount: float | None) -> None:
         step, name = next(steps), names[place]
-        updates.settle(step)
+        updates.catch_up(step)
         along = direction(b"bench", step, place, {name: named[name].shape})
         if amount is None:
             fired = [FiredGroup(index=place, parameters=(name,))]

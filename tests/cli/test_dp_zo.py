@@ -170,7 +170,7 @@ def test_it_is_called_from_python(start: Path, data: Path, tmp_path: Path) -> No
         (("--fsdp",), "needs the whole model in each process; remove --fsdp"),
         (("--directions", "0"), "--directions is 0; it must be at least 1"),
         (("--perturbation", "2"), "--perturbation is 2; it must be"),
-        (("--runs-law", "poisson"), "--runs-law is of a search"),
+        (("--runs-law", "poisson"), "--runs-law needs a search"),
         (("--epsilon", "3"), "--epsilon or --noise-multiplier"),
     ],
 )

@@ -169,7 +169,7 @@ def test_public_records_that_change_while_they_are_read_are_not_named(
 ) -> None:
     public = tmp_path / "public.jsonl"
     public.write_text(json.dumps({"text": "the old cat sat on a mat"}) + "\n")
-    monkeypatch.setattr(dpquant, "beside", changing(public, dpquant.beside))
+    monkeypatch.setattr(dpquant, "other_task", changing(public, dpquant.other_task))
     asked = call(start, data, tmp_path / "no", "--epsilon", "3", "--epochs", "1", "--measure-on", str(public))
     assert run(asked) == ExitCode.BAD_INPUT
     assert f"{public} was changed while it was read" in " ".join(capsys.readouterr().err.split())

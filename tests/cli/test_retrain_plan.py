@@ -16,7 +16,12 @@ from privctl.accounting.buffered import BufferedMatrix
 from privctl.cli import run
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.reports.files import read_report
-from privctl.train.preparation.signal_to_noise import SignalToNoise, signal_to_noise, signs_too_random, too_little
+from privctl.train.preparation.signal_to_noise import (
+    SignalToNoise,
+    noise_warnings,
+    random_sign_warnings,
+    signal_to_noise,
+)
 from privctl.train.settings.recipe import TrainingSettings
 from tests.few import few
 
@@ -162,15 +167,15 @@ def test_what_can_be_learned_at_most() -> None:
     at = SignalToNoise(steps=100, batch=64, noise_multiplier=640, numbers=10_000)
     assert at.along == pytest.approx(1)
     assert at.in_length == pytest.approx(0.01)
-    (said,) = too_little(SignalToNoise(steps=100, batch=64, noise_multiplier=641, numbers=1))
+    (said,) = noise_warnings(SignalToNoise(steps=100, batch=64, noise_multiplier=641, numbers=1))
     assert said.startswith("nothing can be learned")
-    (said,) = too_little(at)
+    (said,) = noise_warnings(at)
     assert said.startswith("little may be learned")
     assert "100 times as far" in said
-    assert not list(too_little(SignalToNoise(steps=100, batch=64, noise_multiplier=64, numbers=10_000)))
+    assert not list(noise_warnings(SignalToNoise(steps=100, batch=64, noise_multiplier=64, numbers=10_000)))
     odds = 2 * math.atanh(0.1)
-    assert not list(signs_too_random(100, odds))
-    assert list(signs_too_random(99, odds))
+    assert not list(random_sign_warnings(100, odds))
+    assert list(random_sign_warnings(99, odds))
 
 
 def test_a_plan_needs_no_output_and_a_run_does(

@@ -251,7 +251,7 @@ def test_no_run_is_an_outcome_too(
         ),
         ([*SEARCH, "--show-unprotected"], "--search shows nothing of the runs that lose; remove --show-unprotected"),
         ([*SEARCH, "--bands", "2"], "remove --bands"),
-        (["--expected-runs", "3"], "--expected-runs is of a search; add --search"),
+        (["--expected-runs", "3"], "--expected-runs needs a search; add --search"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(

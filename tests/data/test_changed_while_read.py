@@ -148,13 +148,13 @@ def test_a_training_names_the_held_out_records_that_it_measured(
     call += ["--epochs", "1", "--batch-size", "8", "-q", "-o"]
     module = importlib.import_module("privctl.train.preparation.prepare")
     with monkeypatch.context() as while_read:
-        while_read.setattr(module, "beside", changing(held, module.beside))
+        while_read.setattr(module, "other_task", changing(held, module.other_task))
         assert run([*call, str(tmp_path / "no")]) == ExitCode.BAD_INPUT
     assert "held.jsonl was changed while it was read" in " ".join(capfd.readouterr().err.split())
     assert not (tmp_path / "no").exists()
     content = held.read_bytes()
     runs = importlib.import_module("privctl.train.runs.gradient_training")
-    monkeypatch.setattr(runs, "measured", changing(held, runs.measured))
+    monkeypatch.setattr(runs, "measure_held_out", changing(held, runs.measure_held_out))
     assert run([*call, str(tmp_path / "out")]) == ExitCode.OK
     (named,) = [item for item in read_report(tmp_path / "out.report.json").inputs if item.role == "held-out"]
     assert (named.digest, named.bytes) == (bytes_digest(content), len(content))

@@ -58,11 +58,11 @@ def test_a_record_moves_each_node_as_often_as_it_takes_part_below() -> None:
 def test_with_a_level_less_it_would_be_too_small() -> None:
     """The planted fault: a tree of n steps has floor(log2 n) + 1 levels, not floor(log2 n)."""
     event = TreeGaussian(noise_multiplier=4, leaves=100, sample_rate=0.01, steps=100)
-    too_little = epsilon_bound(one(SampledGaussian(noise_multiplier=4 / math.sqrt(6))), 1e-6)
+    noise_warnings = epsilon_bound(one(SampledGaussian(noise_multiplier=4 / math.sqrt(6))), 1e-6)
     assert epsilon_bound(one(event), 1e-6) == epsilon_bound(
         one(SampledGaussian(noise_multiplier=4 / math.sqrt(7))), 1e-6
     )
-    assert epsilon_of(one(event), 1e-6, (too_little,)).at_most(too_little) is False
+    assert epsilon_of(one(event), 1e-6, (noise_warnings,)).at_most(noise_warnings) is False
 
 
 @pytest.mark.parametrize("epochs", [1, 4])

@@ -111,7 +111,8 @@ def audited(folder: Path) -> Path:
 def of_canaries(folder: Path) -> Path:
     """An audit of canaries, of a model that was trained on them by dp-sgd."""
     planted, report = folder / "planted.jsonl", folder / "canaries.audit.report.json"
-    _done("canary", "plant", texts(folder / "train.jsonl"), "-o", planted, "--count", "30", "--length", "4", "-q")
+    known = ["--kind", "tokens", "--tokenizer", _start(folder), "--length", "4"]
+    _done("canary", "plant", texts(folder / "train.jsonl"), "-o", planted, "--count", "30", *known, "-q")
     _retrained("dp-sgd", _start(folder), planted, folder / "with-canaries", "--epochs", "1", "--epsilon", "3")
     asked = ["--canaries", folder / "planted.canaries.json", "--references", "40"]
     _done("audit", folder / "with-canaries", *asked, "--device", "cpu", "-q", "-o", report)

@@ -1,1 +1,1 @@
-"""What a running training says of itself, on the terminal and in logs, and what is withheld from them."""
+"""The metrics of a running training on the terminal and in logs, and what is withheld from both."""

@@ -1,9 +1,9 @@
-"""What a running training says of itself: loss, epsilon spent so far, speed and memory.
+"""The metrics of a running training: loss, epsilon spent so far, speed and memory.
 
-The loss of a private training, and everything else that follows from its secret batches, is as private as the examples:
-it is left out unless --show-unprotected asks for it. What is left are the steps begun, what they cost and how many
-examples were expected in them, which are public, and time and memory, which follow a little from the secret batches:
-the terminal shows them to whoever runs the training, and logs leave them out.
+The loss of a private run, and everything else that follows from its secret batches, is as private as the examples, and
+is only shown with --show-unprotected. The steps begun, their privacy cost and the expected number of examples are
+public. Time and memory depend slightly on the secret batches: the terminal shows them to whoever runs the training, but
+logs omit them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from privctl.train.network.memory import peak_memory
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of
 
-#: The ledger of so many begun steps; None where there is none.
+#: A function from a number of begun steps to their ledger, None if there is none.
 Spent = Callable[[int], Ledger | None]
 
 WITHHELD = (
@@ -34,16 +34,16 @@ WITHHELD = (
 )
 SHOWN = "the losses below are exact and private, and no guarantee covers them: keep what this run shows to yourself"
 
-#: The mean loss is that of at most so many passes through the network.
+#: The mean loss is over at most this many passes through the network.
 _LATEST = 64
 #: Epsilon is computed at most this often, in seconds, ...
 _EVERY = 5.0
-#: ... and so seldom that it takes at most this share of the time.
+#: ... and so rarely that it takes at most this fraction of the time.
 _SHARE = 0.01
 
 
 def steps_ledger(job: TrainingJob) -> Spent:
-    """The ledgers of a training by noisy gradients, each with all that the method will measure beside its steps."""
+    """The ledgers of a training by noisy gradients, each with all side releases of the whole run."""
     protection, recipe = None if job.plan is None else job.plan.protection, job.recipe
     side = job.request.method.side_releases(job.request, len(job.task), recipe.steps, recipe.sample_rate)
     measured = None if side is None else side.event(recipe.noise_multiplier)
@@ -56,7 +56,7 @@ def steps_ledger(job: TrainingJob) -> Spent:
 
 @dataclass(slots=True, kw_only=True)
 class EpsilonSoFar:
-    """What ``job`` has spent, by the ledgers of ``spent``; ``trained`` is how many numbers a step releases."""
+    """The epsilon that ``job`` has spent, by the ledgers of ``spent``; ``trained`` numbers are released per step."""
 
     job: TrainingJob
     spent: Spent
@@ -65,9 +65,9 @@ class EpsilonSoFar:
     _next: float = 0.0
 
     def at(self, begun: int, now: float) -> tuple[int, float] | None:
-        """A number of begun steps and an upper bound of their epsilon: of ``begun``, or of an earlier one.
+        """The number of begun steps, ``begun`` or an earlier one, with an upper bound on their epsilon.
 
-        It is computed anew only once that is due at the time ``now`` in seconds, and after the last step.
+        It is only recomputed if that is due at time ``now`` (seconds), and after the last step.
         """
         delta, budget = self.job.delta, self.job.request.budget.epsilon
         early = now < self._next and begun < self.job.recipe.steps
@@ -77,7 +77,7 @@ class EpsilonSoFar:
             started = time.perf_counter()
             released = Released(coordinates=max(1, begun * self.trained) * self.job.recipe.most_runs)
             whole, _ = epsilon_with_charge(lambda less: epsilon_bound(ledger, less, precision=COARSE), released, delta)
-            # The coarse grid may round the last steps up past the budget, which is met.
+            # The coarse grid may round the last steps up past the budget, although the budget is met.
             self._known = begun, whole if budget is None else min(whole, budget)
             self._next = now + max(_EVERY, (time.perf_counter() - started) / _SHARE)
         return self._known
@@ -85,9 +85,9 @@ class EpsilonSoFar:
 
 @dataclass(slots=True, kw_only=True)
 class LiveMeasures:
-    """The measures of a running ``job`` on ``device``.
+    """The metrics of a running ``job`` on ``device``.
 
-    Every step costs a few additions; whatever takes longer is done only when ``now`` is called.
+    A step only costs a few additions; anything that takes longer is done when ``now`` is called.
     """
 
     job: TrainingJob
@@ -106,7 +106,7 @@ class LiveMeasures:
 
     @property
     def shown(self) -> bool:
-        """Whether exact measures of the examples are shown."""
+        """Whether exact metrics of the examples are shown."""
         return not withholds(self.job.request) or self.job.request.show_unprotected
 
     def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
@@ -122,10 +122,9 @@ class LiveMeasures:
         """See ``watch.Watch``."""
 
     def now(self) -> Mapping[str, float]:
-        """The measures since the last call: mean loss, examples and tokens a second, memory, epsilon so far.
+        """The metrics since the last call: mean loss, examples and tokens per second, memory, epsilon so far.
 
-        Where exact measures are withheld there is no loss, and ``expected_records_per_second`` counts the examples that
-        are expected in a batch.
+        If exact metrics are withheld there is no loss, and ``expected_records_per_second`` counts expected batch sizes.
         """
         now = self.clock()
         seconds = max(1e-9, now - self._since)

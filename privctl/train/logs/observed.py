@@ -1,4 +1,4 @@
-"""A running training as it is observed: its progress on the terminal, and its logs."""
+"""Shows the progress of a running training on the terminal and writes its logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privctl.train.logs.live import SHOWN, WITHHELD, EpsilonSoFar, LiveMeasures,
 from privctl.train.logs.withheld import withholds
 from privctl.train.logs.writers import opened_logs
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.log_places import sends_private
+from privctl.train.preparation.log_places import private_log_warning
 from privctl.train.settings.session import Session
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.watch import Several, Unwatched, Watch
@@ -32,9 +32,10 @@ def observed(
     folder: RunFolder | None,
     trained: int = 0,
 ) -> Iterator[tuple[Advance, Watch]]:
-    """The function that advances the progress by steps, ``done`` of which were made before, and who watches the loop.
+    """The function that advances the progress bar, and the ``Watch`` of the training loop.
 
-    ``spent`` gives the ledger so far, ``trained`` is how many numbers a step releases.
+    ``done`` steps were made before; ``spent`` gives the ledger of begun steps; ``trained`` numbers are released per
+    step.
     """
     with ExitStack() as stack:
         watched = partial(_watched, job, session, stack, device=device, spent=spent, done=done, folder=folder)
@@ -52,7 +53,7 @@ def _watched(
     folder: RunFolder | None,
     trained: int,
 ) -> tuple[Advance, Watch]:
-    """What ``observed`` gives in the main process; ``stack`` closes it."""
+    """What ``observed`` yields in the main process; ``stack`` closes it."""
     epsilon = EpsilonSoFar(job=job, spent=spent, trained=trained)
     live = LiveMeasures(job=job, device=device, epsilon=epsilon)
     label, left = f"training ({job.request.method_name})", job.recipe.steps - done
@@ -61,7 +62,7 @@ def _watched(
         shown = session.detailed(label, left, "steps", live.now)
     if withholds(job.request) and (session.detailed is not None or job.request.logs):
         session.notify(SHOWN if live.shown else WITHHELD)
-    if warning := sends_private(job.request):
+    if warning := private_log_warning(job.request):
         session.notify(warning)
     own = LiveMeasures(job=job, device=device, epsilon=epsilon)
     state = None if folder is None else folder.path

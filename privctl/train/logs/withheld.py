@@ -1,7 +1,7 @@
-"""Exact measures of a private training's examples, which are withheld from everything that may be released.
+"""Withholds exact metrics of the private examples from everything that may be released.
 
 Losses, norms and fractions of the training examples are exact functions of private data, and no guarantee covers them.
-Held-out measures stay, on the assumption, which the report states, that the held-out data is public.
+Held-out metrics stay, on the assumption, which the report states, that the held-out data is public.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _WITHHELD = Omission(
     what="losses, norms and fractions measured on the training examples",
     reason="they are exact, so no guarantee covers them; --show-unprotected writes them to a private file",
 )
-#: Measures of records that are taken to be public.
+#: Prefixes of metrics of records that are taken to be public.
 _PREFIXES = ("held_out_", "public_")
 _WARNING = "not for release: exact measures of private training examples, which no guarantee covers"
 
 
 def withholds(request: RetrainRequest) -> bool:
-    """Whether exact measures of the examples are withheld, as in every private run."""
+    """Whether exact metrics of the examples are withheld, as in every private run."""
     return request.method.private
 
 
@@ -40,12 +40,12 @@ def released(request: RetrainRequest, history: Sequence[Mapping[str, float]]) ->
 
 
 def omissions(request: RetrainRequest) -> tuple[Omission, ...]:
-    """The report's note on withheld measures."""
+    """The report's note on withheld metrics."""
     return (_WITHHELD,) if withholds(request) else ()
 
 
 def caveats(request: RetrainRequest) -> Iterator[str]:
-    """The report's warning about measures that are not withheld."""
+    """The report's warning about metrics that are not withheld."""
     if withholds(request) and request.data.held_out is not None:
         yield HELD_OUT_IS_PUBLIC
 
@@ -54,7 +54,7 @@ def caveats(request: RetrainRequest) -> Iterator[str]:
 def staged_private(
     request: RetrainRequest, history: Sequence[Mapping[str, float]], notes: Sequence[str]
 ) -> Iterator[list[PendingFile]]:
-    """The private file of withheld measures, yet to get its final name; nothing unless it was requested."""
+    """The private file of withheld metrics, before it gets its final name; an empty list unless it was requested."""
     if not request.show_unprotected:
         yield []
         return

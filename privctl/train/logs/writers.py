@@ -1,9 +1,8 @@
-"""Logs of a training for other programs: a CSV file, TensorBoard, Weights & Biases, MLflow.
+"""Writes the metrics of a training for other programs: a CSV file, TensorBoard, Weights & Biases, MLflow.
 
-Every sink is its library's own writer. What is private is withheld from logs as it is from reports, and with it all
-that follows from the secret batches, such as time and memory, unless --show-unprotected asks for it. A step is logged
-once, also across --resume: what was logged beyond the state that a run continues from is removed, hidden, or not
-written again.
+Each sink uses its library's own writer. Without --show-unprotected, logs withhold private metrics as reports do, and
+everything else that follows from the secret batches, such as time and memory. A step is logged once, also across
+--resume: entries beyond the state that a run continues from are removed, hidden, or not written again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from privctl.storage.atomic import write_bytes
 from privctl.storage.reader import read_text
 from privctl.train.logs.live import LiveMeasures
 from privctl.train.logs.withheld import released
-from privctl.train.preparation.log_places import BEGUN, CSV_HEADER, STATE, csv_path, kept_logs, tensorboard_folder
+from privctl.train.preparation.log_places import BEGUN, CSV_HEADER, STATE, csv_path, saved_log_state, tensorboard_folder
 from privctl.train.settings.choices import LogName
 from privctl.train.settings.request import RetrainRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Steps that are logged in a whole run, beside the ends of epochs.
+#: The number of steps logged in a whole run, in addition to the ends of epochs.
 _POINTS = 200
-#: Measures that follow from how many examples a batch had, and how long they were.
+#: Metrics that depend on the size of a secret batch and on the length of its examples.
 _OF_BATCHES = ("expected_records_per_second", "memory_bytes")
 
 
@@ -42,7 +41,7 @@ class LogSink(Protocol):
     """One log."""
 
     def write(self, step: int, measures: Mapping[str, float]) -> None:
-        """Add the measures of ``step``."""
+        """Add the metrics of ``step``."""
         ...
 
     def close(self) -> None:
@@ -52,7 +51,10 @@ class LogSink(Protocol):
 
 @dataclass(slots=True)
 class CsvLog:
-    """Lines of step, measure, value in ``path``, for its owner alone, whole after every write; up to step ``after``."""
+    """The file ``path`` with lines of step, measure, value, readable by its owner only and complete after every write.
+
+    Existing lines are kept up to step ``after``.
+    """
 
     path: Path
     after: int = 0
@@ -79,7 +81,7 @@ class CsvLog:
 
 
 class TensorBoardLog:
-    """Events in ``folder``, which its owner alone may enter; those beyond step ``after`` are hidden."""
+    """Events in ``folder``, which only its owner can read; those beyond step ``after`` are hidden."""
 
     def __init__(self, folder: Path, after: int) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -98,9 +100,9 @@ class TensorBoardLog:
 
 
 class WandbLog:
-    """A run of Weights & Biases named after ``output``; of the machine, only its system and Python are sent.
+    """A run of Weights & Biases named after ``output``. Of the machine, only its system and Python are sent.
 
-    Its folder ``wandb`` beside ``output`` is made for its owner alone.
+    Its folder ``wandb`` next to ``output`` is readable by its owner only.
     """
 
     def __init__(self, output: Path, after: int, state: dict[str, Any]) -> None:
@@ -155,14 +157,17 @@ class MlflowLog:
 
 @dataclass(slots=True, kw_only=True)
 class TrainingLog:
-    """Every sink of one run of ``request``; ``live`` measures the steps, and every ``every``-th of them is logged."""
+    """All sinks of a run of ``request``; the metrics of ``live`` are logged every ``every`` steps.
+
+    ``last`` is called with each step that was logged.
+    """
 
     request: RetrainRequest
     live: LiveMeasures
     every: int
     sinks: Sequence[LogSink]
     last: Callable[[int], None] = lambda _: None
-    #: Sinks that cannot take back a step: they are given none up to here again.
+    #: Sinks that cannot remove a logged step get no steps up to this one again.
     logged: int = 0
     clock: Callable[[], float] = time.monotonic
 
@@ -179,7 +184,7 @@ class TrainingLog:
         self._write(begun, {names.get(name, name): value for name, value in shown.items() if name != "step"})
 
     def _of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
-        """Of ``measures``, those that a log may hold for the step ``begun``: an earlier step's epsilon is too low."""
+        """The ``measures`` that may be logged for the step ``begun``, without the epsilon of an earlier step."""
         found = dict(measures)
         if found.pop("epsilon_at_step", begun) != begun:
             del found["epsilon"]
@@ -199,14 +204,14 @@ class TrainingLog:
 def opened_logs(
     request: RetrainRequest, live: LiveMeasures, *, steps: int, after: int, state: Path | None
 ) -> Iterator[TrainingLog | None]:
-    """The run's logs, which continue ``after`` so many steps; None where there are none. ``state`` is the run's folder.
+    """The run's logs, continued after step ``after``; None if there are none. ``state`` is the run's folder.
 
-    Raises FileSystemError where a service refuses to begin.
+    Raises FileSystemError if a log cannot be opened.
     """
     if not request.logs:
         yield None
         return
-    kept = kept_logs(state)
+    kept = saved_log_state(state)
     kept[BEGUN] = sorted({*kept.get(BEGUN, ()), *map(str, request.logs)})
     if state is not None and request.logs:
         write_bytes(state / STATE, json.dumps(kept).encode())
@@ -242,7 +247,7 @@ def _sink(name: LogName, output: Path, after: int, state: dict[str, Any]) -> Log
     except PrivctlError:
         raise
     except Exception as fault:  # a service's own errors are of any type
-        raise FileSystemError(f"--log {name} could not begin: {fault}; remove it, or see {name}'s own help") from fault
+        raise FileSystemError(f"--log {name} could not start: {fault}; remove it, or see {name}'s own help") from fault
 
 
 def _step(text: str) -> float:

@@ -1,6 +1,6 @@
-"""The training methods, one module or folder each: settings, step and part of the report.
+"""The training methods, one module or folder each, with settings, steps and part of the report.
 
-A new method is such a module with a ``METHOD``, and a row in ``METHODS``.
+A new method is a module with a ``METHOD``, and a row in ``METHODS``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 
 from privctl.train.runs.method import TrainingMethod
 
-#: Name of the command -> the module whose ``METHOD`` it is; imported on first use.
+#: The module of each method, by the name of its command; imported on first use.
 METHODS: dict[str, str] = {
     "dp-sgd": "privctl.train.methods.dp_sgd",
     "dp-zo": "privctl.train.methods.dp_zo",
@@ -23,7 +23,7 @@ METHODS: dict[str, str] = {
 
 @cache
 def method_named(name: str) -> TrainingMethod:
-    """The method called ``name``; raises ValueError for an unknown name."""
+    """The method called ``name``. Raises ValueError for an unknown name."""
     if name not in METHODS:
         raise ValueError(f"the method {name!r} is not one of {', '.join(METHODS)}")
     method: TrainingMethod = importlib.import_module(METHODS[name]).METHOD

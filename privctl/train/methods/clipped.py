@@ -1,4 +1,4 @@
-"""Training with clipped gradients and no noise; it records the facts that noise on finished weights needs."""
+"""Training with clipped gradients and without noise, which records the facts for noise on finished weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises CommandError for settings that training facts cannot describe, or for which bounds would be wrong."""
+    """Raise CommandError for settings that the recorded facts cannot describe or for which bounds would be wrong."""
     if request.steps is not None:
         raise CommandError("clipped records the facts of whole epochs; give --epochs instead of --steps")
     if request.schedule is not Schedule.CONSTANT or request.warmup_steps:

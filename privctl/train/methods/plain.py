@@ -1,4 +1,4 @@
-"""Training without any protection, to compare with."""
+"""Training without any protection, as a baseline."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From a request to a job: data, model, budget, and places that are free for the results."""
+"""Turns a request into a job: reads data and model, sets the noise, and checks that the outputs are free."""

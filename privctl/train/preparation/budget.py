@@ -1,4 +1,4 @@
-"""Derives steps, noise and ledger from a training request."""
+"""Derives the settings of a run (steps, sampling rate, noise) from a training request."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import RetrainRequest
 
 _DEFAULT_EPOCHS = 3
-#: A larger epsilon is no protection, and its noise cannot be told from none.
+#: Beyond this epsilon there is no protection: the noise would be as good as none.
 _MOST_EPSILON = 1e8
 _TOKENS_CPU, _TOKENS = 2048, 16_384
-#: A measurement shows one number a layer; no network has more layers.
+#: A side release has one number per layer, and no network has more layers than this.
 _MOST_LAYERS = 1 << 16
 
 
 def recipe_for(
     request: RetrainRequest, examples: int, plan: Protection | None = None, trained: int = 0
 ) -> tuple[TrainingSettings, float | None]:
-    """The run's settings, and its delta if it is private. A ``plan`` sets batches, steps and least noise.
+    """The run's settings, and its delta if it is private. A ``plan`` sets the batch size, the steps and minimum noise.
 
-    A step changes at most ``trained`` numbers of the network; the budget includes the cost of floating-point noise on
-    them. Raises CommandError for settings that contradict each other or the plan, or are out of range.
+    ``trained`` is an upper bound on how many parameters are trained; the budget includes the cost of floating-point
+    noise on them. Raises CommandError for settings that are out of range or contradict each other or the plan.
     """
     _check(request, examples)
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
@@ -101,29 +101,29 @@ def recipe_for(
 
 
 def mixing_of(request: RetrainRequest, records: int, batch_size: float) -> PublicMixing | None:
-    """How the step mixes so many public ``records`` in, beside an expected private ``batch_size``; None without any.
+    """How the request mixes in ``records`` public records, or None; ``batch_size`` is the expected private one.
 
-    Raises CommandError for numbers that are out of range.
+    Raises CommandError for numbers out of range.
     """
-    asked = request.public
-    if asked is None:
+    public = request.public
+    if public is None:
         return None
-    size = min(records, max(1, round(batch_size))) if asked.batch_size is None else asked.batch_size
+    size = min(records, max(1, round(batch_size))) if public.batch_size is None else public.batch_size
     try:
-        return PublicMixing(weight=asked.weight, batch_size=size, records=records, overlap=asked.overlap)
+        return PublicMixing(weight=public.weight, batch_size=size, records=records, overlap=public.overlap)
     except ValueError as error:
         raise CommandError(str(error)) from None
 
 
 def numbers_of_step(request: RetrainRequest, trained: int) -> int:
-    """How many numbers a step releases, which trains so many; 0 where that is not known."""
+    """How many numbers a step releases that trains ``trained`` parameters; 0 if that is unknown."""
     if (own := request.method.numbers(request)) is not None:
         return own
     return trained + 1 if trained and request.method.adaptive(request, 1.0, 1.0) is not None else trained
 
 
 def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | None:
-    """Those of correlated noise; None for noise of each step's own. Raises ValueError for too many bands."""
+    """The coefficients of banded noise; None for independent noise. Raises ValueError for too many bands."""
     if bands == 1:
         return None
     require_bands(bands, rate, steps)
@@ -131,26 +131,26 @@ def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | No
 
 
 def _matrix(buffers: int | None, rate: float, steps: int) -> BufferedMatrix | None:
-    """That of noise correlated over all steps, in passes of 1 / ``rate``; None without buffers."""
+    """The matrix of noise correlated over all steps, in passes of 1 / ``rate`` steps; None without buffers."""
     return None if buffers is None else buffered_matrix(buffers, round(1 / rate), steps)
 
 
 def _tokens_at_once(request: RetrainRequest) -> int:
-    """How many padded tokens pass at once; by default few on a CPU, where padding would waste time."""
+    """The bound on padded tokens per pass through the network; small by default on a CPU, where padding costs time."""
     if request.micro_tokens is not None:
         return request.micro_tokens
     return _TOKENS_CPU if choose_device(request.device).type == "cpu" else _TOKENS
 
 
 def require_budget(request: RetrainRequest) -> None:
-    """Raise CommandError where the noise is to follow from a budget, and not exactly one is given."""
+    """Raise CommandError if the method needs a budget and not exactly one of its options is given."""
     if request.method.noised and request.method.guaranteed and request.secrets is None:
         budget = request.budget
         require_one(request.method_name, {"--epsilon": budget.epsilon, "--noise-multiplier": budget.noise_multiplier})
 
 
 def require_positive(given: Mapping[str, float | None]) -> None:
-    """Raises CommandError for an option, by its flag, whose value is neither None nor a finite number above 0."""
+    """Raise CommandError for a flag in ``given`` whose value is neither None nor a finite number above 0."""
     for flag, value in given.items():
         if value is not None and not (math.isfinite(value) and value > 0):
             raise CommandError(f"{flag} is {value:g}; it must be a finite number above 0")
@@ -167,22 +167,23 @@ def _noise(request: RetrainRequest, law: StepLaw, delta: float, plan: Protection
     measured = request.method.side_releases(request, law.examples, law.steps, law.sample_rate)
     if measured is None:
         runs = 1 if law.search is None else law.search.most
-        within = _within(budget.epsilon, delta, law.steps * numbers_of_step(request, trained) * runs)
-        return noise_multiplier_for(*within, law.ledger)
-    within = _within(budget.epsilon, delta, law.steps * trained + measured.releases * _MOST_LAYERS if trained else 0)
-    measured.check_alone(*within)
-    return noise_multiplier_for(*within, lambda noise: law.ledger(noise, measured.event(noise)))
+        target = _exact_budget(budget.epsilon, delta, law.steps * numbers_of_step(request, trained) * runs)
+        return noise_multiplier_for(*target, law.ledger)
+    released = law.steps * trained + measured.releases * _MOST_LAYERS if trained else 0
+    target = _exact_budget(budget.epsilon, delta, released)
+    measured.check_alone(*target)
+    return noise_multiplier_for(*target, lambda noise: law.ledger(noise, measured.event(noise)))
 
 
-def _within(epsilon: float, delta: float, released: int) -> tuple[float, float]:
-    """The budget left for exact arithmetic, after the floating-point cost of ``released`` numbers."""
+def _exact_budget(epsilon: float, delta: float, released: int) -> tuple[float, float]:
+    """The epsilon and delta left for exact arithmetic after the floating-point cost of ``released`` numbers."""
     if not released:
         return epsilon, delta
     return exact_target(Released(coordinates=released), epsilon, delta)
 
 
 def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Protection, trained: int) -> float:
-    """The noise that the secrets need, or more if --epsilon or --noise-multiplier asks for more."""
+    """The noise multiplier that the plan needs, or a larger one if --epsilon or --noise-multiplier asks for it."""
     budget, least, rate = request.budget, plan.facts.noise_multiplier, plan.largest_probability
     if budget.epsilon is not None and budget.noise_multiplier is not None:
         raise CommandError(
@@ -197,7 +198,7 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
         return budget.noise_multiplier
     if budget.epsilon is None:
         return least
-    epsilon, delta = _within(budget.epsilon, delta, steps * trained)
+    epsilon, delta = _exact_budget(budget.epsilon, delta, steps * trained)
     law = StepLaw(examples=plan.facts.examples, sample_rate=rate, steps=steps)
     if epsilon_bound(law.ledger(least), delta) <= epsilon:
         return least

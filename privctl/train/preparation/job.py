@@ -1,4 +1,4 @@
-"""A run about to start: what was asked for, with the model, the data and every setting determined."""
+"""A run that is ready to start: the request with its model, its data and all settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from privctl.train.settings.request import RetrainRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
+    """A run that is ready to start.
 
-    ``public`` records are mixed into each step as the recipe says, if any are.
-    ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
-    own, once it was passed.
-    ``similar_names`` is how many of its users have names spelled like another's, None where records have no users.
-    ``read`` are the files of data by their role in the report, as they were when they were read; in the main process.
-    ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
+    ``delta`` is None if the method's guarantee has none, ``held_out`` if there are no held-out records. ``public``
+    records, if any, are mixed into each step as the recipe says. ``plan`` is the plan that protects secrets, if one is
+    followed. ``contribution`` is the passed test that no record changes another's gradient, None until it has run.
+    ``similar_names`` is the number of users whose names are spelled like another's, None if records have no users.
+    ``read`` holds, in the main process, the data files by their role in the report, with their digests when they were
+    read. ``labels_from_private_data`` says that the class names were collected from the private examples. Raises
+    ValueError if the noise multiplier contradicts the method.
     """
 
     request: RetrainRequest
@@ -46,5 +47,5 @@ class TrainingJob:
 
     @property
     def may_pass_twice(self) -> bool:
-        """Whether clipping in two passes is left to be tried where memory is short."""
+        """Whether clipping in two passes can still be tried if memory runs out."""
         return self.recipe.clipping_passes == 1 and "passes" in self.request.method.takes

@@ -1,4 +1,4 @@
-"""The ledger of a run's private steps, by what of its settings the accounting depends on."""
+"""The ledger of a run's private steps, from the settings that the accounting depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privctl.train.settings.recipe import TrainingSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLaw:
-    """What decides the cost of steps, but for their noise; as in ``TrainingSettings``, whose fields these are."""
+    """Everything but the noise multiplier that the privacy cost of steps depends on; see ``TrainingSettings``."""
 
     examples: int
     sample_rate: float
@@ -37,7 +37,7 @@ class StepLaw:
     largest_batch: int | None = None
 
     def ledger(self, noise: float, measured: SampledGaussian | None = None) -> Ledger:
-        """Of the steps with this noise multiplier, and of the side releases ``measured``."""
+        """The ledger of the steps with noise multiplier ``noise`` and of the side releases ``measured``."""
         event = self._event(noise)
         return Ledger(events=(event,) if measured is None else (event, measured))
 
@@ -91,13 +91,13 @@ def ledger_of(
 
 
 def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
-    """What clipping each record of a user by itself costs beside drawing users; "" where it is not done.
+    """The noise that clipping each record of a user by itself takes, compared with sampling users; "" without a group.
 
-    As one example a user would be drawn as often as a record is.
+    Both have the same sampling rate: as one example, a user would be drawn as often as a record is.
     """
     if recipe.group is None or delta is None:
         return ""
-    epsilon, alone = _beside_plain(recipe, delta)
+    epsilon, alone = _poisson_baseline(recipe, delta)
     return (
         f"with up to {recipe.group} records of a user, each clipped by itself, epsilon {epsilon:.3g} takes a noise "
         f"multiplier of {recipe.noise_multiplier:.4g}; drawing users and using "
@@ -106,12 +106,12 @@ def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
 
 
 def price_of_largest_batch(recipe: TrainingSettings, delta: float | None) -> str:
-    """How often a batch is cut, and what that costs beside batches of any size; "" where none is cut."""
+    """How often batches exceed ``largest_batch``, and the noise that the limit takes; "" without one."""
     if recipe.largest_batch is None or delta is None:
         return ""
     from scipy.special import bdtrc
 
-    epsilon, alone = _beside_plain(recipe, delta)
+    epsilon, alone = _poisson_baseline(recipe, delta)
     cut = float(bdtrc(min(recipe.largest_batch, recipe.examples), recipe.examples, recipe.sample_rate))
     return (
         f"with batches of at most {recipe.largest_batch} examples, which {100 * cut:.2g} % of the draws exceed, "
@@ -120,8 +120,8 @@ def price_of_largest_batch(recipe: TrainingSettings, delta: float | None) -> str
     )
 
 
-def _beside_plain(recipe: TrainingSettings, delta: float) -> tuple[float, float]:
-    """The run's epsilon, and the noise multiplier of plain Poisson steps of one record each at that epsilon."""
+def _poisson_baseline(recipe: TrainingSettings, delta: float) -> tuple[float, float]:
+    """The run's epsilon, and the noise multiplier of record-level Poisson sampling at that epsilon."""
     epsilon = epsilon_bound(ledger_of(recipe, recipe.steps), delta)
     plain = StepLaw(examples=recipe.examples, sample_rate=recipe.sample_rate, steps=recipe.steps)
     return epsilon, noise_multiplier_for(epsilon, delta, plain.ledger)

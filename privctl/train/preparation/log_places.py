@@ -1,4 +1,4 @@
-"""Where the logs of a training lie, and what they need."""
+"""The places of a run's logs, and what they require."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from privctl.train.preparation.places import run_folder
 from privctl.train.settings.choices import LogName
 from privctl.train.settings.request import RetrainRequest
 
-#: What must be installed for a log; csv needs nothing.
+#: The library that each log needs; csv needs none.
 _LIBRARIES = {LogName.TENSORBOARD: "tensorboard", LogName.WANDB: "wandb", LogName.MLFLOW: "mlflow"}
-#: Where the folder of a run keeps what continues its logs, and under which key the logs that it began.
+#: The file in the run's folder with the state of its logs, and its key for the logs that were begun.
 STATE, BEGUN = "logs.json", "begun"
 CSV_HEADER = ("step", "measure", "value")
 
@@ -33,7 +33,7 @@ def tensorboard_folder(output: Path) -> Path:
 
 
 def require_logs(request: RetrainRequest) -> None:
-    """Raise CommandError for a log whose library is absent, or whose place is taken, before any work."""
+    """Raise CommandError for a log whose library is not installed or whose file or folder exists already."""
     for name in request.logs:
         library = _LIBRARIES.get(name)
         if library is not None and importlib.util.find_spec(library) is None:
@@ -49,9 +49,9 @@ def require_logs(request: RetrainRequest) -> None:
 
 
 def _own(log: Path, output: Path) -> bool:
-    """Whether the training of ``output`` that was interrupted began the CSV file ``log``."""
-    kept = kept_logs(run_folder(output))
-    # Runs begun by privctl 0.1 say only that they logged.
+    """Whether the CSV file ``log`` was begun by the interrupted run for ``output``."""
+    kept = saved_log_state(run_folder(output))
+    # Runs begun by privctl 0.1 only state that they logged.
     begun = LogName.CSV in kept[BEGUN] if isinstance(kept.get(BEGUN), list) else "logged" in kept
     try:
         with log.open("rb") as file:
@@ -60,8 +60,8 @@ def _own(log: Path, output: Path) -> bool:
         return begun
 
 
-def kept_logs(folder: Path | None) -> dict[str, Any]:
-    """What a resumed run knows of its logs; nothing where that is absent or damaged, as logs are no ledger."""
+def saved_log_state(folder: Path | None) -> dict[str, Any]:
+    """The saved state of a run's logs; empty if it is missing or damaged, as no guarantee depends on logs."""
     if folder is None or not (folder / STATE).is_file():
         return {}
     try:
@@ -71,8 +71,8 @@ def kept_logs(folder: Path | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def sends_private(request: RetrainRequest) -> str | None:
-    """A warning where exact measures of private examples leave this machine's folder."""
+def private_log_warning(request: RetrainRequest) -> str | None:
+    """A warning if exact metrics of private examples are sent to a service, else None."""
     services = [name for name in request.logs if name in (LogName.WANDB, LogName.MLFLOW)]
     if services and request.method.private and request.show_unprotected:
         return (

@@ -1,4 +1,4 @@
-"""Where the results of a run lie, and what may be in their way."""
+"""The paths of a run's results and of its state, and checks that they are free."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from privctl.storage.atomic import require_absent
 from privctl.storage.journal import recover
 from privctl.train.settings.request import RetrainRequest
 
-#: In the folder of a run, there once its model and report have their names.
+#: The file in the run's folder that marks that model and report are in place.
 RELEASED = "released"
-#: In the folder of a run, there once a state to go on from was saved.
+#: The file in the run's folder with the saved state; absent until the first save.
 STATE = "state.json"
 
 
 def report_path(output: Path) -> Path:
-    """The report of the directory ``output``: beside it, under the same name."""
+    """The report of the directory ``output``: next to it, under the same name."""
     return output.with_name(output.name + REPORT_SUFFIX)
 
 
@@ -30,12 +30,12 @@ def run_folder(output: Path) -> Path:
 
 
 def begun_mark(output: Path) -> Path:
-    """The empty file that says that the run of a search which makes ``output`` was begun, beside its folder."""
+    """The empty file next to the folder of ``output`` that marks that this run of a search was begun."""
     return output.parent.with_name(output.parent.name + ".begun")
 
 
 def remove_finished(output: Path) -> None:
-    """Remove the state of a run for ``output`` that was killed after its model and report got their names."""
+    """Remove the state of a run for ``output`` that was killed after its model and report were in place."""
     folder = run_folder(output)
     recover(output.absolute().parent)
     if (folder / RELEASED).is_file() and output.is_dir() and report_path(output).is_file():
@@ -43,7 +43,7 @@ def remove_finished(output: Path) -> None:
 
 
 def remove_state(folder: Path) -> None:
-    """Remove as much as can be of the run's ``folder``, and last what says that the run is finished."""
+    """Remove as much as possible of the run's ``folder``, and last the mark that the run is finished."""
     with suppress(OSError):
         for each in folder.iterdir():
             if each.name != RELEASED:
@@ -52,12 +52,12 @@ def remove_state(folder: Path) -> None:
 
 
 def private_path(output: Path) -> Path:
-    """The private file for measures that the report withholds."""
+    """The private file for metrics that the report withholds."""
     return output.with_name(output.name + ".private-history.json")
 
 
 def nothing_to_resume(folder: Path, output: Path) -> CommandError:
-    """The error where the state of a run for ``output`` is asked for, and ``folder`` is not there."""
+    """The error for resuming a run for ``output`` whose ``folder`` does not exist."""
     if output.is_dir() and report_path(output).is_file():
         return CommandError(
             f"{output} is finished, and {report_path(output).name} is its report, so there is no run to resume; remove "
@@ -67,17 +67,16 @@ def nothing_to_resume(folder: Path, output: Path) -> CommandError:
 
 
 def require_places(output: Path, *, force: bool, suffixes: Iterable[str] = (), inputs: Iterable[Path] = ()) -> None:
-    """Raise CommandError where something is in the way of a model at ``output``, its report, or a file beside them.
+    """Raise CommandError if the model ``output``, its report, or a file next to them with a suffix, already exists.
 
-    The files beside it end in ``suffixes``. With ``force`` those of an earlier run may be replaced, unless an input is
-    among them.
+    With ``force``, the results of an earlier run may be replaced, unless one of the ``inputs`` is among them.
     """
     require_replaceable(output, report_path(output), force, inputs=inputs)
     for suffix in (REPORT_SUFFIX, *suffixes):
         require_absent(output.with_name(output.name + suffix), force)
 
 
-def require_room(request: RetrainRequest) -> None:
-    """Raise CommandError where the private file is asked for and something is in its place."""
+def require_private_file_absent(request: RetrainRequest) -> None:
+    """Raise CommandError if the private file is requested and exists already."""
     if request.show_unprotected:
         require_absent(private_path(request.output), request.force)

@@ -1,4 +1,4 @@
-"""Turns a request into everything that a run needs: model, data, settings. Nothing is written yet."""
+"""Turns a request into a job with model, data and settings. Nothing is written yet."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from privctl.train.preparation.places import (
     nothing_to_resume,
     remove_finished,
     require_places,
-    require_room,
+    require_private_file_absent,
     run_folder,
 )
 from privctl.train.preparation.reading import images_at, require_apart, sounds_at, texts_at
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
 
 
 def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
-    """Read model and data and determine every setting. Texts are read in one process of each machine.
+    """Read model and data and determine all settings. Texts are read by one process per machine.
 
-    All ``workers`` must ask, and ``keep`` must be theirs. Raises PrivctlError, in one sentence, for what does not fit,
-    and for data that change meanwhile.
+    All ``workers`` must call this, with a ``keep`` that belongs to them. Raises PrivctlError for a request, model or
+    data that do not fit together, and for data that change while they are read.
     """
     request.method.check(request)
     if request.fsdp and not request.method.shards:
@@ -77,7 +77,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     data |= {"public": None if request.public is None else request.public.data}
     places = {role: path for role, path in data.items() if path is not None}
     before = {role: recorded_files(path) for role, path in places.items()} if workers.is_main else {}
-    workers.in_main(lambda: _require_another(before))
+    workers.in_main(lambda: _require_held_out(before))
     require_apart(request, workers)
     job = _read(request, keep, workers, plan)
 
@@ -89,10 +89,10 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     return replace(job, read=before)
 
 
-def _require_another(read: Mapping[str, Collection[DigestedFile]]) -> None:
-    """Raise CommandError where a held-out file, by its role in ``read``, is one of the data under another name.
+def _require_held_out(read: Mapping[str, Collection[DigestedFile]]) -> None:
+    """Raise CommandError if a held-out file is a copy of a training file; ``read`` holds the files by role.
 
-    What is measured on it is exact, is reported, and may be shown to others.
+    Held-out metrics are exact and are reported, so they must not be measured on private data.
     """
     private = {file.digest for file in read.get("data", ())}
     for file in read.get("held-out", ()):
@@ -103,7 +103,7 @@ def _require_another(read: Mapping[str, Collection[DigestedFile]]) -> None:
 
 
 def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
-    """The job of a request whose settings were found good."""
+    """The job of a request whose options were checked."""
     labels: tuple[str, ...] = ()
     collected = False
     if request.task is TaskName.IMAGE_CLASSIFICATION:
@@ -113,10 +113,10 @@ def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPl
     classify = request.task in CLASSIFICATION
     problem = problem_of(request.model.path, request.task)
     train = training_texts(request)
-    workers.once_a_machine(lambda: _begun(train()))
+    workers.once_a_machine(lambda: _read_first(train()))
     similar = _similar_names(request, workers)
     if classify and problem is not HeadKind.NUMBER:
-        labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
+        labels, collected = _labels(request, lambda: _labels_in(train, workers, problem))
     model = _loaded(request, workers, labels or request.data.labels, _vocabulary(request.model, train, workers))
     task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
     if isinstance(task, CorpusTask) and (several := request.method.per_draw(request)) > 1:
@@ -125,7 +125,7 @@ def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPl
 
 
 def _similar_names(request: RetrainRequest, workers: Workers) -> int | None:
-    """How many users have names spelled like another's; None where records have no users."""
+    """The number of users whose names are spelled like another's; None if records have no users."""
     if (unit := request.data.unit) is None:
         return None
     shared = request.method.shared(request) is not None
@@ -137,20 +137,20 @@ def _similar_names(request: RetrainRequest, workers: Workers) -> int | None:
 
 
 def training_texts(request: RetrainRequest) -> Callable[[], Iterator[TextRecord]]:
-    """Reads the texts of ``--data`` that are used."""
+    """A function that reads the texts of ``--data`` that are trained on, after any bound on records per user."""
     data, most, rule = request.data, request.method.group(request), request.method.shared(request)
     train = partial(texts_at, request, data.train, unit=data.unit, shared=rule is not None)
     if most is None:
         return train
-    return partial(_first_of_each, train, most) if rule is None else BoundedRecords(train, most, rule, str(data.train))
+    return partial(_bounded, train, most) if rule is None else BoundedRecords(train, most, rule, str(data.train))
 
 
-def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:
+def _bounded(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:
     return bounded(read(), most)
 
 
-def beside(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
-    """Records that ``model`` is not trained on, read as those of ``--data`` are; raises as ``prepare`` does."""
+def other_task(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
+    """The records at ``path``, which are not private, read like those of ``--data``. Raises as ``prepare`` does."""
     if request.task is TaskName.AUDIO_CLASSIFICATION:
         return sound_task(model, sounds_at(request, path))
     if request.task is not TaskName.IMAGE_CLASSIFICATION:
@@ -158,14 +158,14 @@ def beside(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: 
     return image_task(model, images_at(request, path))
 
 
-def _begun(records: Iterator[TextRecord]) -> bytes:
-    """Read the first record, so that data of another form are refused before a large model is loaded."""
+def _read_first(records: Iterator[TextRecord]) -> bytes:
+    """Read the first record, so that data of the wrong format are refused before a large model is loaded."""
     next(records, None)
     return b""
 
 
-def _occurring(train: Callable[[], Iterable[TextRecord]], workers: Workers, problem: HeadKind) -> set[str]:
-    """The labels of all records; where each has a list of them, those in the lists."""
+def _labels_in(train: Callable[[], Iterable[TextRecord]], workers: Workers, problem: HeadKind) -> set[str]:
+    """The labels that occur in the records, each of which has one label or a list of them."""
     stated = json.loads(workers.once_a_machine(lambda: json.dumps([*{r.label or "" for r in train()}]).encode()))
     return _names(stated, problem)
 
@@ -175,7 +175,7 @@ def _names(stated: Collection[str], problem: HeadKind) -> set[str]:
 
 
 def text_options(data: DataRequest) -> TextOptions:
-    """How the texts of ``data`` become examples: long ones are truncated where nothing else was asked for."""
+    """How texts become examples. Long texts are truncated by default."""
     return TextOptions(
         long=data.long or LongTextPolicy.TRUNCATE, max_length=data.max_length, response_only=data.response_only
     )
@@ -204,7 +204,7 @@ def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
 
 
 def of_samples(model: TrainingModel, samples: int | None) -> TrainingModel:
-    """The model with every sound brought to ``samples``; unchanged where that is None."""
+    """The model with every sound padded or cut to ``samples``; unchanged if that is None."""
     if samples is None or model.sounds is None:
         return model
     return replace(model, sounds=replace(model.sounds, samples=samples))
@@ -213,26 +213,26 @@ def of_samples(model: TrainingModel, samples: int | None) -> TrainingModel:
 def _loaded(
     request: RetrainRequest, workers: Workers, labels: tuple[str, ...], vocabulary: Vocabulary | None
 ) -> TrainingModel:
-    """The model; with ``--fsdp`` its weights may yet be in files, of which ``shard`` has each process read its rows.
+    """The model. With ``--fsdp`` its weights may still be in files, from which ``shard`` has every process read rows.
 
-    Where they are not in the files as the network has them, the main process alone reads them, and hands them out.
+    If the files' tensors are not those of the network, only the main process reads them, and sends them to the others.
     """
-    asked = request.model
+    requested = request.model
     load = partial(
         load_for_training,
-        asked.path,
+        requested.path,
         request.task,
         labels=labels or None,
-        from_scratch=asked.from_scratch,
+        from_scratch=requested.from_scratch,
         seed=request.seed,
         vocabulary=vocabulary,
-        norm=asked.norm,
-        dropout=asked.dropout,
-        adapter=asked.adapter,
-        convert=asked.convert,
+        norm=requested.norm,
+        dropout=requested.dropout,
+        adapter=requested.adapter,
+        convert=requested.convert,
     )
-    # Statistics that become scales and shifts are numbers that only a loaded network has.
-    if not request.fsdp or workers.size == 1 or asked.convert is not None:
+    # Converting normalisation needs the statistics of a loaded network.
+    if not request.fsdp or workers.size == 1 or requested.convert is not None:
         return load()
     made, elsewhere = _left_in_files(load(unfilled=True), workers)
     if made is not None:
@@ -247,15 +247,15 @@ def _loaded(
     if workers.is_main:
         return replace(found[0], by_main=elsewhere)
     unfilled = load(unfilled=True)
-    # A loader may tie, or untie, by what the file holds: then the file must be read here as well.
+    # The loader may tie or untie weights depending on the file; then this process must read it as well.
     return unfilled if layout_of(unfilled.network) == expected else load()
 
 
 def _left_in_files(model: TrainingModel, workers: Workers) -> tuple[TrainingModel | None, str | None]:
-    """The unfilled ``model`` with the places of its weights in files, of which each process will read its rows.
+    """The unfilled ``model`` with the files of its weights, from which each process will read its rows, and None.
 
-    None, with the name of the tensor that prevents it, where a file's tensors are not the network's, or where processes
-    do not see the same files.
+    If the files' tensors are not the network's, None and the name of the tensor that differs; if the weights are random
+    or the processes see different files, None and None.
     """
     if model.initial_weights == "random":
         return None, None
@@ -270,7 +270,7 @@ def _left_in_files(model: TrainingModel, workers: Workers) -> tuple[TrainingMode
 
 
 def _check_places(request: RetrainRequest) -> None:
-    """Raise CommandError where something is in the way of the results, before data and model are read."""
+    """Raise CommandError if an output exists already, or if there is no run to resume, and for missing inputs."""
     data = [request.data.train, request.data.held_out, None if request.public is None else request.public.data]
     inputs = [request.model.path, request.model.adapter, *(path for each in data if each for path in paths_of(each))]
     require_inputs(*data)
@@ -283,12 +283,12 @@ def _check_places(request: RetrainRequest) -> None:
         suffixes=request.method.files,
         inputs=[path for path in inputs if path is not None],
     )
-    require_room(request)
+    require_private_file_absent(request)
     require_logs(request)
 
 
 def _check_task(request: RetrainRequest) -> None:
-    """Refuse settings that do not apply to the task: the report would still claim some of them."""
+    """Refuse settings that do not apply to the task, as the report would still state some of them."""
     data = request.data
     require_applicable(
         request.task,
@@ -315,13 +315,13 @@ def _job(
     collected: bool,
     plan: SecretPlan | None = None,
 ) -> TrainingJob:
-    """The job of ``task``, with the other records that were asked for, which ``keep`` keeps."""
+    """The job of ``task``, with held-out and public records as requested, whose tokens ``keep`` stores."""
     if plan is not None:
         plan.check_examples(len(task))
     choose_trained(model.network, request.model)
     trained = most_trained(model.network, request.model)
-    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
-    public = None if request.public is None else beside(request, model, request.public.data, keep)
+    held_out = None if request.data.held_out is None else other_task(request, model, request.data.held_out, keep)
+    public = None if request.public is None else other_task(request, model, request.public.data, keep)
     recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection, trained)
     mixing = mixing_of(request, 0 if public is None else len(public), recipe.batch_size)
     return TrainingJob(
@@ -338,10 +338,11 @@ def _job(
 
 
 def _labels(request: RetrainRequest, find: Callable[[], set[str]]) -> tuple[tuple[str, ...], bool]:
-    """The class names, and whether they were collected from the data, which is what ``find`` does.
+    """The class names, and whether they were collected from the private data; ``find`` collects them.
 
-    They are those given, or those that the model names. Where the model only numbers its classes and the data does too,
-    they are all of the model's numbers. Otherwise they are what occurs in the data.
+    The names are those given, or else those of the model. If both model and data only number the classes, the names are
+    the model's numbers. Otherwise they are collected. Raises InputError if the model's head has another number of
+    classes.
     """
     if request.data.labels:
         return request.data.labels, False
@@ -374,7 +375,7 @@ def _vocabulary(model: ModelRequest, train: Callable[[], Iterable[TextRecord]], 
 
 
 def most_trained(network: nn.Module, request: ModelRequest) -> int:
-    """How many numbers a step changes; with new adapters, a bound: two narrow matrices for any one."""
+    """The number of trained parameters; with new adapters an upper bound: two low-rank matrices for every parameter."""
     if request.adapter is not None:
         with open_checkpoint(request.adapter) as checkpoint:
             return sum(math.prod(info.shape) for _, info in checkpoint.tensors())

@@ -1,4 +1,4 @@
-"""The records of a training request, read as its task wants them."""
+"""Reads the records of a training request for its task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from privctl.train.settings.request import RetrainRequest
 def texts_at(
     request: RetrainRequest, path: DataPath, unit: str | None = None, *, shared: bool = False
 ) -> Iterator[TextRecord]:
-    """The texts at ``path``, one at a time; raises as ``iter_texts`` does."""
+    """The texts at ``path``, one at a time. Raises as ``iter_texts`` does."""
     columns = replace(
         request.data.columns,
         chat=chat_of(request.model.path, request.model.adapter),
@@ -49,7 +49,7 @@ def sounds_at(request: RetrainRequest, path: DataPath) -> SoundSet:
 
 
 def contents_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
-    """What each record at ``path`` holds, whatever its label, to be compared; raises as the reading does."""
+    """A digest of each record at ``path`` without its label, to find duplicates. Raises as reading the data does."""
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         yield from map(array_content, images_at(request, path).pixels)
     elif request.task is TaskName.AUDIO_CLASSIFICATION:
@@ -59,29 +59,29 @@ def contents_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
 
 
 def require_apart(request: RetrainRequest, workers: Workers) -> None:
-    """Raise CommandError where a public record stands among the private ones, unless it may (``PublicOverlap``).
+    """Raise CommandError if a public record is also among the private ones, unless ``PublicOverlap`` allows it.
 
-    No record is left out instead: which public ones take part would then depend on private ones. All ``workers`` must
-    ask. Raises as the reading of either does.
+    Such records are not just left out, as the choice of public records would then depend on private ones. All
+    ``workers`` must call this. Raises as reading the data does.
     """
-    asked = request.public
-    if asked is not None and asked.overlap is not PublicOverlap.KEEP:
+    public = request.public
+    if public is not None and public.overlap is not PublicOverlap.KEEP:
         or_keep = ", or add --public-overlap keep if all of them are public all the same"
-        require_none_private(request, asked.data, "--public", workers, otherwise=or_keep)
+        require_none_private(request, public.data, "--public", workers, otherwise=or_keep)
 
 
 def require_none_private(
     request: RetrainRequest, public: DataPath, flag: str, workers: Workers, *, otherwise: str = ""
 ) -> None:
-    """Raise CommandError where a record of ``public``, given with ``flag``, stands among the private ones.
+    """Raise CommandError if a record of ``public``, given with ``flag``, is also among the private ones.
 
-    ``otherwise`` is what else can be done. All ``workers`` must ask. Raises as the reading of either does.
+    ``otherwise`` ends the message with an alternative. All ``workers`` must call this. Raises as reading the data does.
     """
     aside = "" if request.task in NOT_ON_TEXTS else ", case and white space aside"
 
     def compared() -> bytes:
-        others, private = contents_at(request, public), contents_at(request, request.data.train)
-        if (place := first_shared(others, private)) is not None:
+        contents, private = contents_at(request, public), contents_at(request, request.data.train)
+        if (place := first_shared(contents, private)) is not None:
             raise CommandError(
                 f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the "
                 f"two is not what it is taken for; leave what is private out of {flag}{otherwise}"
@@ -92,14 +92,14 @@ def require_none_private(
 
 
 def sampling_rate(path: Path) -> int:
-    """Samples a second of the sounds that the model at ``path`` reads."""
+    """The sampling rate in Hz of the sounds that the model at ``path`` takes."""
     folder = path if path.is_dir() else path.parent
     with quiet_transformers():
         return sound_facts(folder, read_config(folder, path)).rate
 
 
 def _channels(path: Path) -> int:
-    """The channels that the network takes according to its config.json; by default 3."""
+    """The number of image channels in the model's config.json; 3 by default."""
     folder = path if path.is_dir() else path.parent
     with quiet_transformers():
         channels = getattr(read_config(folder, path), "num_channels", 3)

@@ -1,6 +1,6 @@
-"""What the options of ``privctl retrain`` alone refuse, before torch is imported, which takes seconds.
+"""Checks of ``privctl retrain`` that need only its options, before torch is imported, which takes seconds.
 
-All of it is looked at again where the request is prepared, with what its model and data are by then.
+Preparing the request repeats all of them, as model and data may have changed by then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privctl.train.preparation.places import remove_finished, require_places
 from privctl.train.settings.own_settings import own_settings
 from privctl.train.settings.request import Method
 
-#: An option -> the tasks that it does not apply to.
+#: The tasks that each option does not apply to.
 _UNUSED: Mapping[str, Collection[TaskName]] = {
     "--unit": NOT_ON_TEXTS,
     "--long": NOT_ON_TEXTS,
@@ -34,7 +34,7 @@ _UNUSED: Mapping[str, Collection[TaskName]] = {
 
 
 def refuse_early(method: Method, options: Mapping[str, Any]) -> None:
-    """Raise CommandError for options that cannot go together or results in the way, InputError for missing inputs."""
+    """Raise CommandError for contradictory options and for outputs that exist, InputError for missing inputs."""
     own_settings(method.settings, options)
     if options["data"] is None:
         raise CommandError(
@@ -54,20 +54,20 @@ def refuse_early(method: Method, options: Mapping[str, Any]) -> None:
     output = Path(options["output"])
     require_name(output)
     if options["resume"]:
-        return  # what is there may be the run's own
+        return  # existing outputs may be the run's own
     remove_finished(output)
     inputs = [*models, *(path for each in data for path in paths_of(each))]
     require_places(output, force=options["force"], suffixes=method.files, inputs=inputs)
 
 
 def require_one(command: str, given: Mapping[str, float | None]) -> None:
-    """Raises CommandError unless exactly one of the options, by their flags, has a value."""
+    """Raise CommandError unless exactly one of the options in ``given``, by flag, has a value."""
     if sum(value is not None for value in given.values()) != 1:
         raise CommandError(f"{command} needs either {' or '.join(given)}; give exactly one of them")
 
 
 def require_applicable(task: TaskName, stated: Mapping[str, bool]) -> None:
-    """Raise CommandError for an option, by its flag, that is ``stated`` and does not apply to the ``task``."""
+    """Raise CommandError for an option that was given (``stated``, by flag) and does not apply to ``task``."""
     refused = [flag for flag, unused in _UNUSED.items() if stated[flag] and task in unused]
     if "--unit" in refused:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""Bounds on how many records a user may have: what each keeps of the data, and what it costs."""
+"""Compares bounds on the number of records per user: how many records each keeps, and what it costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.preparation.reading import texts_at
 from privctl.train.settings.request import RetrainRequest
 
-#: Bounds on users that a plan compares, up to the first with which nobody's records are left out.
+#: The bounds that a dry run compares, up to the first that leaves out nobody's records.
 BOUNDS = (2, 4, 8, 16, 32, 64)
 _PUBLIC = (
     "how many records each bound on users keeps follows from which users each record names, which the guarantee takes "
@@ -30,20 +30,20 @@ _PRIVATE = (
 
 
 def compared_bounds(request: RetrainRequest, trained: int) -> tuple[UserBound, ...]:
-    """What a few bounds on users keep of the data and cost, the one asked for among them; none where none was.
+    """How many records several bounds keep and what they cost, including the requested bound; empty without one.
 
-    The data are read again. A step changes at most ``trained`` numbers.
+    Reads the data again. At most ``trained`` parameters are trained.
     """
-    asked, rule = request.method.group(request), request.method.shared(request)
-    if asked is None:
+    requested, rule = request.method.group(request), request.method.shared(request)
+    if requested is None:
         return ()
     largest, kept_with = _counted(request, rule)
-    bounds = sorted({*(bound for bound in BOUNDS if bound < 2 * largest), asked})
+    bounds = sorted({*(bound for bound in BOUNDS if bound < 2 * largest), requested})
     return tuple(_priced(request, bound, kept_with(bound), trained) for bound in bounds)
 
 
-def told_of_bounds(request: RetrainRequest) -> Iterator[str]:
-    """Whether a bound may be chosen by what ``compared_bounds`` counts."""
+def bound_choice_notes(request: RetrainRequest) -> Iterator[str]:
+    """A note on whether a bound may be chosen by the counts of ``compared_bounds``."""
     if request.method.group(request) is not None:
         rule = request.method.shared(request)
         yield _PRIVATE if rule is None or not rule.fixes_graph else _PUBLIC
@@ -52,7 +52,10 @@ def told_of_bounds(request: RetrainRequest) -> Iterator[str]:
 def _counted(
     request: RetrainRequest, rule: SharedRecords | None
 ) -> tuple[int, Callable[[int], Mapping[str, int | None]]]:
-    """In how many records the busiest user is, and what tells how many records a bound keeps, the rule's own first."""
+    """The largest number of records of one user, and a function from a bound to the records that each rule keeps.
+
+    Its first entry is for ``rule``; a rule that refuses the data keeps None.
+    """
     records = texts_at(request, request.data.train, request.data.unit, shared=rule is not None)
     if rule is None:
         sizes = Counter(record.unit for record in records)

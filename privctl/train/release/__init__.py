@@ -1,1 +1,1 @@
-"""What a training leaves: the model or adapter, read again before it gets its name, and the report."""
+"""What a training releases: the model or adapter, read back before it gets its final name, and the report."""

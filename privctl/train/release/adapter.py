@@ -1,4 +1,4 @@
-"""A trained adapter as peft writes one: its settings and tensors, and the check that peft makes the same of them."""
+"""A trained adapter in peft's format: its settings and tensors, and the check that peft loads the same network."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _TASK_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedAdapter:
-    """An adapter's ``settings``, as its file has them, and the folder of its ``base``.
+    """An adapter's ``settings``, as the bytes of its file, and the folder of its ``base``.
 
-    ``classes`` is set where the base must be loaded with another number of classes than its own config.json has,
-    ``quantized`` where it must be quantized.
+    ``classes`` is set if the base must be loaded with another number of classes than its config.json has, ``quantized``
+    (settings for transformers) if it must be quantized.
     """
 
     settings: bytes
@@ -50,58 +50,58 @@ class ReleasedAdapter:
     quantized: Any = None
 
     def files(self, companion: Any) -> Iterator[tuple[str, bytes]]:
-        """What lies beside the weights: the settings, and the tokenizer or the scaling of images."""
+        """The files next to the weights, by name: the settings, and the tokenizer or the scaling of images."""
         yield ADAPTER_CONFIG, self.settings
         with tempfile.TemporaryDirectory(prefix="privctl-") as scratch, writing(Path(scratch)):
             companion.save_pretrained(scratch)
             yield from saved_files(Path(scratch))
 
-    def require(self, folder: Path, witness: ReferenceAnswers, joined: nn.Module, output: Path) -> None:
-        """Raise InputError unless peft makes of base and ``folder`` the network ``joined``, with its answers.
+    def require(self, folder: Path, reference: ReferenceAnswers, joined: nn.Module, output: Path) -> None:
+        """Raise InputError unless peft loads base and ``folder`` as the network ``joined``, with the same outputs.
 
-        Errors call the folder ``output``.
+        Errors name the folder ``output``.
         """
-        fault = next(self._faults(folder, witness, joined), None)
+        fault = next(self._faults(folder, reference, joined), None)
         if fault is not None:
             raise InputError(
                 f"{output} would not be the trained adapter: {fault}; nothing was written, so check that the installed "
                 "peft and transformers fit the base"
             )
 
-    def _faults(self, folder: Path, witness: ReferenceAnswers, joined: nn.Module) -> Iterator[str]:
+    def _faults(self, folder: Path, reference: ReferenceAnswers, joined: nn.Module) -> Iterator[str]:
         more: dict[str, Any] = {} if self.classes is None else {"num_labels": self.classes}
         if self.quantized is not None:
-            # On the device where the answers were given: kernels round differently.
+            # On the device of the reference, as kernels round differently.
             more |= {"quantization_config": self.quantized, "device_map": {"": next(joined.parameters()).device}}
         try:
             with quiet_transformers(), torch.random.fork_rng(devices=[]):
-                base = witness.kind.auto.from_pretrained(
+                base = reference.kind.auto.from_pretrained(
                     self.base, local_files_only=True, trust_remote_code=False, ignore_mismatched_sizes=True, **more
                 )
                 if self.quantized is None:
                     base = base.float()
                 in_full_precision(base)
                 loaded = peft_library().PeftModel.from_pretrained(base, folder, local_files_only=True)
-        except Exception as error:  # whatever the libraries raise, others will meet it too
+        except Exception as error:  # users of the model would get the same error, whatever its type
             yield f"peft cannot load it ({str(error).strip().splitlines()[0] if str(error) else error!r})"
             return
         trained, read = state_of(joined), state_of(loaded)
         for name in sorted(trained.keys() | read.keys()):
             if name not in trained or name not in read or not torch.equal(trained[name].cpu(), read[name].cpu()):
                 yield f"peft loads another {name} than was trained"
-        yield from witness.other_tokens(folder)
-        far = distance(answers(loaded, witness.inputs), witness.answers)
-        if far > witness.tolerance:
+        yield from reference.other_tokens(folder)
+        far = distance(answers(loaded, reference.inputs), reference.answers)
+        if far > reference.tolerance:
             yield (
                 f"loaded by peft on {self.base} its answers differ by {far:.2g} of the largest, where "
-                f"{witness.tolerance:g} is rounding"
+                f"{reference.tolerance:g} is rounding"
             )
 
 
 def released_adapter(joined: Any, model: TrainingModel, request: ModelRequest) -> ReleasedAdapter | None:
-    """What is written of the network ``joined`` beside its tensors; None where adapters are merged, or there are none.
+    """The settings and base of the adapter in ``joined``; None if no adapter is released by itself.
 
-    Raises InputError where the base is not a folder, which is what peft names.
+    Raises InputError for a base without weights or that is not a folder, which is what peft refers to.
     """
     if not request.adapter_only:
         return None

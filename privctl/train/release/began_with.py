@@ -1,4 +1,4 @@
-"""What a training begins with: the reports of its weights, and what the same data gave it before."""
+"""The origin of the initial weights: their reports, and earlier trainings on the same data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.train.preparation.job import TrainingJob
 
 
 def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
-    """The reports of each model that it begins with, where some lie beside these very weights."""
+    """The reports next to the initial weights, of the model and of its adapter, that are about these weights."""
     model = job.request.model
     if job.model.initial_weights == "random" and not model.adapter_only:
         return
@@ -26,7 +26,7 @@ def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
 
 
 def trained_before(job: TrainingJob) -> Path | None:
-    """The report of an earlier training on some of the same files, which the weights it begins with come from."""
+    """The report of an earlier training of the initial weights on some of the same files; None if there is none."""
     starts = [found.path for found in reports_of_start(job)]
     if not starts:
         return None
@@ -34,9 +34,9 @@ def trained_before(job: TrainingJob) -> Path | None:
 
 
 def collected_before(job: TrainingJob) -> frozenset[str]:
-    """What an earlier training collected from the same data, of a model that gives this run all but its weights.
+    """What an earlier training collected from the same data, if this run takes everything but weights from its model.
 
-    Where it begins with the weights too, ``trained_before`` says what there is to say.
+    If it takes the weights too, ``trained_before`` covers the case.
     """
     model = job.request.model
     if job.model.initial_weights != "random" or model.adapter_only:
@@ -44,11 +44,11 @@ def collected_before(job: TrainingJob) -> frozenset[str]:
     found: set[str] = set()
     for _, report in trainings([each.path for each in own_reports(model.path)]):
         if not _data(job).isdisjoint(each.digest for each in report.inputs if each.role == "data"):
-            with suppress(PrivctlError):  # of a report that does not say it as a list of names
+            with suppress(PrivctlError):  # a report in which it is not a list of names
                 found.update(parameters_as(TrainingParameters, report).collected_from_data or ())
     return frozenset(found)
 
 
 def _data(job: TrainingJob) -> frozenset[str]:
-    """The digests of the files that are trained on."""
+    """The digests of the training files."""
     return frozenset(file.digest for file in recorded_files(job.request.data.train))

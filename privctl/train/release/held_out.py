@@ -1,4 +1,4 @@
-"""What ``retrain --held-out`` measures of a model, on a model that is there already."""
+"""Measures an existing model as ``retrain --held-out`` does."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from privctl.train.release.report import QUANTITIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Records as ``task`` for every model of one architecture, whose settings lie in ``folder``."""
+    """Held-out records as a ``task`` for all models of one architecture, whose settings are in ``folder``."""
 
     task: Task
     folder: Path
 
     def measures(self, weights: Path) -> dict[str, float]:
-        """What ``retrain --held-out`` would measure of ``weights``, by the names that reports have for it.
+        """The held-out metrics of ``weights``, by their names in reports: accuracy, F1 or perplexity before the loss.
 
-        The most telling is first: accuracy, F1 or perplexity before the loss. ``weights`` are a model's folder, or a
-        file that is read with the settings of the original. Raises InputError as ``load_model`` does.
+        ``weights`` is a model's folder, or a file that is read with the settings in ``folder``. Raises InputError as
+        ``load_model`` does.
         """
         folder = None if weights.is_dir() else self.folder
         model = load_model(weights, folder=folder, kind=KINDS[self.task.name])
@@ -55,7 +55,7 @@ class HeldOut:
 def held_out(path: Path, task: TaskName, data: DataPath) -> HeldOut:
     """The records at ``data`` for the model at ``path``, read as ``retrain --held-out`` reads them.
 
-    Raises InputError, naming the record, for what does not fit the model.
+    Raises InputError, with the record's number, for a record that does not fit the model.
     """
     model = _loaded(path, task)
     columns = replace(USUAL, problem=model.problem)
@@ -74,7 +74,7 @@ def held_out(path: Path, task: TaskName, data: DataPath) -> HeldOut:
 
 
 def _numbered(model: TrainingModel, stated: Iterable[str]) -> TrainingModel:
-    """The model with numbers as its labels, where it only numbers them and so does the data."""
+    """The model with numbers as its labels, if both model and data only number them; else the model."""
     if model.labels is None or known_labels(model.path) is not None:
         return model
     names = set(stated) if model.problem is HeadKind.ONE else {name for each in stated for name in json.loads(each)}
@@ -85,7 +85,7 @@ def _loaded(path: Path, task: TaskName) -> TrainingModel:
     try:
         return load_for_training(path, task)
     except InputError as fault:
-        try:  # normalisation by the batch is in the way of training alone
+        try:  # batch normalisation only prevents training, not evaluation
             return load_for_training(path, task, norm=FROZEN)
         except PrivctlError:
             raise fault from None

@@ -1,4 +1,4 @@
-"""A trained model as a Hugging Face directory, with the report of how it was trained beside it."""
+"""Writes a trained model as a Hugging Face directory, with its report next to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from privctl.train.release.saved import saved_files
 if TYPE_CHECKING:
     from torch import nn
 
-#: Builds the report to be written at a path, given the output files.
+#: Builds the report for a path from the output files.
 Describe = Callable[[Path, tuple[Artifact, ...]], PrivacyReport]
 
 
@@ -38,7 +38,7 @@ def save_network(
     output: Path,
     describe: Describe,
     *,
-    witness: ReferenceAnswers,
+    reference: ReferenceAnswers,
     adapter: ReleasedAdapter | None = None,
     public: bool,
     force: bool = False,
@@ -46,17 +46,16 @@ def save_network(
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
-    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. With an ``adapter`` its tensors
-    alone are written, as peft writes them. All but a ``public`` model is its owner's alone. Directory,
-    report and the files ``beside`` them appear together; with ``force`` they replace those of an earlier run. Raises
-    CommandError where something is in the way, InputError for weights that are not finite or the format cannot
-    hold, and where transformers makes something else of the directory than the ``witness`` saw; FileSystemError where
-    the system refuses.
+    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. With an ``adapter`` only its
+    tensors are written, in peft's format. Unless the model is ``public``, only its owner can read it. Directory, report
+    and the files ``beside`` them appear together; with ``force`` they replace those of an earlier run. Raises
+    CommandError if an output exists already; InputError for weights that are not finite or that the format cannot hold,
+    and if transformers loads another network than the ``reference``; FileSystemError if writing fails.
     """
     place = report_path(output)
     require_places(output, force=force)
     with (
-        _staged(network, companion, output, witness, adapter, public=public, replaces=force) as pending,
+        _staged(network, companion, output, reference, adapter, public=public, replaces=force) as pending,
         _marked(output) as mark,
     ):
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
@@ -69,11 +68,11 @@ def rehearse(
     network: nn.Module,
     companion: Any,
     output: Path,
-    witness: ReferenceAnswers,
+    reference: ReferenceAnswers,
     adapter: ReleasedAdapter | None = None,
 ) -> None:
-    """Raise what ``save_network`` would raise, before the network is trained; nothing is left on disk."""
-    with _staged(network, companion, output, witness, adapter):
+    """Raise what ``save_network`` would raise, before the network is trained. Nothing is left on disk."""
+    with _staged(network, companion, output, reference, adapter):
         pass
 
 
@@ -82,13 +81,13 @@ def _staged(
     network: nn.Module,
     companion: Any,
     output: Path,
-    witness: ReferenceAnswers,
+    reference: ReferenceAnswers,
     adapter: ReleasedAdapter | None,
     *,
     public: bool = False,
     replaces: bool = False,
 ) -> Iterator[PendingFolder]:
-    """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
+    """The directory under a temporary name, checked against the ``reference``; deleted if it is not committed."""
     with PendingFolder(output, public=public, replaces=replaces) as pending:
         place = pending.temporary
         pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}
@@ -96,16 +95,16 @@ def _staged(
             write_bytes(place / name, content, public=public)
         if adapter is None:
             write_tensors(place / SINGLE_NAME, named_tensors(network), pointer, public=public)
-            witness.require(place, network, output)
+            reference.require(place, network, output)
         else:
             write_tensors(place / ADAPTER_NAME, state_of(network), pointer, public=public)
-            adapter.require(place, witness, network, output)
+            adapter.require(place, reference, network, output)
         yield pending
 
 
 @contextmanager
 def _marked(output: Path) -> Iterator[list[PendingFile]]:
-    """What says in the state of a run, if one is kept, that its model is in place; else nothing."""
+    """The file that marks in the state of a run that its model is in place; an empty list if there is no state."""
     folder = run_folder(output)
     if not folder.is_dir():
         yield []
@@ -115,7 +114,7 @@ def _marked(output: Path) -> Iterator[list[PendingFile]]:
 
 
 def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
-    """Configuration and tokenizer (or image scaling) as they are saved, by file name."""
+    """The saved configuration and tokenizer (or image scaling), by file name."""
     config = copy.deepcopy(network.config)
     config.architectures = [type(network).__name__]
     config.dtype = network.dtype
@@ -129,9 +128,9 @@ def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
 
 
 def _state_classes(path: Path, config: Any) -> None:
-    """Write the classes into the file at ``path`` if it lacks them and would be read as of another number.
+    """Write the class names into the file at ``path`` if it would be read with another number of classes.
 
-    transformers leaves out two classes of its default names, and BART's family without names has three.
+    transformers omits two classes with default names, but BART models without names have three.
     """
     if AutoConfig.from_pretrained(path.parent, local_files_only=True).num_labels == config.num_labels:
         return
@@ -141,7 +140,7 @@ def _state_classes(path: Path, config: Any) -> None:
 
 
 def _outputs(folder: Path, name: str) -> Iterator[Artifact]:
-    """The files in ``folder``, under the ``name`` it will have."""
+    """The report's entries of the files in ``folder``, whose final name is ``name``."""
     for path in sorted(folder.iterdir()):
         if path.name in (SINGLE_NAME, ADAPTER_NAME):
             with SafetensorsFile(path) as file:

@@ -12,7 +12,7 @@ from privctl.train.release.began_with import collected_before, trained_before
 if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
 
-#: Name of the assumption -> what was collected, and what to give instead.
+#: For each assumption, what was collected, and what to give instead.
 _COLLECTED = {
     "vocabulary": (
         "the tokenizer's words",
@@ -25,7 +25,7 @@ _COLLECTED = {
 def collected(job: TrainingJob) -> tuple[str, ...]:
     """Which of vocabulary and labels were collected from the private examples and are released with the weights.
 
-    By this run, or by an earlier one on the same data, in whose folder they were found.
+    They were collected by this run, or by an earlier one on the same data from whose folder they were taken.
     """
     request, before = job.request, collected_before(job)
     sources = {
@@ -36,7 +36,7 @@ def collected(job: TrainingJob) -> tuple[str, ...]:
 
 
 def released_names(job: TrainingJob) -> Iterator[Assumption]:
-    """Assumptions that the released words and class names do not depend on the examples."""
+    """The assumptions that the released words and class names do not depend on the examples."""
     from_data = collected(job)
     if job.model.text is not None and "vocabulary" not in from_data:
         yield Assumption(
@@ -59,7 +59,7 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
 
 
 def voiding(job: TrainingJob) -> Iterator[str]:
-    """Warnings, before training, that names or starting weights void the guarantee, and what to do instead."""
+    """Warnings, before training, that collected names or the starting weights void the guarantee."""
     whose = job.request.method.voided
     for name in collected(job) if whose else ():
         noun, advice = _COLLECTED[name]

@@ -1,4 +1,4 @@
-"""The assumptions that the guarantees of all methods rest on, beside those of their mechanisms."""
+"""The assumptions of the guarantees of all methods, in addition to those of their mechanisms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from privctl.train.steps.gradient_noise import GradientNoise
 
 
 def premises(job: TrainingJob) -> Iterator[Assumption]:
-    """The assumptions of the record-level guarantee, beside those of the mechanism."""
+    """The assumptions of the record-level guarantee, in addition to those of the mechanism."""
     yield starting_weights(job)
     if job.recipe.search is not None:
         yield PREMISE
@@ -55,7 +55,7 @@ def starting_weights(job: TrainingJob) -> Assumption:
 
 
 def normalisation(job: TrainingJob) -> Iterator[Assumption]:
-    """The assumption that frozen statistics of batch normalisation do not depend on the examples either."""
+    """The assumption that frozen statistics of batch normalisation do not depend on the examples."""
     if job.model.frozen_norms:
         random = job.model.initial_weights == "random" or job.model.converted is not None
         yield Assumption(

@@ -1,8 +1,8 @@
-"""Checks that the written model, when loaded by others, is the trained network and gives the same outputs.
+"""Checks that the written model, loaded by transformers, is the trained network and gives the same outputs.
 
-A folder is loaded as others load it, by transformers alone. Its tensors must be those of the network that is saved,
-none missing and none left over, its configuration the same, and its answers those of the network as it was measured:
-adapters not yet merged, on the device it was trained on.
+The folder is loaded as users of the model would load it. It must have the same tensors as the saved network, none
+missing and none extra, the same configuration, and the outputs of the network that was evaluated, before adapters were
+merged and on the device of training.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from privctl.models.tasks.answers import question_mask, separator_of
 from privctl.models.tasks.base import evaluation_mode
 from privctl.train.clipping.products import full_precision
 
-#: By how much answers may differ at least, of the largest: rounding on one kind of device, and between two.
+#: The smallest tolerance of outputs, relative to the largest: for the same kind of device, and for another one.
 TOLERANCE, TOLERANCE_ELSEWHERE = 1e-4, 1e-3
-#: How often rounding is tried out; answers may differ by the most that it did.
+#: The number of trials with random rounding errors, of which the largest deviation is tolerated.
 _TRIALS = 3
-#: Synthetic inputs: how many, their tokens, and their pixels per side if the model takes any size.
+#: Synthetic inputs: their number, their tokens, and the pixels per side if the model takes any size.
 _ROWS, _TOKENS, _PIXELS = 2, 12, 64
 _SEED = 20
-#: What transformers notes of itself in a configuration.
+#: Keys of a configuration that transformers adds itself.
 _NOTES = ("_name_or_path", "architectures", "dtype", "transformers_version")
 _ABSENT = object()
 _SENTENCE = 'The quick brown fox jumps over 13 lazy dogs; naïve café, Москва, 東京 — what? ("No!")\n'
@@ -48,9 +48,9 @@ _SENTENCE = 'The quick brown fox jumps over 13 lazy dogs; naïve café, Моск
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceAnswers:
-    """The ``answers`` (float32, on the CPU) of a network to made-up ``inputs``; ``tokenizer`` cuts a made-up text.
+    """The outputs (``answers``, float32, on the CPU) of a network for synthetic ``inputs``, and its ``tokenizer``.
 
-    ``tolerance`` is relative to the largest answer: what rounding can do to this network's answers.
+    ``tolerance`` is how much rounding can change the outputs, relative to the largest.
     """
 
     kind: ModelClass
@@ -60,9 +60,9 @@ class ReferenceAnswers:
     tokenizer: Any = None
 
     def require(self, folder: Path, network: nn.Module, output: Path) -> None:
-        """Raise InputError unless transformers loads ``folder`` as the saved ``network``, with these answers.
+        """Raise InputError unless transformers loads ``folder`` as the saved ``network``, with these outputs.
 
-        Errors call the folder ``output``. On a CPU the weights are mapped from the file, not copied.
+        Errors name the folder ``output``. On a CPU the weights are mapped from the file, not copied.
         """
         fault = next(self._faults(folder, network), None)
         if fault is not None:
@@ -77,11 +77,11 @@ class ReferenceAnswers:
                 loaded, info = self.kind.auto.from_pretrained(
                     folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
                 )
-        except Exception as error:  # whatever transformers raises, others will meet it too
+        except Exception as error:  # users of the model would get the same error, whatever its type
             yield f"transformers cannot load it ({str(error).strip().splitlines()[0] if str(error) else error!r})"
             return
-        yield from _unfit(info)
-        yield from _other_network(loaded, network, read_object(folder / "config.json"))
+        yield from _loading_problems(info)
+        yield from _differences(loaded, network, read_object(folder / "config.json"))
         yield from self.other_tokens(folder)
         try:
             logits = answers(loaded, self.inputs)
@@ -97,7 +97,7 @@ class ReferenceAnswers:
             )
 
     def other_tokens(self, folder: Path) -> Iterator[str]:
-        """What is wrong with the tokenizer in ``folder``, where one belongs there."""
+        """What is wrong with the tokenizer in ``folder``, if the model has one."""
         if self.tokenizer is None:
             return
         try:
@@ -111,8 +111,8 @@ class ReferenceAnswers:
             yield "loaded by transformers its tokenizer makes other tokens of the same text"
 
 
-def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
-    """The witness of ``network``, which is ``model``'s, whatever it is wrapped in. Raises InputError where it fails."""
+def reference_answers(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
+    """The reference outputs of the ``model``'s ``network``, possibly wrapped. Raises InputError if it fails."""
     device = next(network.parameters()).device
     inputs = _texts(model.text) if model.text is not None else _sounds(model) if model.sounds else _images(model)
     if model.task is TaskName.SEQ2SEQ_LM:
@@ -127,13 +127,15 @@ def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
         kind=KINDS[model.task],
         inputs=inputs,
         answers=logits,
-        tolerance=max(TOLERANCE if device.type == "cpu" else TOLERANCE_ELSEWHERE, rounding_of(network, inputs, logits)),
+        tolerance=max(
+            TOLERANCE if device.type == "cpu" else TOLERANCE_ELSEWHERE, rounding_error(network, inputs, logits)
+        ),
         tokenizer=model.tokenizer,
     )
 
 
 def answers(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The network's logits for ``inputs``, float32 on the CPU; without dropout, and in full precision."""
+    """The network's logits for ``inputs``, as float32 on the CPU, without dropout and in full precision."""
     device = next(network.parameters()).device
     moved = {name: tensor.to(device) for name, tensor in inputs.items()}
     modes = evaluation_mode(network), full_precision(device), torch.compiler.set_stance("force_eager")
@@ -144,7 +146,7 @@ def answers(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
 
 @contextmanager
 def _without_cache(network: Any) -> Iterator[None]:
-    """Networks keep no state for later tokens in the block: there are none, and some hybrid ones fail at it."""
+    """Disable the key-value cache inside the block: it is not needed, and some hybrid networks fail with it."""
     config: Any = getattr(network, "config", None)
     before = getattr(config, "use_cache", None)
     if before is None:
@@ -157,12 +159,12 @@ def _without_cache(network: Any) -> Iterator[None]:
         config.use_cache = before
 
 
-def rounding_of(network: nn.Module, inputs: Mapping[str, Tensor], expected: Tensor) -> float:
-    """By how much rounding moves the answers ``expected``, relative to the largest of them; tried out.
+def rounding_error(network: nn.Module, inputs: Mapping[str, Tensor], expected: Tensor) -> float:
+    """An estimate of how much rounding changes the outputs ``expected``, relative to the largest of them.
 
-    Tensors at other addresses are summed in another order. Where large activations cancel, as in a network trained at
-    a high learning rate, that shows far above the answers' last digit. Every layer's outputs are moved at random by
-    2^-23 of their size, as in stochastic arithmetic (Vignes 1993).
+    Sums over tensors at other addresses may be in another order. If large activations cancel, as in a network trained
+    with a high learning rate, the outputs then differ in far more than the last digit. Every layer's outputs are
+    perturbed at random by a relative 2^-23, as in stochastic arithmetic (Vignes 1993).
     """
     drawn = torch.Generator().manual_seed(_SEED)
 
@@ -182,7 +184,7 @@ def rounding_of(network: nn.Module, inputs: Mapping[str, Tensor], expected: Tens
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest of ``expected``; infinite where only one is finite."""
+    """The largest difference, relative to the largest of ``expected``; infinite if an entry is finite in only one."""
     finite = torch.isfinite(expected)
     if not torch.equal(finite, torch.isfinite(actual)):
         return float("inf")
@@ -193,7 +195,7 @@ def distance(actual: Tensor, expected: Tensor) -> float:
 
 
 def _texts(facts: TextFacts) -> dict[str, Tensor]:
-    """Rows of tokens by a public draw, of which the last is padded."""
+    """Rows of random tokens with a fixed seed, the last of them padded."""
     drawn = torch.Generator().manual_seed(_SEED)
     length = min(facts.context or _TOKENS, _TOKENS)
     ids = torch.randint(facts.vocabulary, (_ROWS, length), generator=drawn)
@@ -213,15 +215,15 @@ def _images(model: TrainingModel) -> dict[str, Tensor]:
 
 
 def _sounds(model: TrainingModel) -> dict[str, Tensor]:
-    """A second of noise, where the model states no length."""
+    """Random noise of the model's length, or of one second if it has none."""
     assert model.sounds is not None
     drawn = np.random.default_rng(_SEED)
     shape = (_ROWS, model.sounds.samples or model.sounds.rate)
     return model.sounds.padded([model.sounds.features(each) for each in drawn.standard_normal(shape, np.float32)])
 
 
-def _unfit(info: Mapping[str, Any]) -> Iterator[str]:
-    """What transformers says of weights that it made up, could not use, or found of other shapes."""
+def _loading_problems(info: Mapping[str, Any]) -> Iterator[str]:
+    """What transformers reports of missing weights, unexpected ones and ones of other shapes."""
     for key, word in (
         ("missing_keys", "finds no"),
         ("unexpected_keys", "has no place for"),
@@ -234,8 +236,8 @@ def _unfit(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"transformers {word} {names[0]}{more}"
 
 
-def _other_network(loaded: Any, network: Any, written: Mapping[str, Any]) -> Iterator[str]:
-    """How ``loaded`` differs from ``network``; ``written`` is its configuration, to which a network may add (LeViT)."""
+def _differences(loaded: Any, network: Any, written: Mapping[str, Any]) -> Iterator[str]:
+    """How ``loaded`` differs from ``network``; ``written`` is the saved configuration, to which LeViT adds keys."""
     if type(loaded) is not type(network):
         yield f"transformers makes a {type(loaded).__name__} of it, and a {type(network).__name__} was trained"
         return
@@ -252,7 +254,7 @@ def _other_network(loaded: Any, network: Any, written: Mapping[str, Any]) -> Ite
 
 
 def _zeroed(network: Any, mine: Tensor | None, its: Tensor | None) -> str:
-    """What else to say where transformers only sets the row of the padding token to zero as it loads it (Youtu)."""
+    """An addition to the message if transformers only zeroes the row of the padding token when it loads (Youtu)."""
     pad = getattr(network.config, "pad_token_id", None)
     if mine is None or its is None or pad is None or mine.dim() != 2 or mine.shape != its.shape or its[pad].any():
         return ""
@@ -263,24 +265,24 @@ def _zeroed(network: Any, mine: Tensor | None, its: Tensor | None) -> str:
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    """The configuration as JSON keeps it, without what transformers notes of itself."""
+    """The configuration as JSON values, without the keys that transformers adds itself."""
     settings: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
     return {name: value for name, value in settings.items() if name not in _NOTES}
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, those that are not saved among them."""
+    """Parameters and buffers, including those that are not saved."""
     return {**dict(network.named_buffers()), **network.state_dict()}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether both hold the same numbers; constants that are computed may be stored in two formats."""
+    """Whether both have the same values; computed constants may be stored in different formats."""
     kind = torch.promote_types(one.dtype, other.dtype)
     return torch.equal(one.detach().cpu().to(kind), other.detach().cpu().to(kind))
 
 
 def _tokens(tokenizer: Any) -> tuple[Any, ...]:
-    """What a made-up text becomes, and the ids of special tokens."""
+    """The tokens of a fixed text, and the ids of special tokens."""
     special = " ".join(sorted(set(tokenizer.all_special_tokens)))
     ids = copy.deepcopy(tokenizer)([_SENTENCE, special], truncation=False)["input_ids"]
     return ids, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id

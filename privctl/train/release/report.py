@@ -1,4 +1,4 @@
-"""The report of a training run: what was done, what follows from it, and what was measured."""
+"""The report of a training run: its settings, its guarantees and its metrics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PRIVATE_OWNER = (
     "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
-#: Settings that a report states only where they say something.
+#: Settings that a report only states if they differ from the default.
 _UNLESS_USUAL = (
     "batches",
     "clipping_passes",
@@ -66,7 +66,7 @@ _UNLESS_USUAL = (
     "largest_batch",
     "public",
 )
-#: Quantities of the history, as evidence names them.
+#: The names that evidence has for the metrics of the history.
 QUANTITIES = {
     "training_loss": "training loss, nats",
     "clipped_fraction": "fraction of clipped gradients",
@@ -94,9 +94,9 @@ def report_for(
     outputs: tuple[Artifact, ...],
     secrets: CheckedSecrets | None = None,
 ) -> PrivacyReport:
-    """The report, to be written at ``place``, of a run with these ``outputs``; ``secrets`` are those of its plan.
+    """The report of a run with these ``outputs``, to be written at ``place``; ``secrets`` are those of its plan.
 
-    Raises InputError where a file was changed since its weights were read.
+    Raises InputError if a file of weights has changed since it was read.
     """
     data, plan, public = job.request.data, job.plan, job.request.public
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
@@ -116,23 +116,23 @@ def report_for(
         evidence=tuple(evidence_of(job, finished)),
         warnings=(
             *(searched.WARNINGS if job.recipe.search is not None else (job.request.method.warning,)),
-            owner_of(job),
-            *loaded_on(job),
+            report_privacy_warning(job),
+            *adapter_warnings(job),
             *unprotected_users(job.request),
             *unsure_names(job),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
-            *(() if withheld.withholds(job.request) else zeroed_of(finished)),
+            *(() if withheld.withholds(job.request) else zeroed_warning(finished)),
         ),
         omissions=withheld.omissions(job.request),
         parents=tuple(_parents(job, place)),
     )
-    require_unchanged(job)  # only now: their digests are in it
+    require_unchanged(job)  # after their digests were taken for the report
     return report
 
 
 def input_artifacts(job: TrainingJob, inputs: Mapping[str, DataPath | None], place: Path) -> tuple[Artifact, ...]:
-    """The entries of the files that a training read, by role, in the report at ``place``; data as they were read."""
+    """The entries of the ``inputs`` by role in the report at ``place``; data have the digests taken when read."""
     return tuple(
         digested_artifact(role, file, place)
         for role, path in inputs.items()
@@ -142,12 +142,12 @@ def input_artifacts(job: TrainingJob, inputs: Mapping[str, DataPath | None], pla
 
 
 def require_unchanged(job: TrainingJob) -> None:
-    """Raise InputError where a file was changed since its weights were read."""
+    """Raise InputError if a file of weights has changed since it was read."""
     for weights in job.model.files:
         weights.require_unchanged()
 
 
-def owner_of(job: TrainingJob) -> str:
+def report_privacy_warning(job: TrainingJob) -> str:
     """The warning that the report itself is private."""
     return PRIVATE_OWNER if withheld.withholds(job.request) else OWNER
 
@@ -159,9 +159,9 @@ def _plan_parameters(job: TrainingJob, secrets: CheckedSecrets | None) -> dict[s
 
 
 def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
-    """The plan's report, if it still exists: a finished training must not fail because it is missing.
+    """The reports of the plan, if it still exists, and of the initial weights, which say what those were trained on.
 
-    And those of the weights that it began with, so that what these were trained on is seen.
+    A finished training must not fail because a plan's report is missing.
     """
     if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
         yield job.plan.report.parent_of(place)
@@ -169,8 +169,8 @@ def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
         yield found.parent_of(place)
 
 
-def zeroed_of(finished: FinishedRun) -> Iterator[str]:
-    """A warning about examples without a finite gradient. Zero is a valid clipped gradient, so the guarantee holds."""
+def zeroed_warning(finished: FinishedRun) -> Iterator[str]:
+    """A warning about examples whose gradient was not finite. They counted as zero, so the guarantee holds."""
     share = max((entry.get("zeroed_fraction", 0.0) for entry in finished.history), default=0.0)
     if share:
         yield (
@@ -181,13 +181,13 @@ def zeroed_of(finished: FinishedRun) -> Iterator[str]:
 
 
 def start_files(job: TrainingJob) -> dict[str, Path]:
-    """The files that the training began with: weights, unless random, and their companions."""
+    """The files of the initial model: weights, unless random, and their companions."""
     path, adapter = job.request.model.path, job.request.model.adapter
     if job.request.model.adapter_only:
         begun = {} if adapter is None else {f"start-{file.name}": file for file in _files_of(adapter)}
         return {**begun, **base_files(path)}
     if job.model.initial_weights == "random":
-        # With a vocabulary of its own it takes no words from there.
+        # With its own vocabulary, the run uses no tokenizer files of the model.
         words = TOKENIZER_FILES if job.request.model.vocabulary is None else ()
         files = [path / name for name in (CONFIG_NAME, *words, *CHAT_TEMPLATES)]
         return {f"start-{file.name}": file for file in files if file.is_file()}
@@ -201,8 +201,8 @@ def _files_of(adapter: Path) -> list[Path]:
         return [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
 
 
-def loaded_on(job: TrainingJob) -> Iterator[str]:
-    """A warning about what an adapter is released without, and how its base must be loaded."""
+def adapter_warnings(job: TrainingJob) -> Iterator[str]:
+    """Warnings about the base of a released adapter, and how it must be loaded."""
     if job.request.model.adapter_only:
         base, labels = job.request.model.path, job.model.labels
         yield (
@@ -219,7 +219,7 @@ def loaded_on(job: TrainingJob) -> Iterator[str]:
 
 
 def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
-    """What was done: the ledger of all steps begun for a private run, the training facts for a clipped one."""
+    """The ledger of all steps begun for a private run, the training settings for a clipped one."""
     recipe = job.recipe
     if job.request.method.noised:
         return _ledger(job, finished)
@@ -249,7 +249,7 @@ def _ledger(job: TrainingJob, finished: FinishedRun) -> Ledger:
 def _guarantees(
     job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None, secrets: CheckedSecrets | None
 ) -> Iterator[Guarantee]:
-    """For one record where the run is private, and for the secrets where it followed a plan."""
+    """The guarantee for one record if the run is private, and those for secrets if it followed a plan."""
     if not job.request.method.noised:
         return
     yield _for_records(job, finished, noise)
@@ -276,7 +276,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
 
 
 def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> dict[str, Any]:
-    """The settings that all methods share, and how far the run came."""
+    """The report's parameters that all methods share."""
     request, recipe = job.request, job.recipe
     settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in _UNLESS_USUAL}
     if "passes" in request.method.takes:
@@ -321,7 +321,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
 
 
 def _sizes(job: TrainingJob) -> dict[str, Any]:
-    """How much of a text, or of a sound, was read at once, whether the rest was read too, and the size of images."""
+    """The length limit of texts or sounds, whether long texts were split, and the size of images, where set."""
     data, text = job.request.data, job.model.text
     sizes = {
         "max_length": data.max_length if text is None else length_limit(text, text_options(data)),
@@ -332,7 +332,7 @@ def _sizes(job: TrainingJob) -> dict[str, Any]:
 
 
 def _of_batches(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:
-    """How batches are drawn, whose records are in them, and how the noise of steps hangs together, where unusual."""
+    """How batches are drawn, limits per user, and how noise is correlated, where they differ from the default."""
     settings: dict[str, Any] = {}
     if recipe.batches is not Batches.POISSON:
         settings["batches"] = recipe.batches
@@ -352,10 +352,10 @@ def _of_batches(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, 
 
 
 def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
-    """The last epoch's measures, except withheld ones.
+    """The last epoch's metrics, except withheld ones.
 
-    The details hold those of every epoch, held-out measures ``before`` the training, and of an accuracy what always
-    answering the most frequent label would reach.
+    The details hold the values of every epoch, held-out values ``before`` the training, and for an accuracy that of
+    always predicting the most frequent label.
     """
     history = withheld.released(job.request, finished.history)
     last: Mapping[str, float] = history[-1] if history else {}
@@ -380,7 +380,7 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
 
 
 def _most_frequent(job: TrainingJob) -> dict[str, float]:
-    """The share of the most frequent label among the held-out examples; nothing for a task without labels."""
+    """The fraction of held-out examples with the most frequent label; empty for a task without labels."""
     if not isinstance(job.held_out, TextClassification | ImageClassification | SoundClassification):
         return {}
     return {MOST_FREQUENT: max(Counter(job.held_out.labels).values()) / len(job.held_out.labels)}

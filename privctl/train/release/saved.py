@@ -1,4 +1,4 @@
-"""What transformers saves beside the weights, without what names code."""
+"""The files that transformers saves next to the weights, without keys that refer to code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from privctl.models.guard.keys import CONFIGURATIONS, read_object, without_code
 
 
 def saved_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The files in ``folder`` by name.
+    """The content of each file in ``folder``, by name.
 
-    A tokenizer keeps keys of its settings that it does not know, such as ``auto_map``: they are left out.
+    Tokenizers preserve unknown keys of their settings; those that refer to code, such as ``auto_map``, are removed.
     """
     for path in sorted(folder.iterdir()):
         if not path.is_file():

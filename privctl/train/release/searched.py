@@ -1,4 +1,4 @@
-"""What a report says of a private search."""
+"""The parameters, assumptions and warnings of a private search in a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARNINGS = (
 
 
 def parameters_of(request: RetrainRequest, runs: NumberOfRuns) -> dict[str, Any]:
-    """What a report says of the search."""
+    """The report's parameters of the search."""
     return {
         "settings": searched_by(request),
         "expected_runs": runs.mean,
@@ -38,8 +38,8 @@ def parameters_of(request: RetrainRequest, runs: NumberOfRuns) -> dict[str, Any]
     }
 
 
-def told_of_earlier(earlier: int) -> str:
-    """What is to be known where so many searches of the same data were begun for the same output before."""
+def earlier_searches_warning(earlier: int) -> str:
+    """The warning that ``earlier`` searches of the same data were begun for the same output."""
     searches = counted(earlier, "earlier search", "earlier searches")
     return (
         f"{searches} of these data for this output began before, by the log beside it: whatever anyone learned from "
@@ -48,7 +48,10 @@ def told_of_earlier(earlier: int) -> str:
 
 
 def with_earlier(report: PrivacyReport, search: Mapping[str, Any], earlier: int) -> PrivacyReport:
-    """``report``, whose parameters of the ``search`` name the ``earlier`` ones of these data, and what follows."""
+    """``report`` with the number of ``earlier`` searches of these data in its parameters, an assumption and a warning.
+
+    ``search`` holds the parameters of the search.
+    """
     if not earlier:
         return report
     report = replace(report, parameters={**report.parameters, "search": {**search, "earlier": earlier}})
@@ -66,5 +69,5 @@ def with_earlier(report: PrivacyReport, search: Mapping[str, Any], earlier: int)
     return replace(
         report,
         guarantees=tuple(map(resting, report.guarantees)),
-        warnings=(*report.warnings, told_of_earlier(earlier)),
+        warnings=(*report.warnings, earlier_searches_warning(earlier)),
     )

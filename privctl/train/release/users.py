@@ -1,4 +1,4 @@
-"""Whom a training protects where records have users, and against which neighbours."""
+"""The unit of privacy and the adjacency of a training whose records have users."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from privctl.train.settings.request import RetrainRequest
 
 
 def unit_of_privacy(request: RetrainRequest) -> Assumption:
-    """What one example is, and, where a record may have several users, which data sets are neighbours."""
+    """The assumption that says what one example is and, if a record may have several users, what neighbours are."""
     return Assumption(name="unit of privacy", statement=_unit(request), state=AssumptionState.ENFORCED)
 
 
 def what_is_sampled(request: RetrainRequest) -> str:
-    """The records that are drawn and clipped together, for a plan; empty where each is drawn by itself."""
+    """The records that are sampled and clipped together, for a dry run; "" if each is sampled by itself."""
     if request.data.unit is None or request.method.group(request) is not None:
         return ""
     return f"all records with one value of {request.data.unit!r}"
@@ -42,7 +42,7 @@ def _unit(request: RetrainRequest) -> str:
 
 
 def different_users(job: TrainingJob) -> Iterator[Assumption]:
-    """The assumption that users whose names are spelled alike are different ones, where there are such."""
+    """The assumption that users with similarly spelled names are different, if there are such names."""
     if job.similar_names:
         yield Assumption(
             name="names of users",
@@ -53,19 +53,19 @@ def different_users(job: TrainingJob) -> Iterator[Assumption]:
 
 
 def unsure_names(job: TrainingJob) -> Iterator[str]:
-    """A warning where names of users are spelled alike."""
+    """A warning if names of users are spelled alike."""
     if job.similar_names and job.request.data.unit is not None:
         yield alike(job.similar_names, job.request.data.unit)
 
 
 def for_neighbours(guarantee: Guarantee, request: RetrainRequest) -> Guarantee:
-    """The guarantee for the neighbours that the choice of records allows: removal is none where others would follow."""
+    """The guarantee with zero-out adjacency if removing a user would change which records of others are chosen."""
     rule = request.method.shared(request)
     return guarantee if rule is None or not rule.fixes_graph else replace(guarantee, adjacency=Adjacency.ZERO_OUT)
 
 
 def unprotected_users(request: RetrainRequest) -> Iterator[str]:
-    """A warning where the choice of records looks at the users of all of them."""
+    """A warning if the choice of records depends on the users of all records."""
     rule = request.method.shared(request)
     if rule is not None and rule.fixes_graph:
         yield (

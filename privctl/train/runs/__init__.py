@@ -1,1 +1,1 @@
-"""Whole runs: from a prepared job to the released model, or to the plan of one."""
+"""Whole runs, from a prepared job to the released model or to a dry run's plan."""

@@ -1,4 +1,4 @@
-"""Canaries in the gradients of a training job: their file beside the model, and what the report says of them."""
+"""Gradient canaries of a training job: their file next to the model, and their part of the report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WARNING = (
 
 
 class CanaryRun:
-    """The canaries of a training job, as the hooks of ``train_by_gradients`` ask for them."""
+    """The canaries of a training job; its methods are hooks of ``train_by_gradients``."""
 
     def __init__(self, count: int, recipe: TrainingSettings) -> None:
         self._count, self._part = count, participation_phrase(recipe)
@@ -44,9 +44,9 @@ class CanaryRun:
         self._content: bytes = b""
 
     def start(self, job: TrainingJob, network: nn.Module, workers: Workers) -> GradientCanaries | None:
-        """Draw the canaries: in the main process, or in all that share the network. Every process must call this.
+        """Draw the canaries, in the main process or in all that share the network. Every process must call this.
 
-        Raises CommandError for more than it has numbers, or where their file is in the way.
+        Raises CommandError if there are more canaries than trained numbers, or if their file exists already.
         """
 
         def drawn() -> bytes:
@@ -62,7 +62,7 @@ class CanaryRun:
 
     @contextmanager
     def staged(self, job: TrainingJob, network: nn.Module) -> Iterator[list[PendingFile]]:
-        """The file of coins and observations, readable by its owner alone, yet to get its final name."""
+        """The file of coins and observations, before it gets its final name; only its owner can read it."""
         assert self._canaries is not None
         recipe = job.recipe
         data: dict[str, Any] = {
@@ -84,7 +84,7 @@ class CanaryRun:
             yield [pending]
 
     def amend(self, report: PrivacyReport, _: FinishedRun) -> PrivacyReport:
-        """The report with the canaries' number, the digest of their file, and what the model is not for."""
+        """The report with the number of canaries, the digest of their file, and a warning not to use the model."""
         return replace(
             report,
             parameters={

@@ -1,4 +1,4 @@
-"""Plans of trainings: what a run would do, need and give, from settings, counts and steps on made-up records."""
+"""Dry runs: what a training would do, need and guarantee, from its settings, counts and steps on synthetic records."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of, price_of_group, price_of_largest_batch
 from privctl.train.preparation.prepare import most_trained
-from privctl.train.preparation.signal_to_noise import SignalToNoise, signal_to_noise, too_little
-from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
+from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings, signal_to_noise
+from privctl.train.preparation.user_bounds import bound_choice_notes, compared_bounds
 from privctl.train.release.names import voiding
 from privctl.train.release.users import unsure_names, what_is_sampled
 from privctl.train.runs.setup import prepared
@@ -48,23 +48,23 @@ if TYPE_CHECKING:
 
     from privctl.models.tasks.base import Task
 
-#: Tasks that pieces of a long record serve as well as all of it.
+#: Tasks that can train on pieces of a long record.
 _SPLIT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM)
-#: Budgets that a plan compares, beside the one that was asked for.
+#: Values of epsilon that a dry run compares, in addition to the requested one.
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 NOISE_MULTIPLIER = "noise multiplier"
 OWNER = (
     "this plan holds the number of records, and its time follows from their mean length: keep it to yourself as you "
     "keep the report"
 )
-#: Steps that are timed: on records, and on none, which costs what a step costs whatever its batch.
+#: The number of timed steps on records, and on empty batches, which give the fixed cost of a step.
 _ON_RECORDS, _ON_NONE = 2, 2
-#: Steps before them on the longest records: one that makes the optimizer's moments, one whose memory is counted.
+#: Warm-up steps on the longest records: one that creates the optimizer's moments, one whose memory is measured.
 _WARM = 2
-#: Bytes of a gradient's entry, which is kept while that of public records is computed.
+#: Bytes per entry of a gradient, which is kept while the gradient of public records is computed.
 _GRADIENT = 4
 
-#: Said of a plan with ``--bands`` or ``--buffers``.
+#: A note for plans with ``--bands`` or ``--buffers``.
 _CORRELATED = (
     "a noise multiplier of correlated noise and one of independent noise say nothing beside each other; compare the "
     "signal to noise, or the errors that `privctl account --mechanism banded` (or blt) shows"
@@ -74,8 +74,8 @@ PrecisionOf = Callable[[TrainingJob, "nn.Module", torch.device], Precision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeUp:
-    """Made-up records as a ``task``: first ``long`` of the greatest length in the data, then ``usual`` of the mean."""
+class SyntheticRecords:
+    """Synthetic records as a ``task``: first ``long`` of the largest length in the data, then ``usual`` of the mean."""
 
     task: Task
     long: int
@@ -84,12 +84,12 @@ class MadeUp:
 
 @dataclass(frozen=True, slots=True)
 class FixedBatches:
-    """The batches of a timed training: the long records, the usual ones, then none. Implements ``BatchSource``.
+    """The batches of a timed training: long records for ``warm`` steps, then usual ones, then none.
 
-    The long ones come in the first ``warm`` steps.
+    Implements ``BatchSource``.
     """
 
-    made_up: MadeUp
+    records: SyntheticRecords
     warm: int = 1
 
     @property
@@ -99,7 +99,7 @@ class FixedBatches:
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``."""
-        long, usual = self.made_up.long, self.made_up.usual
+        long, usual = self.records.long, self.records.usual
         if step < self.warm:
             return np.arange(long)
         return np.arange(long, long + usual) if step < self.warm + _ON_RECORDS else np.arange(0)
@@ -107,14 +107,14 @@ class FixedBatches:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """The seconds of each step on ``device``, whose queue is empty at every reading."""
+    """The seconds of each step on ``device``, which is synchronized before every reading."""
 
     device: torch.device
     seconds: list[float] = field(default_factory=list)
     _last: float = field(default_factory=time.perf_counter)
 
     def __call__(self, _: float = 1) -> None:
-        """A step has ended."""
+        """Record that a step has ended."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
@@ -123,9 +123,9 @@ class Stopwatch:
 
 
 def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) -> TrainingPlan:
-    """The plan of a training by gradients. Nothing is written, and no private record goes through the network.
+    """The plan of a training by gradients. Nothing is written, and no private record passes through the network.
 
-    Raises PrivctlError where the run itself would refuse to begin, InputError where one record exceeds the memory.
+    Raises PrivctlError if the run itself would refuse to start, InputError if memory does not hold a single record.
     """
     request, recipe = job.request, job.recipe
     if request.fsdp:
@@ -135,35 +135,35 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     if recipe.bf16 and precision_of is None:
         hold_base(network)
     network = prepared(network, job)
-    said = [*told_of_bounds(request)]
+    warnings = [*bound_choice_notes(request)]
     if request.method.clips:
-        job = run_gradient_test(job, network, device, said.append)
+        job = run_gradient_test(job, network, device, warnings.append)
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     ratio = None
     if request.method.noised:
         ratio = signal_to_noise(recipe, trained)
-        said += too_little(ratio)
+        warnings += noise_warnings(ratio)
     if recipe.coefficients is not None or recipe.matrix is not None:
-        said.append(_CORRELATED)
-    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
+        warnings.append(_CORRELATED)
+    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, warnings.append)
     if (of_public := seconds_of_public(job, network, device)) is not None and recipe.public is not None:
         seconds += of_public
         on_gpu = None if on_gpu is None else on_gpu + trained * _GRADIENT
-        said.append(
+        warnings.append(
             f"{of_public / seconds:.0%} of the time is for the gradients of public records, of which a step takes "
             f"{recipe.public.batch_size}; they cost no privacy as long as they are public"
         )
     return replace(
-        outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=said),
+        outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=warnings),
         gpu_memory=on_gpu,
-        **({} if ratio is None else private_part(job, ratio)),
+        **({} if ratio is None else private_fields(job, ratio)),
     )
 
 
 def outline(
     job: TrainingJob, *, seconds: float, memory: int, device: torch.device, trained: int, warnings: Sequence[str]
 ) -> TrainingPlan:
-    """The part of a plan that all methods share; ``warnings`` come after those of every run."""
+    """The part of a plan that all methods share; ``warnings`` come after those of ``known_beforehand``."""
     recipe = job.recipe
     return TrainingPlan(
         method=job.request.method_name,
@@ -182,7 +182,7 @@ def outline(
 
 
 def known_beforehand(job: TrainingJob) -> Iterator[str]:
-    """Warnings of every run that its settings and data alone decide."""
+    """The warnings that depend only on a run's settings and data."""
     if sentence := _truncation(job.task):
         yield sentence
     yield from voiding(job)
@@ -210,7 +210,7 @@ def _full(job: TrainingJob, network: nn.Module, device: torch.device) -> Precisi
 
 
 def _truncation(task: Task) -> str | None:
-    """How many of the records of ``--data`` were truncated to the model's context; None where none was."""
+    """A warning that records of ``--data`` were truncated to the model's context; None if none were."""
     corpus = getattr(task, "corpus", None)
     if corpus is None or not corpus.shortened:
         return None
@@ -222,31 +222,34 @@ def _truncation(task: Task) -> str | None:
     )
 
 
-def compared(asked: float | None, amount_for: Callable[[float], float | None]) -> tuple[Budget, ...]:
-    """What a few budgets buy, the one that was ``asked`` for among them; None where a budget cannot be met."""
+def compared_budgets(requested: float | None, amount_for: Callable[[float], float | None]) -> tuple[Budget, ...]:
+    """The noise that several values of epsilon need, including the ``requested`` one; None for one that cannot be met.
 
-    def found(epsilon: float) -> float | None:
+    ``amount_for`` computes it, and raises CommandError or ValueError if that is impossible.
+    """
+
+    def amount(epsilon: float) -> float | None:
         try:
             return amount_for(epsilon)
         except (CommandError, ValueError):
             return None
 
-    budgets = sorted({*BUDGETS, *(() if asked is None else (asked,))})
-    return tuple(Budget(epsilon=epsilon, amount=found(epsilon)) for epsilon in budgets)
+    budgets = sorted({*BUDGETS, *(() if requested is None else (requested,))})
+    return tuple(Budget(epsilon=epsilon, amount=amount(epsilon)) for epsilon in budgets)
 
 
 def with_epsilon(request: RetrainRequest, epsilon: float) -> RetrainRequest:
-    """The request with another budget."""
+    """The request with ``epsilon`` as its budget."""
     return replace(request, budget=replace(request.budget, epsilon=epsilon, noise_multiplier=None))
 
 
-def made_up(job: TrainingJob) -> MadeUp:
-    """Made-up records of the lengths that matter for time and memory; an image has the size of all others."""
-    return _made_up_like(job.task, job, job.recipe.batch_size)
+def synthetic_records(job: TrainingJob) -> SyntheticRecords:
+    """Synthetic records like those of ``job``: of the largest length for memory, and of the mean length for time."""
+    return _synthetic_like(job.task, job, job.recipe.batch_size)
 
 
-def _made_up_like(task: Task, job: TrainingJob, batch_size: float) -> MadeUp:
-    """Made-up records like those of ``task``, no more than a batch and than go through the network at once."""
+def _synthetic_like(task: Task, job: TrainingJob, batch_size: float) -> SyntheticRecords:
+    """Synthetic records like those of ``task``: as many as pass through the network at once, at most a batch."""
     recipe = job.recipe
     longest = usual = 1
     if isinstance(task, CorpusTask):
@@ -260,11 +263,11 @@ def _made_up_like(task: Task, job: TrainingJob, batch_size: float) -> MadeUp:
 
     lengths = [longest] * at_once(longest) + [max(2, usual)] * at_once(usual)
     records = synthetic(task, lengths, classes=len(job.model.labels or ()))
-    return MadeUp(task=records, long=at_once(longest), usual=at_once(usual))
+    return SyntheticRecords(task=records, long=at_once(longest), usual=at_once(usual))
 
 
-def private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
-    """The fields of a plan that only a training with noise has, by their names."""
+def private_fields(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
+    """The fields of a plan, by name, that only a training with noise has."""
     request, recipe = job.request, job.recipe
     protection = None if job.plan is None else job.plan.protection
     trained = most_trained(job.model.network, request.model)
@@ -281,17 +284,17 @@ def private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
         "epsilon": request.budget.epsilon or epsilon_bound(ledger, job.delta),
         "signal": ratio.along,
         "per_number": ratio.in_length,
-        "budgets": compared(request.budget.epsilon, amount_for),
+        "budgets": compared_budgets(request.budget.epsilon, amount_for),
         "user_bounds": compared_bounds(request, trained),
     }
 
 
 def seconds_of_public(job: TrainingJob, network: nn.Module, device: torch.device) -> float | None:
-    """Seconds that all steps take for public records, from passes of made-up ones; None where none are mixed in."""
+    """The seconds that all steps take for public records, timed on synthetic ones; None if none are mixed in."""
     mixing = job.recipe.public
     if job.public is None or mixing is None or not mixing.weight:
         return None
-    records = _made_up_like(job.public, job, mixing.batch_size)
+    records = _synthetic_like(job.public, job, mixing.batch_size)
     trained = [p for p in network.parameters() if p.requires_grad]
     usual = records.task.batch(range(records.long, records.long + records.usual), device, 0)
     watch = Stopwatch(device)
@@ -306,8 +309,8 @@ def seconds_of_public(job: TrainingJob, network: nn.Module, device: torch.device
 def _measured(
     job: TrainingJob, network: nn.Module, device: torch.device, precision_of: PrecisionOf, notify: Notify
 ) -> tuple[float, int, int | None]:
-    """Seconds for all steps, the peak of memory, and on a CPU what a GPU would hold, from steps on made-up records."""
-    records = made_up(job)
+    """The seconds of all steps, the peak memory and, on a CPU, the memory on a GPU, from steps on synthetic records."""
+    records = synthetic_records(job)
     rehearsed = replace(job, task=records.task)
     watch, tensors = Stopwatch(device), TensorBytes()
 
@@ -321,7 +324,7 @@ def _measured(
     trainer = Trainer(
         network=network,
         task=records.task,
-        # So slow that the weights stay finite, whatever the noise.
+        # The learning rate is so small that the weights stay finite whatever the noise.
         recipe=replace(job.recipe, steps=_WARM + _ON_RECORDS + _ON_NONE, learning_rate=1e-30, warmup_steps=0),
         clipping=clipping_of(job) if job.request.method.clips else None,
         batches=FixedBatches(records, _WARM),

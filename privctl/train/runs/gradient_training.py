@@ -1,4 +1,4 @@
-"""Gradient-based training, clipped and noised as the method says, from the first step to the model on disk."""
+"""Training by gradients, with the method's clipping and noise, from the first step to the model on disk."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from privctl.train.network.adapters import merged
 from privctl.train.network.half_precision import widen
 from privctl.train.preparation.budget import numbers_of_step
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.signal_to_noise import signal_to_noise, too_little
+from privctl.train.preparation.signal_to_noise import noise_warnings, signal_to_noise
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
-from privctl.train.release.report import report_for, zeroed_of
-from privctl.train.runs.placing import gathered, in_step, placed
-from privctl.train.runs.setup import adapted_once_tried, measured, prepared, shared_source
+from privctl.train.release.reload_check import reference_answers
+from privctl.train.release.report import report_for, zeroed_warning
+from privctl.train.runs.placing import gather_network, lockstep_workers, place_network
+from privctl.train.runs.setup import measure_held_out, prepared, rehearsed_network, shared_source
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.settings.session import Session
 from privctl.train.state.resuming import mention_saved_state, open_folder
@@ -60,9 +60,9 @@ from privctl.train.steps.sampling import (
 )
 from privctl.train.steps.step_noise import correlated
 
-#: Builds a run's precision from its job and its network, once the network is on its device.
+#: Builds a run's precision from its job and its network, which is already on its device.
 PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
-#: Draws canaries for a network, once it is on its device; None in processes that need none.
+#: Draws canaries for a network that is already on its device; None in processes that need none.
 CanariesOf = Callable[[TrainingJob, nn.Module, Workers], GradientCanaries | None]
 #: Stages files that get their final names together with the model.
 Beside = Callable[[TrainingJob, nn.Module], AbstractContextManager[list[PendingFile]]]
@@ -72,10 +72,11 @@ Amend = Callable[[PrivacyReport, FinishedRun], PrivacyReport]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodHooks:
-    """What a method adds: files in the run's folder, a precision, its part of the report, an announcement.
+    """What a method adds to training by gradients.
 
-    Also canaries, and files ``beside`` the model. ``holds_base``: frozen weights may be kept in
-    bfloat16.
+    ``files`` are written to the run's folder, ``precision`` builds its precision, ``amend`` adds its part of the
+    report, ``announce`` makes the sentence shown at the start, ``canaries`` draws gradient canaries, and ``beside``
+    stages files next to the model. With ``holds_base``, frozen weights may be kept in bfloat16.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -93,10 +94,10 @@ NO_HOOKS = MethodHooks()
 def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = NO_HOOKS) -> PrivacyReport | None:
     """Train, save the model and its report, and return the report (None except in the main process).
 
-    The state of an unfinished run is kept in a folder beside the output until then. Raises PrivctlError, in one
-    sentence, where the run cannot continue; saved state is kept.
+    Until then, the state of the run is kept in a folder next to the output. Raises PrivctlError if the run cannot
+    continue; its saved state is kept.
     """
-    request, recipe, workers = job.request, job.recipe, in_step(job.request, session.workers)
+    request, recipe, workers = job.request, job.recipe, lockstep_workers(job.request, session.workers)
     if announcement := hooks.announce(job):
         session.notify(announcement)
     if job.model.by_main is not None:
@@ -106,10 +107,10 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         )
     secrets = _checked_secrets(job, workers, session.progress)
     device = own_device(choose_device(request.device))
-    network = adapted_once_tried(job, workers, device)
-    network, spare = placed(network, job, workers, device, hold=recipe.bf16 and hooks.holds_base)
+    network = rehearsed_network(job, workers, device)
+    network, spare = place_network(network, job, workers, device, hold=recipe.bf16 and hooks.holds_base)
     network = prepared(network, job)
-    for warning in _too_noisy(job, network):
+    for warning in _noise_warnings(job, network):
         session.notify(warning)
     # Before the folder is made, because these tests may refuse the run.
     if request.method.clips:
@@ -125,7 +126,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     trainer = Trainer(
         network=network,
         task=job.task,
-        recipe=job.recipe,  # of which the test may have lowered what goes through at once
+        recipe=job.recipe,  # not ``recipe``: the test may have lowered the micro-batch size
         clipping=clipping_of(job) if request.method.clips else None,
         batches=_batches(job, workers, folder),
         noise=noise,
@@ -136,12 +137,12 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         canaries=canaries,
         public=public_records(job),
         promoted=None if job.contribution is None else job.contribution.promoted,
-        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
-        first_look=lambda untrained: measured(job, untrained, device, workers),
+        evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
         notify=session.notify,
         may_pass_twice=job.may_pass_twice,
     )
-    # With noise the steps begun are the position in the schedule, as in the loop.
+    # With noise, the position in the schedule is the number of steps begun, as in the loop.
     done = 0 if start is None else start.steps_begun if request.method.noised else start.updates
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     spent, released = steps_ledger(job), numbers_of_step(request, trained)
@@ -152,7 +153,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
-        network, job = gathered(network, job, spare, workers)
+        network, job = gather_network(network, job, spare, workers)
 
         def save() -> PrivacyReport:
             with mention_saved_state(folder, job):
@@ -166,15 +167,15 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     return report
 
 
-def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
-    """A warning where the noise is so large that nothing, or little, can be learned."""
+def _noise_warnings(job: TrainingJob, network: nn.Module) -> Iterator[str]:
+    """A warning if the noise is so large that nothing or little can be learned."""
     if job.request.method.noised:
         trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        yield from too_little(signal_to_noise(job.recipe, trained))
+        yield from noise_warnings(signal_to_noise(job.recipe, trained))
 
 
 def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:
-    """The plan's numbers, checked before any budget is spent; only in the main process, which writes the report."""
+    """The plan's numbers, checked before any budget is spent; None in other processes, which write no report."""
     plan = job.plan
     if plan is None:
         return None
@@ -189,12 +190,15 @@ def save_trained(
     secrets: CheckedSecrets | None,
     hooks: MethodHooks,
 ) -> PrivacyReport:
-    """Write model, report, what is private and what the hooks add together; none if it is not as it was measured."""
+    """Write the model, its report, the private file and the hooks' files together, once the model was checked.
+
+    Raises as ``save_network`` does.
+    """
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)
-    witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged
+    reference = reference_answers(job.model, network)  # of the evaluated network, before adapters are merged
     with (
-        staged_private(job.request, finished.history, list(zeroed_of(finished))) as private,
+        staged_private(job.request, finished.history, list(zeroed_warning(finished))) as private,
         hooks.beside(job, network) as more,
     ):
         return save_network(
@@ -202,7 +206,7 @@ def save_trained(
             job.model.companion,
             job.request.output,
             lambda place, outputs: hooks.amend(report_for(job, finished, noise, place, outputs, secrets), finished),
-            witness=witness,
+            reference=reference,
             adapter=released_adapter(network, job.model, job.request.model),
             public=job.request.method.private,
             force=job.request.force,
@@ -214,11 +218,11 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
     if job.plan is not None:
         return WeightedBatches(job.plan.protection.probabilities, shared_source(workers))
     if job.recipe.batches is Batches.BALLS_AND_BINS:
-        # A resumed run must not choose again for the pass that it stopped in: nobody may take part twice.
+        # A resumed run must not redraw the pass that it stopped in, as no record may take part in it twice.
         key = None if folder is None or not workers.is_main else folder.batch_key()
         return BallsAndBins(len(job.task), job.recipe.steps_per_epoch, shared_source(workers, key))
     if job.recipe.batches is Batches.CYCLIC_POISSON:
-        # The same with the parts, so that nobody takes part again too soon.
+        # Nor may it redraw the parts, as a record could take part again within ``bands`` steps.
         key = None if folder is None or not workers.is_main else folder.batch_key()
         return CyclicPoisson(len(job.task), job.recipe.bands, job.recipe.sample_rate, shared_source(workers, key))
     if job.recipe.batches is Batches.FIXED_ORDER:
@@ -231,7 +235,7 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
 
 
 def public_records(job: TrainingJob) -> PublicRecords | None:
-    """The public records that each step mixes in; None where none count."""
+    """The public records that each step mixes in; None if there are none or their weight is 0."""
     mixing = job.recipe.public
     if mixing is None or job.public is None or not mixing.weight:
         return None
@@ -240,7 +244,7 @@ def public_records(job: TrainingJob) -> PublicRecords | None:
 
 
 def announced(job: TrainingJob) -> str:
-    """The run's steps, noise and plan of protection, in a sentence."""
+    """A sentence with the run's steps, noise and plan of protection."""
     recipe = job.recipe
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:

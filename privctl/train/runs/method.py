@@ -1,4 +1,4 @@
-"""A training method with what carries it out."""
+"""A training method with its implementation."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _plan_gradients(job: TrainingJob) -> TrainingPlan:
 class TrainingMethod(Method):
     """A method that ``privctl retrain NAME`` runs.
 
-    ``run`` trains and saves, ``plan`` says what a run would do without training, by default that of a training by
-    gradients in full precision, and ``replay`` repeats a recorded run without data.
+    ``run`` trains and saves; ``plan`` makes the plan for a dry run, by default that of a training by gradients in full
+    precision; ``replay`` repeats a recorded run without data.
     """
 
     run: Callable[[TrainingJob, Session], PrivacyReport | None]

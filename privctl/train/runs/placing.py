@@ -1,4 +1,4 @@
-"""Where the network of a job lies: whole on a device, or in shards of all processes, and whole again in the end."""
+"""Places the network of a job on a device, or in shards across all processes, and gathers it at the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from privctl.parallel import Workers
 from privctl.train.network.half_precision import hold_base
 from privctl.train.network.sharding import Hollow, hollow, shard
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.runs.setup import try_out
+from privctl.train.runs.setup import rehearse_release
 from privctl.train.settings.request import RetrainRequest
 
 
-def in_step(request: RetrainRequest, workers: Workers) -> Workers:
-    """The ``workers`` as they train the model of ``request``: in lockstep where each is to hold a shard of it.
+def lockstep_workers(request: RetrainRequest, workers: Workers) -> Workers:
+    """The ``workers`` for the training of ``request``: in lockstep if each holds a shard of the model.
 
-    Raises CommandError where they cannot share it.
+    Raises CommandError if they cannot share the model.
     """
     if not request.fsdp:
         return workers
@@ -38,13 +38,13 @@ def in_step(request: RetrainRequest, workers: Workers) -> Workers:
     return replace(workers, lockstep=True)
 
 
-def placed(
+def place_network(
     network: nn.Module, job: TrainingJob, workers: Workers, device: torch.device, *, hold: bool
 ) -> tuple[nn.Module, Hollow | None]:
-    """The network on its device, in shards where that is asked for; and then what ``gathered`` fills.
+    """The network on its device, and None; with ``--fsdp``, its shards, and a hollow copy for ``gather_network``.
 
-    With ``hold`` frozen weights are kept in bfloat16 as ``hold_base`` says. A model that is read in shards is tried out
-    now, as ``adapted_once_tried`` does with others.
+    With ``hold``, frozen weights are kept in bfloat16 (see ``hold_base``). The release of a model that is read in
+    shards is rehearsed here; ``rehearsed_network`` does that for other models.
     """
     if not job.request.fsdp:
         network = network.to(device)
@@ -59,13 +59,13 @@ def placed(
     if rehearsed is not None:
         for file in job.model.files:
             file.close()
-        full, tried = gathered(network, job, rehearsed, workers)
-        try_out(tried, workers, full, release=True)
+        full, tried = gather_network(network, job, rehearsed, workers)
+        rehearse_release(tried, workers, full, merge=True)
     return network, spare
 
 
 def _hold_in_step(network: nn.Module, workers: Workers) -> None:
-    """``hold_base`` in all processes, as the files or the numbers in the main process say."""
+    """Call ``hold_base`` in all processes for the same weights: by the files, or as chosen in the main process."""
     if is_stored(network):
         hold_base(network, stored_as(network, torch.bfloat16))
         return
@@ -79,10 +79,10 @@ def _hold_in_step(network: nn.Module, workers: Workers) -> None:
         hold_base(network, names)
 
 
-def gathered(
+def gather_network(
     network: nn.Module, job: TrainingJob, spare: Hollow | None, workers: Workers
 ) -> tuple[nn.Module, TrainingJob]:
-    """The trained network and its job, whole again in the main process; every process must call this."""
+    """The trained network and its job, without shards in the main process. Every process must call this."""
     if spare is None:
         return network, job
     full, model = workers.jointly(lambda: spare.filled(network, workers, job.request.output.parent))

@@ -1,1 +1,1 @@
-"""Several runs, of which the best is released."""
+"""Private searches: several runs, of which the best is released."""

@@ -1,7 +1,7 @@
 """The state of a private search on disk: what was drawn, which runs are done, and which of them is the best.
 
-``search.json`` is written before the first run. A number of runs is drawn once: drawing again because of what the runs
-showed would be a choice that nobody has accounted for.
+``search.json`` is written before the first run. The number of runs is drawn only once, as drawing it again because of
+the runs' results would be a choice that the accounting does not cover.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _STATE = "search.json"
 
 
 class SearchFolder:
-    """The search in a folder of its owner's alone; open it with ``begin`` or ``resume``.
+    """The folder of a search, readable by its owner only; open it with ``begin`` or ``resume``.
 
-    ``order`` is the number of the candidate of each run; ``done`` how many are over, ``best`` which of them is the best
-    so far. ``released`` are the digests of the files of the model that is about to be released, or is; None before.
+    ``order`` holds the index of each run's candidate; ``done`` is the number of finished runs, ``best`` the index of
+    the best of them. ``released`` holds the digests of the files of the model once its release has begun, None before.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SearchFolder:
 
     @classmethod
     def begin(cls, path: Path, facts: Mapping[str, Any], runs: NumberOfRuns, candidates: int) -> Self:
-        """Draw the number of runs and the candidate of each, and write them. Raises CommandError for another search."""
+        """Draw and write the number of runs and the candidate of each. Raises CommandError if ``path`` exists."""
         if os.path.lexists(path):
             raise CommandError(
                 f"{path} holds an unfinished search; continue it with --resume, or remove it: its runs then cost what "
@@ -78,9 +78,9 @@ class SearchFolder:
     def resume(
         cls, path: Path, facts: Mapping[str, Any], candidates: int, own: type[MethodSettings] = MethodSettings
     ) -> Self:
-        """Read what was drawn; ``own`` are the method's settings.
+        """Read the state of a search; ``own`` is the method's settings class.
 
-        Raises CommandError where nothing was, or for other settings, InputError for damage.
+        Raises CommandError if there is none or it has other settings, InputError if it is damaged.
         """
         if not (path / _STATE).is_file():
             raise CommandError(f"{path} does not exist, so there is no search to resume; remove --resume")
@@ -128,41 +128,41 @@ class SearchFolder:
 
     @property
     def done(self) -> int:
-        """How many runs are over."""
+        """The number of finished runs."""
         return len(self._scores)
 
     @property
     def best(self) -> int | None:
-        """The first of the runs with the least score; None where none is over."""
+        """The index of the first run with the smallest score; None if no run is finished."""
         scored = [math.inf if score is None else score for score in self._scores]
         return min(range(len(scored)), key=scored.__getitem__, default=None)
 
     @property
     def diverged(self) -> bool:
-        """Whether no run that is over has a model."""
+        """Whether all finished runs diverged."""
         return all(score is None for score in self._scores)
 
     def run(self, number: int) -> Path:
-        """The folder of a run, which is made where it is missing."""
+        """The folder of a run, which is made if it does not exist."""
         place = self.path / f"run-{number + 1}"
         with writing(place):
             place.mkdir(mode=0o700, exist_ok=True)
         return place
 
     def record(self, number: int, score: float) -> None:
-        """The run is over; what lost is deleted."""
+        """Record the score of a finished run, infinite if it diverged, and delete the runs that lost."""
         assert number == self.done
         self._scores.append(score if math.isfinite(score) else None)
         self._write()
         self._delete_losers()
 
-    def releases(self, report: PrivacyReport) -> None:
-        """The model of ``report`` is about to be released: a search killed from now on can tell that it was."""
+    def mark_release(self, report: PrivacyReport) -> None:
+        """Record that the release of the model of ``report`` begins, in case the search is killed meanwhile."""
         self.released = sorted(file.digest for file in report.outputs)
         self._write()
 
     def remove(self) -> str | None:
-        """Delete the folder, its state last; return a warning where some of it is left."""
+        """Delete the folder, its state last. Returns a warning if some of it could not be deleted."""
         for number in range(len(self.order)):
             shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
             begun_mark(self.path / f"run-{number + 1}" / "model").unlink(missing_ok=True)
@@ -185,24 +185,24 @@ class SearchFolder:
 
 
 def discard_remains(path: Path) -> None:
-    """Finish the removal of a search's folder that a kill interrupted: its state goes last, so without it nothing is.
+    """Finish the removal of a search's folder that a kill interrupted. Any other folder is left as it is.
 
-    Any other folder is left as it is.
+    The state is removed last, so a folder without it holds nothing else.
     """
     if path.is_dir() and not path.is_symlink() and {entry.name for entry in os.scandir(path)} <= {LOCK}:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _claimed(path: Path) -> Claim:
-    """The search goes on in this process alone: another would make its runs a second time."""
+    """The claim of this process on the search, without which another could make its runs a second time."""
     with writing(path):
         return Claim(path, "search")
 
 
-def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
-    """The report of ``output`` where its files have the digests ``released``; None for anything else."""
+def released_report(output: Path, released: list[str] | None) -> PrivacyReport | None:
+    """The report of ``output`` if its files have the digests ``released``, else None."""
     place = report_path(output)
-    recover(place.parent)  # a kill may have come between the names of model and report
+    recover(place.parent)  # a kill may have come between renaming the model and its report
     if released is None or not place.is_file():
         return None
     report = read_report(place)
@@ -212,13 +212,13 @@ def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
     return None
 
 
-def moved(model: Path, output: Path, *, force: bool, amend: Callable[[PrivacyReport], PrivacyReport]) -> PrivacyReport:
-    """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs and parents are adapted.
+def move_model(
+    model: Path, output: Path, *, force: bool, amend: Callable[[PrivacyReport], PrivacyReport]
+) -> PrivacyReport:
+    """Put the folder ``model`` and its report at ``output``, adapt the report's paths, and return the report.
 
-    ``amend`` adds to the report what is known by now.
-
-    Returns the report. What was there stays until ``output`` is complete. Report and files get the time of now: how
-    much earlier the best run ended would tell of the runs after it.
+    ``amend`` changes the report first. With ``force``, an existing ``output`` stays until the new one is complete.
+    Report and files get the current time, as the time when the best run ended would reveal something of later runs.
     """
     old, place = report_path(model), report_path(output)
     report = read_report(old)
@@ -233,7 +233,7 @@ def moved(model: Path, output: Path, *, force: bool, amend: Callable[[PrivacyRep
 
 
 def _linked(file: Path, place: Path) -> None:
-    """A second name of a file, or a copy where the file system has none; it is as if written now."""
+    """Hard link ``file`` at ``place``, or copy it if the file system has no links, with the current time."""
     try:
         os.link(file, place)
     except OSError:

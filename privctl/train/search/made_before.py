@@ -1,8 +1,8 @@
-"""Which searches were begun at a place: a log beside the output, entered before a search draws anything.
+"""The log of searches for an output, next to it, with an entry made before a search draws anything.
 
-A search that is thrown away and begun again costs privacy that neither counts. The log tells of those that were begun
-for the same output on the same data, released or not. It cannot know of searches elsewhere, of single runs, or of what
-was removed together with the log: nothing in it is secret, so whoever can write it can write another.
+A search that is abandoned and begun again costs privacy that neither search counts. The log lists all searches that
+were begun for the same output on the same data, released or not. It does not cover searches elsewhere, single runs, or
+entries removed with the log. It holds no secret, so anyone who can write it can forge it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Notify
 from privctl.reports.files import now
 from privctl.storage.hash_chain import BrokenChainError, Chain, Link, LogFile, log_file
-from privctl.train.release.searched import told_of_earlier
+from privctl.train.release.searched import earlier_searches_warning
 
 SUFFIX = ".searches"
 _CHAIN = Chain(root=blake3(b"privctl searches 1").hexdigest(length=16), prefix=b" ")
@@ -30,11 +30,11 @@ def log_of(output: Path) -> Path:
 
 
 @contextmanager
-def entered(output: Path, folder: Path, data: str, notify: Notify) -> Iterator[None]:
-    """Note that a search of the data with this digest begins, and tell how many there were; not where ``folder`` is.
+def log_search(output: Path, folder: Path, data: str, notify: Notify) -> Iterator[None]:
+    """Log that a search of the data with digest ``data`` begins, and notify of earlier ones.
 
-    That holds an unfinished search, which goes on. No other process enters a search while the block makes the folder.
-    Raises InputError for a log that was edited.
+    If ``folder`` exists, it holds an unfinished search, which continues, and nothing is logged. No other process logs a
+    search while the block makes the folder. Raises InputError for a log that was edited.
     """
     if os.path.lexists(folder):
         yield
@@ -43,15 +43,15 @@ def entered(output: Path, folder: Path, data: str, notify: Notify) -> Iterator[N
         if not os.path.lexists(folder):  # another process may have made it while this one waited
             links = _links(file)
             if earlier := _counted(links, data):
-                notify(told_of_earlier(earlier))
+                notify(earlier_searches_warning(earlier))
             line, _ = _CHAIN.line(links[-1].digest if links else _CHAIN.root, f"{now()} {data}".encode())
             file.add(line)
             file.sync()
         yield
 
 
-def begun(output: Path, data: str) -> int:
-    """How many searches of the data with this digest were begun. Raises as ``entered``."""
+def count_searches(output: Path, data: str) -> int:
+    """The number of searches begun on the data with digest ``data``. Raises as ``log_search`` does."""
     if not log_of(output).exists():
         return 0
     with log_file(log_of(output)) as file:
@@ -71,6 +71,6 @@ def _links(file: LogFile) -> tuple[Link, ...]:
             f"{file.path} was edited ({error}), so earlier searches of these data cannot be counted; put it back, or "
             "give another --output and count them yourself"
         ) from None
-    if cut:  # what a killed process left of a line: its search drew nothing
+    if cut:  # a partial line of a killed process, whose search drew nothing
         file.cut(len(content) - len(cut))
     return links

@@ -1,8 +1,8 @@
 """A private search: several trainings of which the best is released (Liu and Talwar 2019; Papernot and Steinke 2022).
 
-The number of runs and the candidate of each are drawn before the first run, by the operating system's coins, and
-written to a folder beside the output; a search that is resumed reads them. Each run is a training of its own in that
-folder, whose report is already that of the search. What loses is deleted once it has lost.
+The number of runs and the candidate of each are drawn before the first run, with the operating system's randomness, and
+written to a folder next to the output, from which a resumed search reads them. Each run is a training in that folder,
+whose report already states the guarantee of the search. Runs that cannot win any more are deleted.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from privctl.storage.journal import recover
 from privctl.train.preparation.places import begun_mark, nothing_to_resume, report_path, require_places, run_folder
 from privctl.train.preparation.reading import require_apart, require_none_private
 from privctl.train.release.searched import parameters_of, with_earlier
-from privctl.train.search.folder import SearchFolder, discard_remains, moved, standing
-from privctl.train.search.made_before import begun, entered
+from privctl.train.search.folder import SearchFolder, discard_remains, move_model, released_report
+from privctl.train.search.made_before import count_searches, log_search
 from privctl.train.settings.candidates import SearchedSettings, candidates_of, searched_by
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.state.fingerprint import search_fingerprint
 
-#: Trains as one request asks, and returns its report.
+#: Trains by one request, and returns its report.
 TrainOne = Callable[[RetrainRequest], PrivacyReport]
 
-#: Measures of a run's last epoch by which it is chosen, the first that there is; the least is best.
+#: Metrics of a run's last epoch that may be its score: the first that exists counts, and the smallest is best.
 _SCORES = ("held_out_loss", "held_out_squared_error")
 
 
 def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, notify: Notify) -> PrivacyReport:
-    """Make all runs that were drawn, or are left of a search that is resumed, and release the best.
+    """Make all runs that were drawn, or the remaining ones of a resumed search, and release the best.
 
-    Returns its report. Raises InputError where no run was drawn, and what ``train`` raises; the search can be resumed.
+    Returns its report. Raises InputError if no run was drawn or all diverged, and whatever ``train`` raises, after
+    which the search can be resumed.
     """
     candidates = candidates_of(searched_by(request))
     if not request.resume:
@@ -49,23 +50,23 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     facts = search_fingerprint(request)
     if (held_out := request.data.held_out) is not None:  # private records would choose the run
         require_none_private(request, held_out, "--held-out", ALONE)
-    require_apart(request, ALONE)  # each run looks again, when a search is begun that counts
+    require_apart(request, ALONE)  # each run checks again, but only once a search is logged
     if request.resume and not place.is_dir() and request.output.is_dir():
         raise nothing_to_resume(place, request.output)
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates), request.method.settings)
     else:
-        with entered(request.output, place, facts["data"]["train"], notify):
+        with log_search(request.output, place, facts["data"]["train"], notify):
             folder = SearchFolder.begin(place, facts, runs, len(candidates))
     with folder:
         if request.resume:
-            if (report := standing(request.output, folder.released)) is not None:
-                return _ended(report, folder, notify)
+            if (report := released_report(request.output, folder.released)) is not None:
+                return _finish(report, folder, notify)
             require_places(request.output, force=request.force)
-        return _searched(request, runs, folder, candidates, train, notify)
+        return _make_and_release(request, runs, folder, candidates, train, notify)
 
 
-def _searched(
+def _make_and_release(
     request: RetrainRequest,
     runs: NumberOfRuns,
     folder: SearchFolder,
@@ -73,12 +74,12 @@ def _searched(
     train: TrainOne,
     notify: Notify,
 ) -> PrivacyReport:
-    """The report of the best run, which is released once all that are left to make are made."""
+    """Make the remaining runs, release the best, and return its report."""
     for number in range(folder.done, len(folder.order)):
         notify(f"run {number + 1} of {len(folder.order)}")
         try:
-            score = score_of(_made(request, folder, candidates, number, train))
-        except DivergedError as error:  # an outcome like any other: the noisy weights show it
+            score = score_of(_run_report(request, folder, candidates, number, train))
+        except DivergedError as error:  # an outcome like any other, as the noisy weights show it
             notify(f"run {number + 1} loses: {error}")
             score = math.inf
         folder.record(number, score)
@@ -92,7 +93,7 @@ def _searched(
     best = folder.run(folder.best) / request.output.name
     if not report_path(best).is_file():
         if folder.released is None and not folder.diverged:
-            raise _gone(folder, folder.best)
+            raise _missing_run(folder, folder.best)
         folder.remove()
         if folder.released is not None:
             raise InputError(
@@ -103,28 +104,28 @@ def _searched(
             "every run of the search diverged, so there is no model, and the guarantee covers that outcome: another "
             "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
         )
-    folder.releases(read_report(report_path(best)))
-    earlier = max(0, begun(request.output, folder.data) - 1)
+    folder.mark_release(read_report(report_path(best)))
+    earlier = max(0, count_searches(request.output, folder.data) - 1)
     amend = partial(with_earlier, search=parameters_of(request, runs), earlier=earlier)
-    return _ended(moved(best, request.output, force=request.force, amend=amend), folder, notify)
+    return _finish(move_model(best, request.output, force=request.force, amend=amend), folder, notify)
 
 
-def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> PrivacyReport:
-    """``report``, which is released, once the folder of the search is gone."""
+def _finish(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> PrivacyReport:
+    """Remove the folder of the search, and return the released ``report``."""
     if left := folder.remove():
         notify(left)
     return report
 
 
 def score_of(report: PrivacyReport) -> float:
-    """What a run is chosen by, the less the better; infinite where it is no number."""
+    """The score by which a run is chosen, smaller is better; infinite if there is none or it is NaN."""
     history = parameters_as(TrainingParameters, report).history
     last: Mapping[str, float] = history[-1] if history else {}
     score = next((last[name] for name in _SCORES if name in last), math.nan)
     return math.inf if math.isnan(score) else score
 
 
-def _gone(folder: SearchFolder, number: int) -> InputError:
+def _missing_run(folder: SearchFolder, number: int) -> InputError:
     return InputError(
         f"run {number + 1} of the search was begun, and neither its model nor its state is in {folder.run(number)} any "
         "more; made again it would be one run more than the guarantee counts, so put them back, or remove "
@@ -132,17 +133,17 @@ def _gone(folder: SearchFolder, number: int) -> InputError:
     )
 
 
-def _made(
+def _run_report(
     request: RetrainRequest, folder: SearchFolder, candidates: SearchedSettings, number: int, train: TrainOne
 ) -> PrivacyReport:
-    """The report of a run: made now, continued, or read where it was made before the search was interrupted."""
+    """The report of a run, which is made, continued, or read if it was finished before the search was interrupted."""
     output = folder.run(number) / request.output.name
     place = report_path(output)
-    recover(place.parent)  # a kill may have come between the names of model and report
+    recover(place.parent)  # a kill may have come between renaming the model and its report
     if place.is_file() and output.is_dir():
         return read_report(place)
-    begun = run_folder(output).is_dir()
-    if begun_mark(output).exists() and not begun:
-        raise _gone(folder, number)
+    resume = run_folder(output).is_dir()
+    if begun_mark(output).exists() and not resume:
+        raise _missing_run(folder, number)
     chosen = candidates.combinations[folder.order[number]]
-    return train(replace(request, output=output, resume=begun, force=False, **chosen))
+    return train(replace(request, output=output, resume=resume, force=False, **chosen))

@@ -1,1 +1,1 @@
-"""Training by a plan of protection: reading the plan, recomputing its bounds, and the guarantees that follow."""
+"""Training by a plan that protects secrets: reads the plan, recomputes its bounds, and states the guarantees."""

@@ -1,4 +1,4 @@
-"""The guarantees of a run that followed a plan of protection, for the secrets in its data."""
+"""The guarantees for the secrets in the data of a run that followed a plan of protection."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _ADJACENCY = {Form.REFERENCE: Adjacency.ZERO_OUT, Form.PAIRWISE: Adjacency.REPLA
 def secret_guarantees(
     plan: SecretPlan, recipe: TrainingSettings, spent: int, checked: CheckedSecrets, premises: Sequence[Assumption]
 ) -> Iterator[Guarantee]:
-    """The guarantees of ``spent`` steps for the plan's secrets; the numbers are those of the secret nearest its limit.
+    """The guarantees of ``spent`` steps for the plan's secrets, with the numbers of the secret closest to its limit.
 
-    The bound by which the plan's noise was chosen comes first; in the reference form the other bound follows.
-    ``premises`` are the assumptions of every guarantee of these weights.
+    The bound by which the plan's noise was calibrated comes first; in the reference form, the other bound follows.
+    ``premises`` are the assumptions that all guarantees of these weights share.
     """
     protection = plan.protection
     nats = checked.spent(spent)
@@ -66,7 +66,7 @@ def secret_guarantees(
     def row(*, curve: bool) -> Guarantee:
         spent_shares = bounds.sharper / protection.posteriors if curve else shares(nats, protection.budgets)
         nearest = int(np.argmax(spent_shares))
-        # How all secrets stand is said once, by what the noise was chosen by.
+        # Only the bound that the noise was calibrated by states how many secrets stay within theirs.
         within = int((spent_shares <= 1 + CLOSE).sum())
         overall = f"{_overall(len(spent_shares), within)}; " if curve == by_curve else ""
         return Guarantee(
@@ -92,7 +92,7 @@ def secret_guarantees(
 
 
 def secret_parameters(plan: SecretPlan, checked: CheckedSecrets, expected_epochs: float) -> dict[str, Any]:
-    """What the report says of the plan that was followed."""
+    """The report's parameters of the plan."""
     protection = plan.protection
     return {
         "secrets": plan.path.name,
@@ -116,12 +116,12 @@ def secret_parameters(plan: SecretPlan, checked: CheckedSecrets, expected_epochs
 
 
 def kept_fraction(plan: Protection) -> float:
-    """The sum of the records' weights by their number: how much of the data is learned from."""
+    """The mean of the records' weights: the fraction of the data that is learned from."""
     return math.fsum(plan.weights) / plan.facts.examples
 
 
 def plan_premise(plan: Protection) -> Assumption:
-    """What the guarantee for one record takes as known."""
+    """The assumption of the guarantee for one record that the plan is public."""
     unused = int((plan.probabilities == 0).sum())
     never = f"; {unused} of {plan.facts.examples} records are not used at all" if unused else ""
     return Assumption(
@@ -135,7 +135,7 @@ def plan_premise(plan: Protection) -> Assumption:
 
 
 def _enforced_assumptions(plan: Protection, recipe: TrainingSettings) -> Iterator[Assumption]:
-    """Contribution, sampling and noise, which the training sees to."""
+    """The assumptions on contribution, sampling and noise, which the training enforces."""
     rates = (float(plan.probabilities.min()), plan.largest_probability)
     event = SecretMixture(probabilities=rates, noise_multiplier=recipe.noise_multiplier)
     for assumption in assumptions_of(Ledger(events=(event,)), AssumptionState.ENFORCED):
@@ -150,7 +150,7 @@ def _enforced_assumptions(plan: Protection, recipe: TrainingSettings) -> Iterato
 
 
 def _of_secrets(plan: Protection) -> Iterator[Assumption]:
-    """What nothing here can see to."""
+    """The assumptions on the secrets, most of which the training cannot check."""
     yield Assumption(
         name="book of secrets",
         statement="each secret lies in the records that the book names and in no others: where the scan missed one, it "
@@ -197,7 +197,7 @@ def _overall(secrets: int, within: int) -> str:
 
 
 def _bound_note(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64], j: int, *, curve: bool) -> str:
-    """The bound on secret ``j`` in words."""
+    """A sentence with the bound on secret ``j``."""
     allowed = f"a posterior of {plan.posteriors[j]:.6g}"
     if curve:
         return f"no guess is right with more than {bounds.curve[j]:.6g}, by the whole trade-off curve, of {allowed}"
@@ -208,7 +208,7 @@ def _bound_note(plan: Protection, bounds: Posteriors, nats: NDArray[np.float64],
 
 
 def _risks(bounds: Posteriors, priors: NDArray[np.float64], nearest: int, *, curve: bool) -> Iterator[Risk]:
-    """The posterior of the secret nearest to its bound; then the largest of all, where another secret has it."""
+    """The posterior of the secret nearest to its bound; then the largest of all, if another secret has it."""
     nearest_posterior = float((bounds.curve if curve else bounds.fano)[nearest])
     bounds_used = bounds.sharper if curve else bounds.fano
     most = int(np.argmax(bounds_used))

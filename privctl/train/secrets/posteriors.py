@@ -1,7 +1,7 @@
-"""Recomputes a plan's numbers: what a run reveals about each secret at the noise in use.
+"""Recomputes a plan's numbers: what a run reveals about each secret with the noise multiplier in use.
 
-Anyone may have written the plan's file, so a report relies on bounds computed here for every secret: the nats that a
-step reveals, and the posterior by the trade-off curve of all steps.
+The plan's file may come from anyone, so reports rely on the bounds computed here for every secret: the nats that a step
+reveals, and the posterior by the trade-off curve of all steps.
 """
 
 from __future__ import annotations
@@ -23,40 +23,43 @@ from privctl.train.secrets.read_plan import SecretPlan
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Relative difference of two computations that is still the same number.
+#: Relative tolerance within which two computations agree.
 CLOSE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckedSecrets:
-    """What one step gives away of each secret at most: ``per_step`` [secrets], nats, at the run's noise."""
+    """Upper bounds ``per_step`` [secrets], in nats, on what one step reveals of each secret at the run's noise."""
 
     per_step: NDArray[np.float64]
 
     def spent(self, steps: int) -> NDArray[np.float64]:
-        """Nats that ``steps`` steps gave away of each secret at most: adaptive steps add (chain rule)."""
+        """Upper bounds in nats on what ``steps`` adaptive steps reveal of each secret, by the chain rule."""
         return steps * self.per_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posteriors:
-    """Bounds on the posterior of every secret [secrets]: by Fano's inequality, and by the curve (NaN without one)."""
+    """Upper bounds on the posterior of every secret [secrets], by Fano's inequality and by the trade-off curve.
+
+    ``curve`` is NaN in the pairwise form.
+    """
 
     fano: NDArray[np.float64]
     curve: NDArray[np.float64]
 
     @property
     def sharper(self) -> NDArray[np.float64]:
-        """The lower of both for each secret."""
+        """The smaller of both bounds for each secret."""
         bounds: NDArray[np.float64] = np.fmin(self.fano, self.curve)
         return bounds
 
 
 def check_secrets(plan: SecretPlan, noise_multiplier: float, progress: Progress) -> CheckedSecrets:
-    """The plan's secrets at ``noise_multiplier``, which must be the plan's or more.
+    """Check the plan and return its secrets' bounds at ``noise_multiplier``, which must be at least the plan's.
 
-    Raises InputError where the plan allows a secret more than its posterior does, says less of it than it gives away,
-    or lets its posterior be exceeded.
+    Raises InputError if the plan gives a secret a larger budget than its posterior allows, understates what the run
+    reveals of it, or lets the run exceed its posterior.
     """
     protection = plan.protection
     _check_budgets(plan)
@@ -74,9 +77,9 @@ def check_secrets(plan: SecretPlan, noise_multiplier: float, progress: Progress)
 
 
 def posteriors_of(protection: Protection, checked: CheckedSecrets, noise_multiplier: float, steps: int) -> Posteriors:
-    """What ``steps`` steps at ``noise_multiplier`` leave of every secret.
+    """Bounds on the posterior of every secret after ``steps`` steps at ``noise_multiplier``.
 
-    Curves are sharp for secrets near what they may have, and for the one with the largest bound of all.
+    The curve's bounds are tightest for secrets near their limit and for the one with the largest bound.
     """
     by_fano = fano_bounds(checked.spent(steps), protection.priors)
     if protection.facts.form is not Form.REFERENCE:
@@ -97,14 +100,14 @@ def posteriors_of(protection: Protection, checked: CheckedSecrets, noise_multipl
 
 
 def shares(amounts: NDArray[np.float64], budgets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``amounts`` by ``budgets`` [secrets]; nothing of nothing is nothing, anything of nothing infinite."""
+    """``amounts`` / ``budgets`` [secrets], where 0 / 0 is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios: NDArray[np.float64] = np.where(amounts == 0, 0.0, amounts / budgets)
     return ratios
 
 
 def _information(protection: Protection, noise_multiplier: float, advance: Advance) -> NDArray[np.float64]:
-    """Nats that all planned steps give away of each secret, in the plan's form."""
+    """Nats that all planned steps reveal of each secret, in the plan's form."""
     return informations(
         protection.starts,
         protection.records,
@@ -117,7 +120,10 @@ def _information(protection: Protection, noise_multiplier: float, advance: Advan
 
 
 def _check_budgets(plan: SecretPlan) -> None:
-    """Every secret's budget is that of its posterior, or less; a plan by Fano's inequality says that it suffices."""
+    """Raise InputError if a secret's budget exceeds what its posterior allows, or its stated information the budget.
+
+    The latter only applies to plans calibrated by Fano's inequality.
+    """
     protection = plan.protection
     rows = zip(
         protection.ids,
@@ -147,7 +153,7 @@ def _check_budgets(plan: SecretPlan) -> None:
 
 
 def _check_claims(plan: SecretPlan, information: NDArray[np.float64]) -> None:
-    """What the plan says is given away is no less than what is."""
+    """Raise InputError if the plan understates what its run reveals of a secret."""
     stated = plan.protection.information
     faulty = np.flatnonzero(information > stated * (1 + CLOSE))
     if len(faulty):
@@ -159,7 +165,7 @@ def _check_claims(plan: SecretPlan, information: NDArray[np.float64]) -> None:
 
 
 def _check_posteriors(plan: SecretPlan, posteriors: Posteriors) -> None:
-    """Every secret stays within its posterior."""
+    """Raise InputError if a bound on a secret's posterior exceeds the allowed posterior."""
     protection = plan.protection
     faulty = np.flatnonzero(posteriors.sharper > protection.posteriors * (1 + CLOSE))
     if len(faulty):

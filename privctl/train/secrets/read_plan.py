@@ -1,4 +1,4 @@
-"""Reads the plan of protection of a private training, and checks it against the data."""
+"""Reads the plan of protection for a private training, and checks it against the data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 from privctl.train.settings.request import RetrainRequest
 
-_AGAIN = "plan again with privctl secrets plan"
-#: Relative difference of two sums that are the same.
+_PLAN_AGAIN = "plan again with privctl secrets plan"
+#: Relative tolerance within which two sums agree.
 _CLOSE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretPlan:
-    """A plan of protection with the ``digest`` of its file, and the report it points to where that is there."""
+    """A plan of protection with the ``digest`` of its file, and the report that it points to, if that exists."""
 
     path: Path
     digest: str
@@ -31,17 +31,17 @@ class SecretPlan:
     report: FoundReport | None
 
     def check_examples(self, examples: int) -> None:
-        """Raises InputError where the data has another number of examples than the plan."""
+        """Raise InputError if the data has another number of examples than the plan."""
         planned = self.protection.facts.examples
         if examples != planned:
-            raise InputError(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_AGAIN}")
+            raise InputError(f"{self.path} is a plan for {planned} records, but the data has {examples}; {_PLAN_AGAIN}")
 
 
 def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
-    """The plan that ``request`` names; None where it names none.
+    """The plan of protection of ``request``; None if it has none.
 
-    Raises CommandError for settings that do not go with one, InputError for a file that is no plan, a plan without
-    secrets and one that was made for other data, or for other texts of them.
+    Raises CommandError for settings that cannot be combined with a plan, InputError for a file that is not a plan, a
+    plan without secrets, and one made for other data or for other texts of the data.
     """
     if request.secrets is None:
         return None
@@ -53,24 +53,25 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
         )
     protection = read_protection(path)
     if not protection.ids:
-        raise InputError(f"{path} protects no secret; remove --secrets, or {_AGAIN}")
+        raise InputError(f"{path} protects no secret; remove --secrets, or {_PLAN_AGAIN}")
     expected, size = math.fsum(protection.probabilities), protection.facts.batch_size
     if not math.isclose(expected, size, rel_tol=_CLOSE):
         raise InputError(
             f"{path} contradicts itself: it states {size:g} records per batch, but its probabilities sum to "
-            f"{expected:.6g}; {_AGAIN}"
+            f"{expected:.6g}; {_PLAN_AGAIN}"
         )
     digest = data_digest(data)
     if digest != protection.facts.data:
         raise InputError(
             f"{path} was made for {protection.facts.data_name} ({protection.facts.data}), but {data} is another file "
-            f"or has changed ({digest}); train on the original file, or {_AGAIN}"
+            f"or has changed ({digest}); train on the original file, or {_PLAN_AGAIN}"
         )
     columns = replace(request.data.columns, pair=request.task is TaskName.SEQ2SEQ_LM)
     if identified_texts(data, columns)[1] != protection.facts.texts:
         raise InputError(
             f"{path} was made for other texts of {data} than those that would be trained on, in which secrets may lie "
-            f"elsewhere; name the field of the texts as for privctl secrets scan and plan (--text-column), or {_AGAIN}"
+            "elsewhere; name the field of the texts as for privctl secrets scan and plan (--text-column), or "
+            f"{_PLAN_AGAIN}"
         )
     with open_checkpoint(path) as file:
         report = report_of(file)

@@ -1,1 +1,1 @@
-"""What is asked for: requests, the settings of methods, the recipe of a run, and who watches it."""
+"""Requests, the settings of methods, the recipe of a run, and the session that it runs in."""

@@ -1,8 +1,8 @@
-"""A clip norm that follows a quantile of the norms of examples' gradients (Andrew et al. 2021).
+"""A clip norm that tracks a quantile of the per-example gradient norms (Andrew et al. 2021).
 
-Each step releases, of its batch, the sum of clipped gradients and how many of them are not clipped, both with Gaussian
-noise; the next clip norm follows from what was released. Together the two are one Gaussian release, whose noise
-multiplier is that of the ledger (docs/mechanisms.md#adaptive-clipping).
+Each step releases two values of its batch with Gaussian noise: the sum of clipped gradients, and the number of
+gradients that are not clipped. The next clip norm is computed from these. Together the two are a single Gaussian
+release, whose noise multiplier is the one in the ledger (docs/mechanisms.md#adaptive-clipping).
 
 Source: Andrew, Thakkar, McMahan and Ramaswamy 2021, "Differentially Private Learning with Adaptive Clipping", section 3
 and theorem 1.
@@ -18,9 +18,9 @@ from typing import Any
 from privctl.domain.checks import positive
 from privctl.domain.guarantee import Assumption, AssumptionState
 
-#: What a gradient adds to the count, less one half: from -1/2 (clipped) to 1/2.
-HALF = 0.5
-#: Noise on the count, by default: a share of the batch size, and at least so many noise multipliers.
+#: The sensitivity of the centred count, to which a gradient adds -1/2 if it is clipped and 1/2 if it is not.
+COUNT_SENSITIVITY = 0.5
+#: The default noise on the count: this fraction of the batch size, and at least this multiple of the noise multiplier.
 _SHARE, _LEAST = 1 / 20, 2.0
 #: The default learning rate of the clip norm.
 LEARNING_RATE = 0.2
@@ -30,8 +30,9 @@ LEARNING_RATE = 0.2
 class AdaptiveClipping:
     """How a clip norm changes from step to step.
 
-    ``quantile`` is the share of gradients that is not to be clipped, ``learning_rate`` that of the logarithm of the
-    clip norm, ``count_stddev`` the standard deviation of the noise on the number of unclipped gradients of a batch.
+    ``quantile`` is the target fraction of gradients that are not clipped, ``learning_rate`` is for updates of the
+    logarithm of the clip norm, and ``count_stddev`` is the standard deviation of the noise on a batch's number of
+    unclipped gradients. Raises ValueError for values out of range.
     """
 
     quantile: float
@@ -46,27 +47,28 @@ class AdaptiveClipping:
 
 
 def default_count_stddev(noise_multiplier: float, batch_size: float) -> float:
-    """The paper's batch_size / 20, and more for small batches, so that the sum's noise grows by 3.3 % at most."""
+    """The paper's batch_size / 20, or more for small batches, so that the sum's noise grows by at most 3.3 %."""
     return max(_SHARE * batch_size, _LEAST * noise_multiplier)
 
 
 def sum_noise_multiplier(noise_multiplier: float, count_stddev: float) -> float:
-    """z_D, the noise on the sum in clip norms, so that sum and count together have ``noise_multiplier`` z.
+    """The noise multiplier z_D of the sum with which sum and count together have ``noise_multiplier`` z.
 
-    z^-2 = z_D^-2 + (2 count_stddev)^-2: one record moves the sum by a clip norm and the centred count by 1/2. Theorem 1
-    of the paper: ``sum_noise_multiplier(1, 5)`` is 1.00504. Raises ValueError where the count alone exceeds z.
+    z^-2 = z_D^-2 + (2 count_stddev)^-2, as one record changes the sum by a clip norm and the centred count by 1/2
+    (theorem 1 of the paper). ``sum_noise_multiplier(1, 5)`` is 1.00504. Raises ValueError if the count alone costs more
+    than z allows.
     """
-    left = noise_multiplier**-2 - (count_stddev / HALF) ** -2
+    left = noise_multiplier**-2 - (count_stddev / COUNT_SENSITIVITY) ** -2
     if not left > 0:
         raise ValueError(
             f"unclipped_count_stddev is {count_stddev:g}; with a noise multiplier of {noise_multiplier:g} it must be "
-            f"above {noise_multiplier * HALF:g}, since less noise on the count alone exceeds the budget"
+            f"above {noise_multiplier * COUNT_SENSITIVITY:g}, since less noise on the count alone exceeds the budget"
         )
     return 1 / math.sqrt(left)
 
 
 def counted_gradients(state: AssumptionState) -> Assumption:
-    """What a guarantee rests on where each step makes two releases of one batch."""
+    """The assumption of a guarantee for steps that release both a sum and a count of the same batch."""
     return Assumption(
         name="unclipped count",
         statement="each step releases of its batch, beside the sum, how many gradients are not clipped, counted from "
@@ -79,7 +81,7 @@ def counted_gradients(state: AssumptionState) -> Assumption:
 def adaptive_parameters(
     settings: AdaptiveClipping, sum_multiplier: float, clip_norms: Sequence[float]
 ) -> dict[str, Any]:
-    """What a report says of a clip norm that changed: all of it was released, and is covered by its guarantee."""
+    """The report's parameters of adaptive clipping. The clip norms were released, so the guarantee covers them."""
     return {
         "target_unclipped_quantile": settings.quantile,
         "clip_norm_learning_rate": settings.learning_rate,

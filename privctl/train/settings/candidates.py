@@ -1,4 +1,4 @@
-"""The settings that a private search chooses among, as ``--search`` names them; imports nothing heavy."""
+"""The candidates of a private search, as given by ``--search``. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from privctl.train.settings.choices import Schedule
 if TYPE_CHECKING:
     from privctl.train.settings.request import RetrainRequest
 
-#: Settings that may be searched, with their types: all candidates must cost the same, so none that sets noise, rate or
-#: steps is among them.
+#: Settings that may be searched, with their types. All candidates must have the same privacy cost, so those that set
+#: the noise, the sampling rate or the steps are excluded.
 SEARCHABLE: Mapping[str, type] = {
     "learning_rate": float, "clip_norm": float, "weight_decay": float, "beta1": float, "beta2": float,
     "warmup_steps": int, "schedule": Schedule,
@@ -25,7 +25,7 @@ _MOST = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedSettings:
-    """Every combination of the values of ``settings``."""
+    """The Cartesian product of the values of ``settings``."""
 
     settings: Mapping[str, tuple[Any, ...]]
 
@@ -34,12 +34,12 @@ class SearchedSettings:
 
     @property
     def combinations(self) -> list[dict[str, Any]]:
-        """The settings of each candidate, by their names."""
+        """The settings of each candidate, by name."""
         return [dict(zip(self.settings, values, strict=True)) for values in itertools.product(*self.settings.values())]
 
 
 def candidates_of(text: str) -> SearchedSettings:
-    """The candidates that ``text`` names, as in the help of ``--search``. Raises CommandError, in one sentence."""
+    """The candidates in ``text``, the value of ``--search``. Raises CommandError if it is malformed."""
     found: dict[str, tuple[Any, ...]] = {}
     for part in text.split():
         name, _, values = part.partition("=")
@@ -67,7 +67,7 @@ def candidates_of(text: str) -> SearchedSettings:
 
 
 def searched_by(request: RetrainRequest) -> str:
-    """What the request names with ``--search``. Raises CommandError for a method that has no such setting."""
+    """The value of ``--search`` in ``request``. Raises CommandError for a method that has no such setting."""
     text = getattr(request.settings, "search", None)
     if not isinstance(text, str):
         raise CommandError(f"{request.method_name} searches nothing")
@@ -75,7 +75,7 @@ def searched_by(request: RetrainRequest) -> str:
 
 
 def require_searchable(request: RetrainRequest, candidates: SearchedSettings) -> None:
-    """Raise CommandError for a candidate that no run can have, and for what does not go with a search."""
+    """Raise CommandError for a candidate with invalid settings, and for options that do not go with a search."""
     from privctl.data.places import STDIN
     from privctl.data.several import paths_of
     from privctl.domain.checks import flagged

@@ -1,4 +1,4 @@
-"""What a user chooses among, by the names of the options; imports nothing heavy, for the command line reads it."""
+"""The choices of options with a fixed set of values. Imports nothing heavy, as the command line needs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Schedule(StrEnum):
-    """How the learning rate goes on after its warm-up."""
+    """The learning rate schedule after the warm-up."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -14,10 +14,11 @@ class Schedule(StrEnum):
 
 
 class ClippingStyle(StrEnum):
-    """What happens to one example's gradient g, with C the clip norm.
+    """How one example's gradient g is clipped to the clip norm C.
 
-    FLAT: g * min(1, C / |g|) (Abadi et al. 2016). AUTOMATIC: g * C / (|g| + 0.01) (Bu et al. 2022). PER_LAYER: each of
-    the k modules that own parameters is clipped by itself to C / sqrt(k), so that the whole stays within C.
+    FLAT: g * min(1, C / |g|) (Abadi et al. 2016). AUTOMATIC: g * C / (|g| + 0.01) (Bu et al. 2022). PER_LAYER: the
+    gradient of each of the k modules that own parameters is clipped to C / sqrt(k), so that the norm of all is at most
+    C.
     """
 
     FLAT = "flat"
@@ -26,7 +27,7 @@ class ClippingStyle(StrEnum):
 
 
 class ClippingPasses(StrEnum):
-    """In how many backward passes gradients are clipped; AUTO takes two where memory does not hold a record in one."""
+    """The number of backward passes for clipping. AUTO takes two if memory does not hold a single example with one."""
 
     ONE = "1"
     TWO = "2"
@@ -34,14 +35,14 @@ class ClippingPasses(StrEnum):
 
 
 class PublicOverlap(StrEnum):
-    """What happens where a public record stands among the private ones: REFUSE the run, or KEEP it in both."""
+    """What to do if a public record is also among the private ones: REFUSE the run, or KEEP it in both."""
 
     REFUSE = "refuse"
     KEEP = "keep"
 
 
 class RunsLaw(StrEnum):
-    """The law of the number of runs of a private search; under POISSON there may be none."""
+    """The distribution of the number of runs of a private search. With POISSON there may be none."""
 
     GEOMETRIC = "geometric"
     LOGARITHMIC = "logarithmic"
@@ -49,7 +50,7 @@ class RunsLaw(StrEnum):
 
 
 class DerivativeMethod(StrEnum):
-    """How a directional derivative is found, by the names users give."""
+    """How directional derivatives are computed."""
 
     AUTO = "auto"
     BACKWARD = "backward"
@@ -60,7 +61,7 @@ class DerivativeMethod(StrEnum):
 
 
 class LogName(StrEnum):
-    """Where the measures of a training are logged."""
+    """Where the metrics of a training run are logged."""
 
     CSV = "csv"
     TENSORBOARD = "tensorboard"
@@ -69,7 +70,7 @@ class LogName(StrEnum):
 
 
 class FormatName(StrEnum):
-    """The formats there are."""
+    """The number formats of quantized layers."""
 
     LUQ_FP4 = "luq-fp4"
     FP8 = "fp8"

@@ -1,6 +1,6 @@
-"""The base of a method's own settings, whose fields are options of its command.
+"""The base class of a method's own settings, whose fields are options of its command.
 
-Imports nothing heavy: the command line builds a method's options from its settings before any engine is needed.
+Imports nothing heavy, as the command line builds a method's options from its settings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from privctl.domain.ranges import Range
 
 #: Key of a field's metadata that marks it as an option.
 OPTION = "option"
-#: Group of options that several methods share -> their names.
+#: Groups of options that several methods share, with the names of their options.
 GROUPS = {
     "clipping": ("clip_norm", "clipping"),
     "clip-norm": ("clip_norm",),
@@ -28,10 +28,11 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How the command line presents a field: ``flag`` defaults to the field's name, ``choices`` to all enum members.
+    """How the command line presents a field.
 
-    ``within`` is where a number must lie. ``usual``: ``--help`` shows it, not only ``--help-all``. ``may_change``: a
-    run may be resumed with another value.
+    ``flag`` defaults to the field's name, ``choices`` to all enum members. ``within`` is the range of a number. With
+    ``usual``, ``--help`` shows the option, and not only ``--help-all``. With ``may_change``, a run may be resumed with
+    another value.
     """
 
     help: str
@@ -60,12 +61,12 @@ def option(
     usual: bool = False,
 ) -> Any:
     """A field of a method's settings that is an option of its command."""
-    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within, usual=usual)
-    return field(default=default, metadata={OPTION: asked})
+    presented = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within, usual=usual)
+    return field(default=default, metadata={OPTION: presented})
 
 
 def required(help_text: str, *, flag: str | None = None) -> Any:
-    """As ``option``, for a field without a default."""
+    """Like ``option``, for a field without a default."""
     return field(metadata={OPTION: Option(help=help_text, flag=flag, required=True)})
 
 
@@ -73,7 +74,7 @@ def required(help_text: str, *, flag: str | None = None) -> Any:
 class MethodSettings:
     """The settings of one method in addition to the shared ones; subclasses are frozen dataclasses of plain values.
 
-    Raises ValueError naming the flag of a number out of its range.
+    Raises ValueError, with the flag, for a number out of range.
     """
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A training from the options of ``privctl retrain``, by their names; ``privctl.retrain`` calls it too."""
+"""Builds a training request from the options of ``privctl retrain``; ``privctl.retrain`` uses it too."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from privctl.train.settings.request import (
     SecretsRequest,
 )
 
-#: What peft calls tasks that a base with another head may be adapted to.
-_OF_ADAPTERS = {
+#: The peft task types that determine the task, whatever the head of the base.
+_TASKS_OF_PEFT = {
     "SEQ_CLS": TaskName.TEXT_CLASSIFICATION,
     "TOKEN_CLS": TaskName.TOKEN_CLASSIFICATION,
     "QUESTION_ANS": TaskName.QUESTION_ANSWERING,
@@ -40,10 +40,10 @@ _OF_ADAPTERS = {
 
 
 def request_of(method: Method, options: Mapping[str, Any], given: Container[str], notify: Notify) -> RetrainRequest:
-    """The request that the options of ``privctl retrain METHOD`` describe, all by their names.
+    """The request for ``privctl retrain METHOD`` with these ``options``, by name.
 
-    ``given`` are those that the user stated, whatever their values; ``notify`` is called with what the user should
-    know. Raises CommandError for values that do not fit or go together.
+    ``given`` holds the names of the options that the user gave; ``notify`` is called with what the user should know.
+    Raises CommandError for values that are invalid or contradict each other.
     """
     settings = own_settings(method.settings, options)
     value: Callable[[str], Any] = options.get
@@ -71,7 +71,7 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
             warmup_steps=options.get("warmup_steps", 0),
             optimizer=Optimizer(options["optimizer"] or method.optimizer),
             fsdp=options.get("fsdp", False),
-            **{name: options[name] for name in _SAME},
+            **{name: options[name] for name in _UNCHANGED},
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
@@ -84,20 +84,20 @@ def _passes(given: object) -> ClippingPasses:
 
 
 def task_of(options: Mapping[str, Any], model: ModelRequest, data: DataPath, notify: Notify) -> TaskName:
-    """``--task``, or without it what the model's config.json says, which must fit the records at ``data``.
+    """The value of ``--task``, or else the task of the adapter or of the model's config.json.
 
-    An adapter of a text classifier or of a sequence-to-sequence model says so itself.
+    A task from config.json must fit the records at ``data``. Raises as ``_inferred_task`` does.
     """
     if options["task"] is not None:
         return TaskName(options["task"])
-    stated = None if model.adapter is None else _OF_ADAPTERS.get(task_type_of(model.adapter) or "")
+    stated = None if model.adapter is None else _TASKS_OF_PEFT.get(task_type_of(model.adapter) or "")
     if stated is not None:
         return stated
     return _inferred_task(model.path, data, notify, columns_of(options))
 
 
 def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsRequest | None:
-    """The plan that ``--secrets`` names, with ``--batch-size`` if the user gave it."""
+    """The plan given by ``--secrets``, with ``--batch-size`` if the user gave it."""
     if options.get("secrets") is None:
         return None
     stated = options["batch_size"] if "batch_size" in given else None
@@ -105,7 +105,7 @@ def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsReq
 
 
 def public_of(options: Mapping[str, Any]) -> PublicRequest | None:
-    """The public records that ``--public`` names. Raises CommandError for files that are private or held out."""
+    """The public records given by ``--public``. Raises CommandError for files that are also private or held out."""
     if not options.get("public"):
         for name in ("public_weight", "public_batch_size", "public_overlap"):
             if options.get(name) is not None:
@@ -114,11 +114,11 @@ def public_of(options: Mapping[str, Any]) -> PublicRequest | None:
                 )
         return None
     data, weight, overlap = data_at(options["public"]), options.get("public_weight"), options.get("public_overlap")
-    for flag, told in (("data", "the private data"), ("held_out", "what the model is evaluated on")):
-        others = {path.resolve() for path in paths_of(data_at(options[flag]))} if options.get(flag) else set()
+    for name, purpose in (("data", "the private data"), ("held_out", "what the model is evaluated on")):
+        taken = {path.resolve() for path in paths_of(data_at(options[name]))} if options.get(name) else set()
         for path in paths_of(data):
-            if path.resolve() in others:
-                raise CommandError(f"--public {path} is {told}; give other records, which are public")
+            if path.resolve() in taken:
+                raise CommandError(f"--public {path} is {purpose}; give other records, which are public")
     if STDIN in paths_of(data):
         raise CommandError("--public reads its records twice; put them into a file")
     if overlap is not None and str(overlap) not in list(PublicOverlap):
@@ -131,23 +131,23 @@ def public_of(options: Mapping[str, Any]) -> PublicRequest | None:
     )
 
 
-#: Options that go into the request under their own names.
-_SAME = (
+#: Options that the request takes unchanged, under the same names.
+_UNCHANGED = (
     "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "micro_examples",
     "micro_tokens", "device", "bf16", "seed", "resume", "force",
 )  # fmt: skip
 
 
-def model_of(options: Mapping[str, Any], whole_for: str = "") -> ModelRequest:
-    """The model to train, from the options; ``whole_for`` names a method that trains no adapters, if that is the one.
+def model_of(options: Mapping[str, Any], without_adapters: str = "") -> ModelRequest:
+    """The model to train. ``without_adapters`` is the method's name if it cannot train adapters.
 
-    Raises CommandError and InputError for an adapter that does not fit.
+    Raises CommandError for options that contradict each other, and CommandError or InputError for an invalid adapter.
     """
     path, base = Path(options["model"]), options.get("base")
     found = adapter_at(path, None if base is None else Path(base))
     save_adapter, base_bits = bool(options.get("save_adapter", False)), _base_bits(options)
     if found is not None:
-        _check_adapter(options, whole_for)
+        _check_adapter(options, without_adapters)
     elif base is not None:
         raise CommandError(f"--base is the base of an adapter, and {path} is a whole model; remove it")
     elif base_bits is not None and not save_adapter:
@@ -184,10 +184,12 @@ def _base_bits(options: Mapping[str, Any]) -> int | None:
     return None if stated is None else int(stated)
 
 
-def _check_adapter(options: Mapping[str, Any], whole_for: str) -> None:
-    """Raise CommandError for options that do not go with an adapter as the model."""
-    if whole_for:
-        raise CommandError(f"{options['model']} is an adapter, which {whole_for} does not train; give a whole model")
+def _check_adapter(options: Mapping[str, Any], without_adapters: str) -> None:
+    """Raise CommandError for options that cannot be combined with an adapter as the model."""
+    if without_adapters:
+        raise CommandError(
+            f"{options['model']} is an adapter, which {without_adapters} does not train; give a whole model"
+        )
     if options.get("convert") is not None:
         raise CommandError(
             f"--convert batch-norm changes the base, which the adapter {options['model']} keeps as it is; give --norm "
@@ -200,7 +202,7 @@ def _check_adapter(options: Mapping[str, Any], whole_for: str) -> None:
 
 
 def data_of(options: Mapping[str, Any], train: DataPath) -> DataRequest:
-    """The training data at ``train``, with the options that describe it."""
+    """The training data at ``train``, with the options that describe it. Raises CommandError if it is also held out."""
     held_out = data_at(options["held_out"]) if options.get("held_out") else None
     trained_on = {path.resolve() for path in paths_of(train)}
     for path in () if held_out is None else paths_of(held_out):
@@ -222,15 +224,15 @@ def data_of(options: Mapping[str, Any], train: DataPath) -> DataRequest:
 
 
 def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns) -> TaskName:
-    """The task for the model at ``model``, whose head must fit the records at ``data``; says which, and what is unused.
+    """The task that config.json of ``model`` implies, passed to ``notify``, with a note if labels are not used.
 
-    Raises InputError where a classifier of texts gets records without labels, CommandError where the model may be
-    trained for several tasks, and as ``read_config`` does.
+    Raises InputError if the model is a text classifier and the records at ``data`` have no labels, CommandError if the
+    model can be trained for several tasks, and as ``read_config`` does.
     """
     task, label = task_meant(model), columns.label_name
-    # Where there are no records, whoever reads the data says so.
+    # Data without records are refused when they are read.
     fields = None if holds_classes(data) or not found(data) else first_fields(data)
-    told = f"task {task}, by the model's config.json"
+    note = f"task {task}, by the model's config.json"
     if fields is not None and task is TaskName.TEXT_CLASSIFICATION and label not in fields:
         held = ", ".join(map(repr, fields))
         raise InputError(
@@ -239,6 +241,6 @@ def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns
             "train a language model"
         )
     if fields is not None and task in (TaskName.CAUSAL_LM, TaskName.MASKED_LM) and label in fields:
-        told += f"; it does not use the records' labels, as --task {TaskName.TEXT_CLASSIFICATION} would with a new head"
-    notify(told)
+        note += f"; it does not use the records' labels, as --task {TaskName.TEXT_CLASSIFICATION} would with a new head"
+    notify(note)
     return task

@@ -1,4 +1,4 @@
-"""An instance of a method's settings class from options by their names; imports nothing heavy."""
+"""Builds a method's settings from options by name. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privctl.train.settings.method_settings import OPTION, MethodSettings, Optio
 
 
 def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settings:
-    """The settings given by ``options``. Raises CommandError for values that do not fit."""
+    """The settings given by ``options``. Raises CommandError for invalid values."""
     given: dict[str, Any] = {}
     try:
         for field, kind, _ in option_fields(settings):
@@ -30,7 +30,7 @@ def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settin
 
 
 def option_fields(settings: type[MethodSettings]) -> Iterator[tuple[Field[Any], type, Option]]:
-    """Each field that is declared as an option, with the type of a given value."""
+    """Each field that is declared as an option, with the type of its value if one is given."""
     hints = get_type_hints(settings)
     for field in fields(settings):
         if OPTION in field.metadata:
@@ -38,7 +38,7 @@ def option_fields(settings: type[MethodSettings]) -> Iterator[tuple[Field[Any], 
 
 
 def _kind(hint: Any) -> type:
-    """The type of a given value: ``T`` for ``T | None``, and ``tuple`` for any tuple."""
+    """The type of a value other than None: ``T`` for ``T | None``, and ``tuple`` for any tuple."""
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (member for member in get_args(hint) if member is not type(None))
     kind: type = get_origin(hint) or hint

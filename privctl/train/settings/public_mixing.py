@@ -1,10 +1,10 @@
-"""Public records whose gradient is added to the private one of each step (docs/mechanisms.md#public-data).
+"""Public records whose gradient is added to the private one in each step (docs/mechanisms.md#public-data).
 
-The sum is what goes to the optimizer. What is added is a function of public records, of the step's number and of
-weights that follow from noised sums, so it is post-processing and costs nothing; that the records are public is an
-assumption. Sources: Amid et al. 2022, "Public Data-Assisted Mirror Descent for Private Model Training", whose first
-order is such a sum; Lowy, Li, Huang and Razaviyayn 2024, "Optimal Differentially Private Model Training with Public
-Data". Their share of the private gradient, alpha, is 1 / (1 + ``weight``).
+The optimizer gets the sum of both. The public gradient is a function of the public records, the index of the step and
+the weights, which follow from noised sums, so adding it is post-processing and costs no privacy; that the records are
+public is an assumption. Sources: Amid et al. 2022, "Public Data-Assisted Mirror Descent for Private Model Training",
+whose first-order approximation is such a sum; Lowy, Li, Huang and Razaviyayn 2024, "Optimal Differentially Private
+Model Training with Public Data", whose weight of the private gradient, alpha, is 1 / (1 + ``weight``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.ranges import AMOUNT_OR_ZERO, COUNT
 from privctl.train.settings.choices import PublicOverlap
 
-#: How much the mean public gradient counts beside the private one by default.
+#: The default weight of the mean public gradient relative to the private one.
 WEIGHT = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicMixing:
-    """Each step adds ``weight`` times the mean gradient of ``batch_size`` of ``records`` public records.
+    """Each step adds ``weight`` times the mean gradient of ``batch_size`` of the ``records`` public records.
 
-    ``overlap`` is what was asked for should one of them stand among the private ones. Raises ValueError, naming the
-    option, for a number out of its range, and for a batch of more records than there are.
+    ``overlap`` is what to do if one of them is also among the private records. Raises ValueError, with the flag, for a
+    number out of range and for a batch larger than the public data.
     """
 
     weight: float
@@ -42,7 +42,7 @@ class PublicMixing:
 
 
 def public_assumptions(mixing: PublicMixing) -> tuple[Assumption, ...]:
-    """What a guarantee rests on where public records take part, and whom it does not cover."""
+    """The assumptions about public records, which the guarantee does not cover."""
     public = Assumption(
         name="public data",
         statement=f"the {mixing.records} public records were chosen without looking at the private ones, and nothing "
@@ -64,7 +64,7 @@ def public_assumptions(mixing: PublicMixing) -> tuple[Assumption, ...]:
 
 
 def public_parameters(mixing: PublicMixing) -> dict[str, float | int | str]:
-    """What a report says of public records that took part."""
+    """The report's parameters of the public records."""
     return {
         "public_weight": mixing.weight,
         "public_batch_size": mixing.batch_size,

@@ -1,4 +1,4 @@
-"""The settings of a training run, frozen and named like their flags."""
+"""The settings of a training run, as a frozen dataclass whose fields are named like their flags."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from privctl.train.settings.public_mixing import PublicMixing
 class TrainingSettings:
     """A training run's settings.
 
-    ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
-    ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
-    is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own, or where ``matrix`` correlates it over all
-    steps (``BufferedGaussian``). ``group`` is how many records of a user are examples that are protected together
-    (``GroupGaussian``), None where each is by itself. ``largest_batch`` is how many examples of a larger draw are kept
-    (``TruncatedGaussian``), None for all. ``search`` is how many such runs there are of which the best is released,
-    None for this one alone. With ``adaptive``, ``clip_norm`` is that of the first step, and ``noise_multiplier`` that
-    of each step's two releases together. ``public`` records' gradients are added to the released ones, None for none.
-    ``micro_tokens`` and ``micro_examples`` bound what goes through the network at
-    once, and ``clipping_passes`` are the backward passes that clip it; they change nothing but memory, time and
-    rounding. Raises ValueError for settings out of range.
+    ``batch_size`` is the expected number of examples per step, by which summed gradients are divided; ``sample_rate``
+    is batch_size / number of examples, and ``batches`` how private batches are drawn. ``noise_multiplier`` is the
+    noise's standard deviation / ``clip_norm``, 0 without noise. ``coefficients`` correlate the noise over as many steps
+    (``BandedGaussian``); ``matrix`` correlates it over all steps (``BufferedGaussian``); without either it is
+    independent. ``group`` is the largest number of records of a user, who is protected as a whole (``GroupGaussian``);
+    None if each record is protected by itself. ``largest_batch`` is the number of examples to which larger draws are
+    cut (``TruncatedGaussian``), None for no limit. ``search`` is the distribution of the number of runs of which the
+    best is released, None for a single run. With ``adaptive``, ``clip_norm`` is that of the first step, and
+    ``noise_multiplier`` that of each step's two releases together. ``public`` says how gradients of public records are
+    added to the released ones. ``micro_tokens`` and ``micro_examples`` bound what passes through the network at once,
+    and ``clipping_passes`` is the number of backward passes for clipping; these only affect memory, time and rounding.
+    Raises ValueError for settings out of range.
     """
 
     method: str
@@ -77,55 +77,55 @@ class TrainingSettings:
 
     @property
     def sum_noise_multiplier(self) -> float:
-        """Noise standard deviation / clip norm of each step's sum of gradients."""
+        """The noise multiplier of each step's sum of gradients: standard deviation / clip norm."""
         if self.adaptive is None:
             return self.noise_multiplier
         return sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """The number of training examples."""
         return round(self.batch_size / self.sample_rate)
 
     @property
     def bands(self) -> int:
-        """Over how many steps noise is correlated; 1 where it is not."""
+        """The number of steps over which noise is correlated; 1 for independent noise."""
         return 1 if self.coefficients is None else len(self.coefficients)
 
     @property
     def most_runs(self) -> int:
-        """How many runs there are at most, of which the best is released."""
+        """The largest number of runs of which the best is released."""
         return 1 if self.search is None else self.search.most
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in which every example takes part once, on average."""
+        """The number of steps in which every example takes part once on average."""
         return max(1, math.ceil(round(1 / self.sample_rate, 9)))
 
     def ends_epoch(self, updates: int) -> bool:
-        """Whether the step that makes ``updates`` in all ends an epoch.
+        """Whether an epoch ends with the step after which there are ``updates`` in all.
 
-        Poisson batches (with noise) go on from one epoch to the next, so that epoch k ends with step ceil(k / rate);
-        passes over the data begin anew.
+        With Poisson batches (with noise), epoch k ends with step ceil(k / rate). Without noise, each epoch is a pass
+        over the data.
         """
         rate = self.sample_rate if self.noise_multiplier else None
         return whole_epochs(updates, self.steps_per_epoch, rate) > whole_epochs(updates - 1, self.steps_per_epoch, rate)
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of ``step``, counted from 0."""
-        return self.learning_rate * share_at(step, self.steps, self.schedule, self.warmup_steps)
+        return self.learning_rate * learning_rate_factor(step, self.steps, self.schedule, self.warmup_steps)
 
 
 def whole_epochs(steps: int, epoch_steps: int, rate: float | None) -> int:
-    """How many epochs ``steps`` have ended: passes of ``epoch_steps``, or by Poisson batches at sampling ``rate``.
+    """The number of epochs completed after ``steps``, of ``epoch_steps`` each, or of Poisson batches at ``rate``.
 
     ``whole_epochs(334, 4, 0.3)`` is 100, and ``whole_epochs(334, 4, None)`` 83.
     """
     return steps // epoch_steps if rate is None else math.floor(round(steps * rate, 9))
 
 
-def share_at(step: int, steps: int, schedule: Schedule, warmup_steps: int) -> float:
-    """The share of the highest learning rate that ``step`` of ``steps`` has, counted from 0."""
+def learning_rate_factor(step: int, steps: int, schedule: Schedule, warmup_steps: int) -> float:
+    """The learning rate of ``step``, counted from 0, as a fraction of the peak learning rate."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     if schedule is Schedule.CONSTANT:

@@ -1,4 +1,4 @@
-"""The requests of ``privctl retrain``, and the description of the method that each is made of."""
+"""The requests of ``privctl retrain``, and the description of a training method."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
-    """Where the examples come from and how they are read; see the tasks for what each setting means.
+    """Where the examples come from and how they are read; the tasks say what each setting means.
 
-    ``long`` None truncates, as ``truncate`` does.
+    ``long`` None truncates long texts.
     """
 
     train: DataPath
@@ -43,12 +43,13 @@ class DataRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """The model to begin with, and what of it is trained.
+    """The initial model, and which of its parameters are trained.
 
     ``vocabulary`` is a public file of words, or the word ``private`` for one made from the training records. ``train``
-    are globs of parameter names, all where empty. ``adapter`` is the folder of a low-rank adapter on the model at
-    ``path``, which is then frozen; ``save_adapter`` releases new adapters alone, not merged into the weights.
-    ``base_bits`` 4 holds the frozen base in 4 bits while an adapter is trained and measured.
+    are globs of the names of trained parameters; if empty, all are trained. ``adapter`` is the folder of a low-rank
+    adapter of the model at ``path``, which is then frozen. With ``save_adapter`` new adapters are released by
+    themselves, not merged into the weights. With ``base_bits`` 4 the frozen base is held in 4 bits while an adapter is
+    trained and measured.
     """
 
     path: Path
@@ -66,13 +67,13 @@ class ModelRequest:
 
     @property
     def adapter_only(self) -> bool:
-        """Whether an adapter by itself is released."""
+        """Whether only an adapter is released."""
         return self.adapter is not None or self.save_adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRequest:
-    """Either ``epsilon`` or ``noise_multiplier`` for a private training; ``delta`` None is 1 / examples^1.1."""
+    """The budget of a private run, either ``epsilon`` or ``noise_multiplier``. ``delta`` None is 1 / examples^1.1."""
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -81,9 +82,9 @@ class BudgetRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretsRequest:
-    """The ``plan`` of protection that steps, batches and noise come from; ``batch_size`` is what was asked for, if any.
+    """The ``plan`` that sets steps, batches and noise. ``batch_size`` is the value of ``--batch-size``, if given.
 
-    The epochs or steps, the epsilon and the noise multiplier that the run itself is asked for must agree with it.
+    The epochs or steps, epsilon and noise multiplier of the request itself must agree with the plan.
     """
 
     plan: Path
@@ -92,9 +93,9 @@ class SecretsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicRequest:
-    """Public records to mix in, read as those of ``--data`` are; see ``PublicMixing``.
+    """Public records to mix in (see ``PublicMixing``), read like those of ``--data``.
 
-    ``batch_size`` None is the expected private one, or all records where there are fewer.
+    ``batch_size`` None is the expected private batch size, or the number of public records if that is smaller.
     """
 
     data: DataPath
@@ -105,7 +106,7 @@ class PublicRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """The options of ``privctl retrain ferret --replay``; everything else is in the stream."""
+    """The options of ``privctl retrain ferret --replay``. Everything else is in the stream."""
 
     model: Path
     stream: Path
@@ -117,46 +118,44 @@ class ReplayRequest:
 
 
 class SideReleases(Protocol):
-    """Releases that a method makes in addition to its steps, counted in the same ledger."""
+    """Releases that a method makes in addition to its steps, in the same ledger."""
 
     @property
     def releases(self) -> int:
-        """How many there will be."""
+        """The number of releases in the whole run."""
         ...
 
     def event(self, noise_multiplier: float, releases: int | None = None) -> SampledGaussian | None:
-        """The event of ``releases`` (all if None), in a training with this ``noise_multiplier``."""
+        """The event of ``releases`` (all if None) in a run whose steps have this ``noise_multiplier``."""
         ...
 
     def check_alone(self, epsilon: float, delta: float) -> None:
-        """Raises CommandError where they exceed the budget by themselves."""
+        """Raise CommandError if the side releases alone exceed the budget."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What sets a training method apart: what may be asked of it, and what its runs are like.
+    """A training method: the options it takes and the properties of its runs.
 
     ``takes`` names the groups of shared options of its command; ``helps`` replaces the help text of some of them.
     ``clips``: each example's gradient is clipped. ``noised``: each step adds noise to the sum of clipped gradients of a
-    Poisson batch. ``sums_losses``: it also releases noisy sums of losses, whose rounding the clipping margin does not
-    cover. ``needs_float32``: what such a request computes would drown in rounding to bfloat16. ``private``: exact
-    measures of the examples are withheld. ``guaranteed``: the guarantee has a delta.
-    ``shards``: it can train a model of which each process holds a shard (``--fsdp``). ``optimizer`` is the update rule
-    where none is asked for. ``numbers`` is how many numbers a step releases, None for one of each weight that is
-    trained. ``voided`` says, for messages,
-    which guarantees are void if names were collected from the examples; empty if none are. ``warning`` is the first
-    warning of its report.
+    batch. ``sums_losses``: it also releases noisy sums of losses, whose rounding the clipping margin does not cover.
+    ``needs_float32``: rounding to bfloat16 would swamp what such a request computes. ``private``: exact metrics of the
+    examples are withheld. ``guaranteed``: the guarantee has a delta. ``shards``: it can train a model of which each
+    process holds a shard (``--fsdp``). ``optimizer`` is the default update rule. ``numbers`` is how many numbers a step
+    releases, None for one per trained weight. ``voided`` names, for messages, the guarantees that are void if names
+    were collected from the examples; empty if none are. ``warning`` is the first warning of its report.
 
-    ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
-    noise is correlated (``bands``), or by how many ``buffers`` over all; ``group`` is how many records a user may have
-    who is protected as a whole though each record is clipped by itself, None where there is no such, and ``shared`` how
-    records are chosen that may have several users; ``largest_batch`` is how many examples of a larger draw are kept.
-    ``per_draw`` is with how many records a user takes part in a step, at most. Otherwise they are passes in a public
-    order; then ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one.
-    ``search`` is how many runs there are of which the best is released, None for one run. ``adaptive`` gives how the
-    clip norm follows the gradients, for a noise multiplier and a batch size, None where it stays. ``files`` are
-    suffixes of files beside the output.
+    ``sampled`` says whether a request's batches are secret samples, drawn as ``batches`` says; noise is correlated over
+    ``bands`` steps, or over all steps by ``buffers``. ``group`` is the largest number of records of a user who is
+    protected as a whole although each record is clipped by itself, else None; ``shared`` is how records that may have
+    several users are chosen; ``largest_batch`` is the number of examples to which larger draws are cut; ``per_draw`` is
+    the largest number of a user's records in a step. If not ``sampled``, batches are passes in a public order; then
+    ``whole_passes``, if not empty, names what is accounted for in whole passes, so that no run may end within one.
+    ``search`` is the distribution of the number of runs of which the best is released, None for a single run.
+    ``adaptive`` returns how the clip norm adapts, given a noise multiplier and a batch size, or None if it is fixed.
+    ``files`` are the suffixes of files beside the output.
     """
 
     name: str
@@ -193,13 +192,13 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainRequest:
-    """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected one.
+    """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected size.
 
     ``settings`` are the method's own. With ``secrets`` the plan sets the batch size, and ``batch_size`` is not used.
-    ``public`` records are mixed into a private training. ``show_unprotected`` requests a private file of the measures
-    that the report of a private run withholds. ``logs`` are written while it runs. ``bf16`` None computes in bfloat16
-    on a GPU that has it. ``fsdp``: each process holds a shard of the model. Raises ValueError for settings of another
-    method, and for a seed out of range.
+    ``public`` records are mixed into a private run. ``show_unprotected`` requests a private file of the metrics that
+    the report of a private run withholds. ``logs`` are written during training. ``bf16`` None computes in bfloat16 on a
+    GPU that supports it. ``fsdp``: each process holds a shard of the model. Raises ValueError for settings of another
+    method and for a seed out of range.
     """
 
     method: Method
@@ -239,7 +238,7 @@ class RetrainRequest:
     def __post_init__(self) -> None:
         own = self.method.settings
         if type(self.settings) is MethodSettings and all(each.default is not MISSING for each in fields(own)):
-            object.__setattr__(self, "settings", own())  # nothing was asked for
+            object.__setattr__(self, "settings", own())  # no settings were given
         if not isinstance(self.settings, own):
             raise ValueError(
                 f"{self.method_name} takes {self.method.settings.__name__}, not {type(self.settings).__name__}"
@@ -253,7 +252,7 @@ class RetrainRequest:
         return self.method.name
 
     def settings_as(self, kind: type[Settings]) -> Settings:
-        """The method's own settings, which are of that ``kind``."""
+        """The method's own settings, as a ``kind``. Raises ValueError if they are of another class."""
         if not isinstance(self.settings, kind):
             raise ValueError(f"the settings of {self.method_name} are not {kind.__name__}")
         return self.settings

@@ -1,4 +1,4 @@
-"""The options of a private search, which methods share, and what follows from them; imports nothing heavy."""
+"""The options of a private search, which several methods share. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _EXPECTED_RUNS = 5.0
 
 
 class SearchOptions(Protocol):
-    """The settings of a method that has the three options below."""
+    """Settings of a method that have the three options below."""
 
     @property
     def search(self) -> str | None:
-        """What to choose among; None for one run."""
+        """The candidates; None for a single run."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class SearchOptions(Protocol):
 
     @property
     def runs_law(self) -> RunsLaw | None:
-        """Law of that number."""
+        """Distribution of the number of runs."""
         ...
 
 
@@ -62,7 +62,7 @@ def runs_law_option() -> Any:
 
 
 def number_of_runs(settings: SearchOptions) -> NumberOfRuns | None:
-    """How many runs there are of which the best is released; None for one run."""
+    """The distribution of the number of runs of which the best is released; None for a single run."""
     from privctl.accounting.runs_law import NumberOfRuns, shape_of
 
     if settings.search is None:
@@ -74,11 +74,11 @@ def number_of_runs(settings: SearchOptions) -> NumberOfRuns | None:
 
 
 def check_search(request: RetrainRequest, settings: SearchOptions, unsearched: Iterable[tuple[str, bool]] = ()) -> None:
-    """Raise CommandError for a search that no run can be part of, and for the ``unsearched`` flags that are given."""
+    """Raise CommandError for an invalid search, and for ``unsearched`` flags, which do not go with one, if given."""
     if settings.search is None:
         for flag, given in (("--expected-runs", settings.expected_runs), ("--runs-law", settings.runs_law)):
             if given is not None:
-                raise CommandError(f"{flag} is of a search; add --search with what to choose among, or remove it")
+                raise CommandError(f"{flag} needs a search; add --search with what to choose among, or remove it")
         return
     for flag, excluded in unsearched:
         if excluded:

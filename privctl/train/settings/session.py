@@ -1,4 +1,4 @@
-"""Who trains and who watches: processes, and the callbacks of whoever asked for the training."""
+"""The processes of a training run, and the callbacks of its caller."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.parallel import Workers
 
-#: Called with each epoch's measures.
+#: Called with each epoch's metrics.
 EpochCallback = Callable[[Mapping[str, float]], None]
-#: A context manager that yields a function: whether to stop after the current step.
+#: A context manager that yields a function, which returns whether to stop after the current step.
 Interrupts = AbstractContextManager[Callable[[], bool]]
 
 NO_INTERRUPT_HANDLING: Interrupts = nullcontext(lambda: False)
@@ -21,8 +21,8 @@ NO_INTERRUPT_HANDLING: Interrupts = nullcontext(lambda: False)
 class Session:
     """The processes that train, and the callbacks that observe and stop them.
 
-    ``detailed`` shows the training itself, where it is more than ``progress``. ``interrupts`` is entered for the
-    training loop only; ``notify`` receives what the user should know before training starts.
+    ``detailed``, if set, shows the training loop instead of ``progress``. ``interrupts`` is entered for the training
+    loop only. ``notify`` receives what the user should know before training starts.
     """
 
     workers: Workers = field(default_factory=Workers)

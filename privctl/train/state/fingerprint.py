@@ -1,4 +1,4 @@
-"""What must stay the same when a run is resumed, and the words for what did not."""
+"""Everything that must stay the same when a run is resumed, and messages for what changed."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.method_settings import OPTION, MethodSettings, flag_of
 from privctl.train.settings.request import Method, PublicRequest, RetrainRequest
 
-#: Settings that may change when a run is resumed, as the help of --resume says: the device, how much it processes at
-#: once, what it shows, what it is evaluated on.
+#: Settings that may change when a run is resumed, as the help of --resume says: device, memory, output and evaluation.
 _MAY_CHANGE = {
     "output", "resume", "force", "show_unprotected", "device", "checkpointing", "held_out", "logs",
     "micro_examples", "micro_tokens", "clipping_passes", "fsdp",
 }  # fmt: skip
-#: What follows from the options and the data, in words.
+#: Settings that follow from the options and the data, with their names in messages.
 _DERIVED = {
     "sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta",
     "coefficients": "the coefficients", "matrix": "the matrix of the noise",
 }  # fmt: skip
-#: What is looked at last, so that the cause is named: the steps may be asked for, or follow from epochs and batches.
-_LAST = ("steps", *_DERIVED)
-#: Digests of the weights that the run began with, which runs of earlier versions do not state.
+#: Compared last, so that the message names the cause: the steps may be given, or follow from epochs and batch size.
+_COMPARED_LAST = ("steps", *_DERIVED)
+#: Key for the digests of the initial weights, which runs of earlier versions do not state.
 _WEIGHTS = "weights"
-#: What the digest of a file begins with.
+#: Prefix of the digest of a file.
 _DIGEST = "blake3:"
-#: Settings whose option has another name.
+#: Settings whose option has a different name.
 _NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
     "public.data": "--public", "public.weight": "--public-weight", "public.batch_size": "--public-batch-size",
     "public.overlap": "--public-overlap",
@@ -43,10 +42,10 @@ _NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
 def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
     """Everything that must stay the same when a run is resumed."""
     request, train = job.request, job.request.data.train
-    asked = _settings_of(request)
+    requested = _settings_of(request)
     facts = {
-        **asked,
-        **_settings_of(job.recipe),  # what follows stands before what was asked for, where both have a name
+        **requested,
+        **_settings_of(job.recipe),  # overrides settings of the request with the same name
         "examples": len(job.task),
         "data": {
             **_settings_of(request.data),
@@ -64,9 +63,9 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
 
 def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
     """Everything that must stay the same when a search is resumed: also the held-out examples, which choose."""
-    asked, data = _settings_of(request), request.data
+    requested, data = _settings_of(request), request.data
     facts = {
-        **asked,
+        **requested,
         "data": {**_settings_of(data), "train": data_digest(data.train)},
         "public": _public_of(request),
         "held_out": None if data.held_out is None else data_digest(data.held_out),
@@ -77,15 +76,15 @@ def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
 
 
 def _public_of(request: RetrainRequest) -> dict[str, Any]:
-    """How public records are mixed in, and their digest; None for each setting where there are none."""
-    asked = request.public
-    if asked is None:
+    """How public records are mixed in, and their digest; None for each setting if there are none."""
+    public = request.public
+    if public is None:
         return dict.fromkeys(each.name for each in fields(PublicRequest))
-    return {**_settings_of(asked), "data": data_digest(asked.data)}
+    return {**_settings_of(public), "data": data_digest(public.data)}
 
 
 def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:
-    """Of the files of weights that the run begins with, the same in every process, whichever reads them."""
+    """The digests of the files of the initial weights, the same in every process, whichever reads them."""
     model = request.model
     places = (None if random else model.path, model.adapter)
     for place in filter(None, places):
@@ -96,22 +95,21 @@ def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:
 def difference(
     before: Mapping[str, Any], now: Mapping[str, Any], own: type[MethodSettings] = MethodSettings
 ) -> str | None:
-    """How a run ``was begun`` whose fingerprint was ``before``, by the first option in which it differs from ``now``.
+    """The first option in which the fingerprint ``before`` of a run differs from ``now``; None if they agree.
 
-    What only follows from options and data is looked at last. ``own`` are the settings of the method now, whose flags
-    are named. None where they agree.
-    Example: ``with --steps 4, not 5``.
+    It completes the phrase "was begun", for example ``with --steps 4, not 5``. Settings that follow from options and
+    data are compared last. ``own`` is the method's settings class, for the flags.
     """
     old, new = dict(_leaves(before)), dict(_leaves(now))
-    for name in sorted(new, key=_LAST.__contains__):
+    for name in sorted(new, key=_COMPARED_LAST.__contains__):
         if name == _WEIGHTS and name not in old:
             continue
         if old.get(name) != new[name]:  # an option that is newer than the saved run was not given then
-            return _told(name, old.get(name), new[name], own)
+            return _describe(name, old.get(name), new[name], own)
     return None
 
 
-def _told(name: str, before: Any, now: Any, own: type[MethodSettings]) -> str:
+def _describe(name: str, before: Any, now: Any, own: type[MethodSettings]) -> str:
     if name == "method":
         return f"as {before}, not {now}"
     if name == _WEIGHTS:
@@ -159,7 +157,7 @@ def _leaves(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str,
 
 
 def _may_change(settings: Any, setting: Field[Any]) -> bool:
-    """A method's own settings say so themselves: their names may be those of others'."""
+    """Whether a setting may change. A method's own settings state it, as their names may equal shared ones."""
     if isinstance(settings, MethodSettings):
         return OPTION in setting.metadata and setting.metadata[OPTION].may_change
     return setting.name in _MAY_CHANGE

@@ -1,4 +1,4 @@
-"""The seed of a run's public random choices: given, or drawn once and kept with the run's state."""
+"""The seed of a run's public random choices: given, or drawn once and saved with the run's state."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from privctl.storage.reader import read_text
 from privctl.train.preparation.places import run_folder
 from privctl.train.settings.request import RetrainRequest
 
-#: Enough that no two runs share a seed by accident.
+#: Enough bytes that no two runs share a seed by accident.
 SEED_BYTES = 16
 #: Its file in the run's folder.
 SEED_FILE = "public-seed"
 
 
 def public_seed(request: RetrainRequest, workers: Workers, given: bytes | None) -> bytes:
-    """The given seed, the one that a resumed run began with, or a fresh one; the same in all processes.
+    """The given seed, the saved seed of a resumed run, or a fresh one; the same in all processes.
 
-    Raises InputError where the seed of a resumed run is damaged.
+    Raises InputError if the saved seed is damaged.
     """
     place, seed = run_folder(request.output) / SEED_FILE, given
     if seed is None and request.resume and place.is_file():

@@ -21,7 +21,7 @@ _SYNC_EVERY = 1.0
 
 
 class ReleaseLog:
-    """The counts in the file ``path``, locked by this process from its first ``mark`` on.
+    """The log of counts in the file ``path``, which this process locks at its first ``mark``.
 
     ``root`` is the start of the chain. The file is created empty together with the run, so a missing file is an error.
     """
@@ -34,7 +34,7 @@ class ReleaseLog:
         self.head = self._chain.root
 
     def mark(self, begun: int) -> None:
-        """Note that so many were begun, before anything of the last one is computed."""
+        """Log that ``begun`` releases were begun, before the last of them is computed."""
         if self._file is None:
             self._file = self._opened()
             self.read()
@@ -45,10 +45,10 @@ class ReleaseLog:
             self._synced = time.monotonic()
 
     def read(self, known: str | None = None) -> int:
-        """The last count, 0 where nothing was ever begun; ``known`` is a digest that must occur in the log.
+        """The last count, 0 if nothing was ever begun; ``known`` is a digest that must occur in the log.
 
-        A last line that a kill cut short counts in full. Raises InputError for a log that is missing, damaged, or does
-        not go as far as ``known``.
+        A last line that a kill cut short counts in full. Raises InputError if the log is missing or damaged, or ends
+        before ``known``.
         """
         try:
             content = self._path.read_bytes()
@@ -69,20 +69,20 @@ class ReleaseLog:
         if known is not None and known not in heads:
             raise self._fault("was cut short or belongs to another run")
         if cut:
-            if self._file is not None:  # half a line goes only where this process writes the log
+            if self._file is not None:  # only the process that writes the log removes half a line
                 self._file.cut(len(content) - len(cut))
             count = max(count + 1, int(cut[:20]) if len(cut) >= 20 else 0)
         self.head = heads[-1]
         return count
 
     def close(self) -> None:
-        """Let other processes go on."""
+        """Release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _opened(self) -> LogFile:
-        """Two processes that went on with one run would each know the half of what was begun."""
+        """Lock the log. Two processes that resume the same run would each count only half of the steps begun."""
         try:
             return LogFile(self._path, create=False, wait=False)
         except BlockingIOError:

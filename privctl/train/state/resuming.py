@@ -1,4 +1,4 @@
-"""A run's folder, begun or continued by all processes of a training together."""
+"""Begins or resumes a run's folder in all processes together."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from privctl.train.steps.saved_state import SavedState
 def open_folder(
     job: TrainingJob, workers: Workers, files: Mapping[str, bytes] = MappingProxyType({})
 ) -> tuple[RunFolder | None, SavedState | None]:
-    """The run's folder, with ``files`` by name in it, and the state to continue from.
+    """The run's folder, to which ``files`` are written, and the saved state to continue from, if any.
 
-    Only the main process writes; the others get no folder, but raise what it raises.
+    Only the main process writes; the others get None for the folder, but raise what it raises.
     """
     path = run_folder(job.request.output)
 
@@ -31,25 +31,25 @@ def open_folder(
         with writing(path):
             return Claim(path, "run") if path.is_dir() else None
 
-    # Before the state is read, which a process that goes on would change.
+    # Before the state is read, which another process that resumes the run would change.
     claim = workers.in_main(claimed) if job.request.resume else None
     try:
         own = job.request.method.settings
         resumed = RunFolder.resume(path, fingerprint_of(job), own) if job.request.resume else None
         if resumed is not None:
-            workers.in_main(resumed[0].require_as_saved)  # reads all of the state: once is enough
+            workers.in_main(resumed[0].require_as_saved)  # reads the whole state, so only one process does it
         workers.barrier()  # no process may change the state before all have read it
 
         def opened() -> RunFolder:
             begun = fingerprint_of(job) if resumed is None else {}
-            for weights in job.model.files:  # those that were read are those of the fingerprint
+            for weights in job.model.files:  # so that the fingerprint is that of the weights that were read
                 weights.require_unchanged()
             folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
             if (held := claimed() if claim is None else claim) is not None:
                 folder.keep(held)
             for name, content in files.items():
                 write_bytes(folder.path / name, content)
-            if job.request.method.search(job.request) is not None:  # before its first step: no run is made twice
+            if job.request.method.search(job.request) is not None:  # before its first step, so no run is made twice
                 write_bytes(begun_mark(job.request.output), b"")
             return folder
 
@@ -64,8 +64,8 @@ def open_folder(
 def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[None]:
     """If the trained model cannot be written, extend the error to say that the training is saved.
 
-    Raises InputError, before anything is done inside, where the data of ``job`` are not those that the run began with:
-    its report would name others than it was trained on.
+    Raises InputError on entry if the data of ``job`` have changed since the run began, as the report would then name
+    other data than were trained on.
     """
     try:
         if folder is not None:

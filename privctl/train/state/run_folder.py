@@ -1,11 +1,11 @@
 """A run's state on disk: enough to continue after a kill, and a count of everything that may have been released.
 
-The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps begun,
+The folder holds ``settings.json``, ``state.json``, the tensors that it names, and ``begun``: a log of all steps begun,
 written before each of them. ``measured`` is the same log for side releases. The state records the end of both logs, so
-that a log removed or truncated later is detected, and the digests of the files that it goes with. Random states are not
-kept: a resumed run draws fresh numbers, except for batches that depend on earlier ones, whose secret key is kept in
-``batches`` until the run is complete, and for correlated noise, which the state holds. And whatever was begun after the
-state was saved stays in the ledger as spent, because it may have been released.
+that a log removed or truncated later is detected, and the digests of the files that belong to it. Random states are not
+saved: a resumed run draws fresh numbers, except for batches that depend on earlier ones, whose secret key is kept in
+``batches`` until the run is complete, and for correlated noise, which is in the state. Steps begun after the state was
+saved stay in the ledger, because they may have been released.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from privctl.train.steps.saved_state import SavedState
 
 _SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "settings.json", "begun", "measured"
 _BATCH_KEY, _KEY_BYTES = "batches", 32
-#: Of the files that a state goes with, by their names; beside its tensors these, where there are such.
+#: Key for the digests of the state's files by name: its tensors, and those of ``_KEPT`` that exist.
 _DIGESTS, _KEPT = "digests", (_BATCH_KEY, SEED_FILE)
 
 
@@ -52,7 +52,7 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
-        """Make the folder; raises CommandError where it exists."""
+        """Make the folder. Raises CommandError if it exists."""
         if path.exists():
             raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
         with PendingFolder(path) as pending:
@@ -66,16 +66,16 @@ class RunFolder:
     def resume(
         cls, path: Path, fingerprint: Mapping[str, Any], own: type[MethodSettings] = MethodSettings
     ) -> tuple[Self, SavedState | None]:
-        """Open the folder and read its state, None where none was saved yet; ``own`` are the method's settings.
+        """Open the folder and read its state, None if none was saved yet; ``own`` is the method's settings class.
 
-        Raises CommandError where there is no folder or the run had other settings, InputError for a damaged state.
+        Raises CommandError if there is no folder or the run had other settings, InputError for a damaged state.
         """
         if not path.is_dir():
             raise CommandError(f"{path} does not exist, so there is no run to resume; remove --resume")
         kept = parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS))
         cls(path, fingerprint)._compare(kept, own)
-        (path / RELEASED).unlink(missing_ok=True)  # what it released was removed since
-        folder = cls(path, kept)  # as they were written: 2 and 2.0 are the same setting, and other bytes in a chain
+        (path / RELEASED).unlink(missing_ok=True)  # the released model was removed since
+        folder = cls(path, kept)  # as written: 2 and 2.0 are equal settings, but give chains different roots
         if not (path / STATE).is_file():
             steps, side = folder._steps_begun.read(), folder._side_releases_begun.read()
             nothing = not steps and not side
@@ -102,9 +102,9 @@ class RunFolder:
         )
 
     def require_as_saved(self) -> None:
-        """Raise InputError where a file that the state goes with is missing, or was changed or exchanged since.
+        """Raise InputError if a file of the state is missing or has changed since it was saved.
 
-        The tensors, and the keys of batches and of public choices. A state of an earlier version names no digests.
+        These are the tensors, the key of batches and the public seed. States of earlier versions have no digests.
         """
         if not (self.path / STATE).is_file():
             return
@@ -122,17 +122,17 @@ class RunFolder:
                 )
 
     def _compare(self, kept: Any, own: type[MethodSettings]) -> None:
-        """Raises CommandError where the run was begun with other settings."""
+        """Raise CommandError if the run was begun with other settings."""
         changed = difference(kept if isinstance(kept, dict) else {}, json.loads(json.dumps(self._fingerprint)), own)
         if changed is not None:
             raise CommandError(f"{self.path} was begun {changed}; resume with the same settings")
 
     def keep(self, claim: Claim) -> None:
-        """Hold ``claim`` on the folder until this is closed."""
+        """Hold ``claim`` on the folder until this object is closed."""
         self._claim = claim
 
     def require_data(self, digest: str, public: str | None = None) -> None:
-        """Raise InputError unless the digests are those of the private and ``public`` data that the run began with."""
+        """Raise InputError if the digests of the private or the ``public`` data have changed since the run began."""
         begun = (self._fingerprint.get("data") or {}).get("train", digest)
         mixed = (self._fingerprint.get("public") or {}).get("data", public)
         if (begun, mixed) != (digest, public):
@@ -146,14 +146,14 @@ class RunFolder:
         self._steps_begun.mark(begun)
 
     def mark_side_releases(self, begun: int) -> None:
-        """The same for side releases."""
+        """Record that ``begun`` side releases have begun, before the last of them is computed."""
         self._side_releases_begun.mark(begun)
 
     def batch_key(self) -> bytes:
-        """The secret key under which the run draws batches that depend on earlier ones; made when first asked for.
+        """The secret key with which the run draws batches that depend on earlier ones; made at the first call.
 
-        Raises InputError where it is damaged, or missing after the first step: another key would draw again who takes
-        part when, and a record could take part more often than is accounted for.
+        Raises InputError if it is damaged, or missing after the first step: with another key, a record could take part
+        more often than is accounted for.
         """
         place = self.path / _BATCH_KEY
         if not place.exists():
@@ -169,7 +169,7 @@ class RunFolder:
         return key
 
     def save(self, saved: SavedState) -> None:
-        """Write the state; a kill at any moment leaves the old one or this one."""
+        """Write the state. A kill at any moment leaves the old state or this one."""
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
         files = [name, *(each for each in _KEPT if (self.path / each).is_file())]
@@ -189,7 +189,7 @@ class RunFolder:
                 old.unlink(missing_ok=True)
 
     def remove(self) -> str | None:
-        """Delete the folder: the run is finished and its result safe. Return a warning where some of it is left."""
+        """Delete the folder of a finished run. Returns a warning if some of it could not be deleted."""
         remove_state(self.path)
         self._close()
         if not self.path.exists():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from privctl.train.clipping.factors import LARGEST_NORM, SMALLEST_NORM, rounding_margin
-from privctl.train.settings.adaptive_clipping import HALF, AdaptiveClipping, sum_noise_multiplier
+from privctl.train.settings.adaptive_clipping import COUNT_SENSITIVITY, AdaptiveClipping, sum_noise_multiplier
 from privctl.train.settings.recipe import TrainingSettings
 
 _NORMS = "clip.norms"
@@ -42,7 +42,7 @@ class AdaptiveClipNorm:
         self._ramp = _RAMP_REDUCED if reduced else _RAMP
         # Rounding moves the norms near the clip norm C by at most (1 + ramp) margin C in total, and their contributions
         # to the count by 1 / (2 ramp C) times as much.
-        self._bound = HALF - self._margin * (1 + self._ramp) / (2 * self._ramp)
+        self._bound = COUNT_SENSITIVITY - self._margin * (1 + self._ramp) / (2 * self._ramp)
         self.norms = [initial]
 
     @property
@@ -63,7 +63,7 @@ class AdaptiveClipNorm:
     def count_of(self, norms: Tensor) -> Tensor:
         """What gradients with ``norms`` (n,) add to the centred count, each from about -1/2 (clipped) to 1/2."""
         places = (self.current - norms.double()) / (2 * self._ramp * self.current)
-        return 2 * self._bound * places.clamp(-HALF, HALF).sum()
+        return 2 * self._bound * places.clamp(-COUNT_SENSITIVITY, COUNT_SENSITIVITY).sum()
 
     def scaled_count(self, gradients: Sequence[Tensor], count: Tensor) -> Tensor:
         """The ``count`` (1,) on the gradients' device, scaled so that it needs the same noise as the sum."""
@@ -72,7 +72,7 @@ class AdaptiveClipNorm:
     def update(self, noisy: float) -> None:
         """Set the next clip norm from the result of ``scaled_count`` with noise added."""
         settings = self._settings
-        unclipped = noisy / self._unit / (2 * self._bound * self._batch_size) + HALF
+        unclipped = noisy / self._unit / (2 * self._bound * self._batch_size) + COUNT_SENSITIVITY
         log_norm = math.log(self.current) - settings.learning_rate * (unclipped - settings.quantile)
         self.norms.append(min(max(math.exp(min(max(log_norm, -700.0), 700.0)), SMALLEST_NORM), LARGEST_NORM))
 

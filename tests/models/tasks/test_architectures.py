@@ -15,7 +15,7 @@ from privctl.models.kinds import CAUSAL
 from privctl.models.language import read_config, read_network
 from privctl.models.loading import TrainingModel, load_for_training
 from privctl.storage.reader import open_checkpoint
-from privctl.train.release.reload_check import _other_network, witness_of
+from privctl.train.release.reload_check import _differences, reference_answers
 from tests.zoo.shrink import build
 
 CAUSAL_LM, IMAGES = TaskName.CAUSAL_LM, TaskName.IMAGE_CLASSIFICATION
@@ -37,28 +37,28 @@ def loaded(folder: Path, task: TaskName, kind: str) -> TrainingModel:
 )
 def test_what_is_saved_is_the_network(task: TaskName, kind: str, tmp_path: Path) -> None:
     model = loaded(tmp_path / "model", task, kind)
-    witness = witness_of(model, model.network)
-    assert witness.answers.shape[-1] == (2 if task is IMAGES else 32)
+    reference = reference_answers(model, model.network)
+    assert reference.answers.shape[-1] == (2 if task is IMAGES else 32)
     model.network.save_pretrained(tmp_path / "saved")
     if model.companion is not None:
         model.companion.save_pretrained(tmp_path / "saved")
-    witness.require(tmp_path / "saved", model.network, tmp_path / "saved")
+    reference.require(tmp_path / "saved", model.network, tmp_path / "saved")
 
 
 @pytest.mark.slow
 def test_another_constant_or_configuration_is_another_network(tmp_path: Path) -> None:
     network = loaded(tmp_path / "gemma", CAUSAL_LM, "recurrent_gemma").network
     other = loaded(tmp_path / "other", CAUSAL_LM, "recurrent_gemma").network
-    assert not list(_other_network(other, network, {}))
+    assert not list(_differences(other, network, {}))
     network.model.normalizer += 1.0
-    assert list(_other_network(other, network, {})) == [
+    assert list(_differences(other, network, {})) == [
         "transformers loads another model.normalizer than the network has"
     ]
     levit = loaded(tmp_path / "levit", IMAGES, "levit").network
     again = loaded(tmp_path / "again", IMAGES, "levit").network
     again.config.down_ops = [*levit.config.down_ops, [""]]
-    assert not list(_other_network(again, levit, {"down_ops": levit.config.down_ops}))
-    assert "down_ops" in next(_other_network(again, levit, {"down_ops": again.config.down_ops}))
+    assert not list(_differences(again, levit, {"down_ops": levit.config.down_ops}))
+    assert "down_ops" in next(_differences(again, levit, {"down_ops": again.config.down_ops}))
 
 
 def test_classes_that_are_only_counted_have_names(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_padding_row_that_loading_sets_to_zero_is_named_with_a_way_out(tmp_pat
         model.companion.save_pretrained(folder)
         if folder == saved:
             with pytest.raises(InputError, match="row of the padding token to zero; take pad_token_id out"):
-                witness_of(model, model.network).require(folder, model.network, folder)
+                reference_answers(model, model.network).require(folder, model.network, folder)
             model.network.config.pad_token_id = None
-    witness_of(model, model.network).require(folder, model.network, folder)
+    reference_answers(model, model.network).require(folder, model.network, folder)
 
 
 def test_the_text_part_of_a_larger_model_is_refused_by_name(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from privctl.models.tasks.base import evaluation_mode
 from privctl.models.tasks.build import text_task
 from privctl.reports.files import now
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
+from privctl.train.release.reload_check import reference_answers
 from tests.audits.tiny import save_model, save_tokenizer
 from tests.models.tasks.small import RECORDS, architecture, config, words
 from tests.zoo.shrink import build
@@ -56,7 +56,7 @@ def saved(model: TrainingModel, folder: Path) -> Path:
         model.companion,
         folder,
         lambda _, outputs: PrivacyReport(step="retrain", created=now(), versions={}, outputs=outputs),
-        witness=witness_of(model, model.network),
+        reference=reference_answers(model, model.network),
         public=True,
     )
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from privctl.domain.errors import CommandError
-from privctl.train.preparation.log_places import require_logs, sends_private
+from privctl.train.preparation.log_places import private_log_warning, require_logs
 from privctl.train.settings.choices import LogName
 
 
@@ -81,5 +81,5 @@ def test_a_service_that_is_sent_exact_losses_of_private_examples_is_warned_of(
     asked: Any = SimpleNamespace(
         logs=tuple(map(LogName, logs)), method=SimpleNamespace(private=private), show_unprotected=shown
     )
-    said = sends_private(asked)
+    said = private_log_warning(asked)
     assert said is None if warned is None else warned in (said or "")

@@ -11,7 +11,7 @@ import pytest
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.events import GroupGaussian, Ledger, SampledGaussian, TruncatedGaussian
 from privctl.train.preparation.ledgers import price_of_group, price_of_largest_batch
-from privctl.train.preparation.user_bounds import told_of_bounds
+from privctl.train.preparation.user_bounds import bound_choice_notes
 from privctl.train.settings.recipe import TrainingSettings
 
 NOISE, RATE, STEPS, DELTA = 2.0, 0.2, 3, 1e-3
@@ -57,6 +57,6 @@ def price(**bound: int) -> str:
 def test_what_is_counted_in_private_data_is_no_ground_for_a_bound(fixed: bool | None, public: bool) -> None:
     rule = None if fixed is None else SimpleNamespace(fixes_graph=fixed)
     request: Any = SimpleNamespace(method=SimpleNamespace(group=lambda _: 2, shared=lambda _: rule))
-    (told,) = told_of_bounds(request)
+    (told,) = bound_choice_notes(request)
     assert ("no guarantee covers a bound" in told) is not public
     assert ("costs nothing more" in told) is public

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privctl.train.release.reload_check import TOLERANCE, _other_network, answers, distance, rounding_of
+from privctl.train.release.reload_check import TOLERANCE, _differences, answers, distance, rounding_error
 
 INPUTS = {"pixels": torch.randn(2, 8, generator=torch.Generator().manual_seed(3))}
 
@@ -44,7 +44,7 @@ class Hidden(nn.Module):
 def test_rounding_alone_is_allowed_and_one_changed_weight_is_not(cancel: bool) -> None:
     network = Hidden(cancel=cancel)
     expected = answers(network, INPUTS)
-    allowed = max(TOLERANCE, rounding_of(network, INPUTS, expected))
+    allowed = max(TOLERANCE, rounding_error(network, INPUTS, expected))
     far = distance(answers(network.in_other_order(), INPUTS), expected)
     assert (far > TOLERANCE) is cancel, "only where much cancels does the order of a sum show so far up"
     assert far < allowed < 0.05
@@ -57,7 +57,7 @@ def test_rounding_alone_is_allowed_and_one_changed_weight_is_not(cancel: bool) -
 def test_trying_out_rounding_leaves_the_network_as_it_was() -> None:
     network = Hidden(cancel=True)
     expected = answers(network, INPUTS)
-    assert rounding_of(network, INPUTS, expected) == rounding_of(network, INPUTS, expected) > TOLERANCE
+    assert rounding_error(network, INPUTS, expected) == rounding_error(network, INPUTS, expected) > TOLERANCE
     assert torch.equal(answers(network, INPUTS), expected)
 
 
@@ -89,15 +89,15 @@ class Configured(nn.Module):
 
 def test_another_constant_weight_or_setting_is_another_network() -> None:
     network = Configured()
-    assert list(_other_network(copy.deepcopy(network), network, {})) == []
+    assert list(_differences(copy.deepcopy(network), network, {})) == []
     for name, named in (("scale", "scale"), ("layer", "layer.weight")):
         other = copy.deepcopy(network)
         with torch.no_grad():
             (other.scale if name == "scale" else other.layer.weight).add_(1.0)
-        assert list(_other_network(other, network, {})) == [f"transformers loads another {named} than the network has"]
+        assert list(_differences(other, network, {})) == [f"transformers loads another {named} than the network has"]
     trained = Configured()
     trained.load_state_dict(network.state_dict())
     trained.down = [1, 2]
-    assert list(_other_network(network, trained, {})) == ["its config.json has down [1], and the network [1, 2]"]
-    assert list(_other_network(network, trained, {"down": [1, 2]})) == [], "what was added to the configuration written"
-    assert "makes a Configured of it" in next(_other_network(network, nn.Linear(1, 1), {}))
+    assert list(_differences(network, trained, {})) == ["its config.json has down [1], and the network [1, 2]"]
+    assert list(_differences(network, trained, {"down": [1, 2]})) == [], "what was added to the configuration written"
+    assert "makes a Configured of it" in next(_differences(network, nn.Linear(1, 1), {}))

@@ -260,9 +260,9 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
     if together.is_main:
         begun.mkdir()
     together.barrier()
-    made = {"adapted": _nothing, "witness_of": _nothing, "released_adapter": refuse}
+    made = {"adapted": _nothing, "reference_answers": _nothing, "released_adapter": refuse}
     cases: list[tuple[str, type[PrivctlError], Callable[[], object]]] = [
-        ("the rehearsed model cannot be read again", InputError, lambda: setup.adapted_once_tried(job, together)),
+        ("the rehearsed model cannot be read again", InputError, lambda: setup.rehearsed_network(job, together)),
         ("holds the state of an unfinished run", CommandError, lambda: resuming.open_folder(job, together)),
     ]
     with mock.patch.multiple(setup, **made), mock.patch.object(resuming, "fingerprint_of", return_value={}):

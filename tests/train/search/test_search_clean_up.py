@@ -109,7 +109,7 @@ def test_a_run_whose_model_was_deleted_is_not_made_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(SearchFolder, "releases" if over else "record", killed)
+        patched.setattr(SearchFolder, "mark_release" if over else "record", killed)
         patched.setattr(search_runs, "score_of", lambda report: 1.0)
         search(tmp_path)
     shutil.move(tmp_path / "out.search" / "run-1", tmp_path / "away")

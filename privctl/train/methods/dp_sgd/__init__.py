@@ -1,4 +1,4 @@
-"""DP-SGD (Abadi et al. 2016): random batches, each example's gradient clipped, noise on their sum."""
+"""DP-SGD (Abadi et al. 2016): random batches, clipped per-example gradients, and noise on their sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the settings of DP-SGD do not go together with."""
+"""Checks that the settings of DP-SGD can be combined."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises CommandError for what does not go together, or is not accounted for together."""
+    """Raise CommandError for settings that cannot be combined, or whose combination is not accounted for."""
     if group_of(request) is not None:
         _check_group(request)
     elif shared_of(request) is not None:
@@ -52,7 +52,7 @@ def check(request: RetrainRequest) -> None:
 
 
 def _check_canaries(request: RetrainRequest) -> None:
-    """Raises CommandError for what canary gradients do not go together with."""
+    """Raise CommandError for settings that cannot be combined with canary gradients."""
     if request.secrets is not None and request.settings_as(DpSgdSettings).gradient_canaries is not None:
         raise CommandError(
             "--gradient-canaries are drawn at one rate, and --secrets sets one for each record; remove one"
@@ -60,7 +60,7 @@ def _check_canaries(request: RetrainRequest) -> None:
 
 
 def _check_adaptive(request: RetrainRequest) -> None:
-    """Raises CommandError for what has not been worked out for a clip norm that changes."""
+    """Raise CommandError for settings that adaptive clipping does not support, and its own settings without it."""
     settings, flag = request.settings_as(DpSgdSettings), "--target-unclipped-quantile"
     if settings.target_unclipped_quantile is None:
         for name in ("clip_norm_learning_rate", "unclipped_count_stddev"):
@@ -78,7 +78,7 @@ def _check_adaptive(request: RetrainRequest) -> None:
 
 
 def _check_correlated(request: RetrainRequest) -> None:
-    """Raises CommandError for what has not been worked out for correlated noise."""
+    """Raise CommandError for settings that correlated noise does not support."""
     settings = request.settings_as(DpSgdSettings)
     buffered = settings.buffers is not None
     flag = "--buffers" if buffered else "--bands"
@@ -93,7 +93,7 @@ def _check_correlated(request: RetrainRequest) -> None:
 
 
 def _check_per_draw(request: RetrainRequest) -> None:
-    """Raises CommandError where a user is not one example, or its records are not clipped together."""
+    """Raise CommandError unless a user is one example whose records are clipped together."""
     if request.data.unit is None:
         raise CommandError("--records-per-draw needs --unit, the field that names a record's user")
     for given, what in (
@@ -105,7 +105,7 @@ def _check_per_draw(request: RetrainRequest) -> None:
 
 
 def _check_largest_batch(request: RetrainRequest) -> None:
-    """Raises CommandError for what batches that are cut are not accounted for with."""
+    """Raise CommandError for settings that truncated batches are not accounted for with, and for a low limit."""
     settings = request.settings_as(DpSgdSettings)
     largest = settings.largest_batch
     for given, what in (
@@ -130,7 +130,7 @@ def _check_largest_batch(request: RetrainRequest) -> None:
 
 
 def _check_group(request: RetrainRequest) -> None:
-    """Raises CommandError for what users whose records are clipped one by one do not go with."""
+    """Raise CommandError for settings that cannot be combined with users whose records are clipped one by one."""
     settings = request.settings_as(DpSgdSettings)
     if request.data.unit is None:
         raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")

@@ -1,4 +1,4 @@
-"""The settings of DP-SGD, and what of a run they decide."""
+"""The settings of DP-SGD, and the properties of a run that they determine."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgdSettings(MethodSettings):
-    """``batches``: how they are drawn. ``largest_batch``: of a larger draw so many examples are kept.
+    """The settings of DP-SGD.
 
-    ``bands``: over how many steps noise is correlated; None for 1.
-
-    ``buffers``: by how many noise is correlated over all steps, in passes of one order; None for none.
-    ``records_per_draw``: up to so many records of a user that a step draws are used, and their mean gradient clipped.
+    ``batches``: how batches are drawn.
+    ``largest_batch``: the number of examples to which larger draws are cut; None for no limit.
+    ``bands``: the number of steps over which noise is correlated; None for 1.
+    ``buffers``: the number of buffers that correlate noise over all steps, in passes of a fixed order; None for none.
+    ``records_per_draw``: the most records of a sampled user that are used in a step; their mean gradient is clipped.
     ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None samples users.
-    ``shared_records``: which are used of records that name several users; None where each names one.
-    ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
-    ``clip_norm_learning_rate`` and ``unclipped_count_stddev`` say how fast, and with which noise.
-    ``gradient_canaries``: so many gradients of the clip norm are mixed in by coins, to audit the training itself.
-    ``search``: settings to choose among by results, in a random number of runs of the mean ``expected_runs``.
+    ``shared_records``: which records that name several users are used; None if each names one.
+    ``target_unclipped_quantile``: the target fraction of gradients that are not clipped; None for a fixed clip norm.
+    ``clip_norm_learning_rate``, ``unclipped_count_stddev``: the speed of adaptive clipping and the noise on its count.
+    ``gradient_canaries``: the number of canary gradients, included by coin flips, to audit the training itself.
+    ``search``: candidates to choose among by results; the number of runs is random, with mean ``expected_runs``.
     """
 
     batches: Batches = option(
@@ -104,27 +105,27 @@ class DpSgdSettings(MethodSettings):
 
 
 def bands_of(request: RetrainRequest) -> int:
-    """Over how many steps noise is correlated."""
+    """The number of steps over which noise is correlated."""
     return request.settings_as(DpSgdSettings).bands or 1
 
 
 def buffers_of(request: RetrainRequest) -> int | None:
-    """By how many buffers noise is correlated over all steps; None for none."""
+    """The number of buffers that correlate noise over all steps; None for none."""
     return request.settings_as(DpSgdSettings).buffers
 
 
 def group_of(request: RetrainRequest) -> int | None:
-    """How many records of a user are used, each clipped by itself; None where a user is one example."""
+    """The largest number of records of a user that are used, each clipped by itself; None if a user is one example."""
     return request.settings_as(DpSgdSettings).max_records_per_user
 
 
 def shared_of(request: RetrainRequest) -> SharedRecords | None:
-    """Which records are used of those that name several users."""
+    """The rule that chooses among records that name several users; None if each names one."""
     return request.settings_as(DpSgdSettings).shared_records
 
 
 def largest_batch_of(request: RetrainRequest) -> int | None:
-    """How many examples of a larger draw are kept; None for all."""
+    """The number of examples to which larger draws are cut; None for no limit."""
     return request.settings_as(DpSgdSettings).largest_batch
 
 
@@ -138,12 +139,12 @@ def batches_of(request: RetrainRequest) -> Batches:
 
 
 def search_of(request: RetrainRequest) -> NumberOfRuns | None:
-    """How many runs there are of which the best is released; None for one."""
+    """The distribution of the number of runs of which the best is released; None for a single run."""
     return number_of_runs(request.settings_as(DpSgdSettings))
 
 
 def adaptive_of(request: RetrainRequest, noise: float, batch_size: float) -> AdaptiveClipping | None:
-    """How the clip norm follows the gradients, at this noise multiplier and batch size; None where it stays."""
+    """How the clip norm adapts, given the noise multiplier and the batch size; None if it is fixed."""
     settings = request.settings_as(DpSgdSettings)
     if settings.target_unclipped_quantile is None:
         return None
@@ -155,5 +156,5 @@ def adaptive_of(request: RetrainRequest, noise: float, batch_size: float) -> Ada
 
 
 def per_draw_of(request: RetrainRequest) -> int:
-    """How many records of a user that is drawn take part, at most."""
+    """The largest number of records of a sampled user that are used in a step."""
     return request.settings_as(DpSgdSettings).records_per_draw or 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _check(request: RetrainRequest) -> None:
-    """Raises CommandError for what does not go with differences of losses."""
+    """Raise CommandError for settings that cannot be combined with differences of losses."""
     for given, sentence in (
         (
             request.optimizer is not Optimizer.SGD,

@@ -1,9 +1,9 @@
-"""How each example's loss differs on the two sides of the weights: the only thing that is asked of private examples.
+"""Differences of each example's loss on both sides of the weights, the only function of private examples in DP-ZO.
 
-An example goes through the network by itself, in full float32. So the number that is clipped is computed from that
-example and from weights that are released anyway, whatever else is in the batch, and whatever float32 makes of it: it
-is brought within the clip norm as it is. Several examples at once would be rounded together, and dividing by the
-perturbation makes that rounding some thousand times as large.
+Each example passes through the network by itself, in full float32. So the number that is clipped depends on that
+example and on weights that are released anyway, but not on the rest of the batch; rounding to float32 does not matter,
+as the rounded number is clipped. Several examples at once would be rounded together, and dividing by the perturbation
+makes such rounding about a thousand times larger.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from privctl.train.steps.micro_batches import MicroBatches
 class LossDifferences:
     """Clipped sums of (L(w + h z) - L(w - h z)) / (2 h) along each of a step's ``directions`` z of +-1.
 
-    h is ``perturbation``; an example's vector of them is clipped to ``clip_norm``, less a margin for the sum.
+    h is ``perturbation``. An example's vector of differences is clipped to ``clip_norm``, less a margin for rounding of
+    the sum.
     """
 
     network: nn.Module
@@ -46,7 +47,10 @@ class LossDifferences:
         self._alone = MicroBatches(task=self.task, examples=1, tokens=1, device=self.device, notify=self.notify)
 
     def sums(self, units: Sequence[int], step: int, tally: EpochStats) -> Tensor:
-        """The sums (directions,) float64 over ``units``; what is not finite counts as zero. The weights stay."""
+        """The sums (directions,) float64 over ``units``, where non-finite vectors count as zero.
+
+        The weights are unchanged afterwards. Adds norms and losses to ``tally``.
+        """
         columns: list[Tensor] = []
         losses = torch.zeros(len(units), dtype=torch.float64)
         for direction in range(self.directions):
@@ -64,17 +68,17 @@ class LossDifferences:
         return total
 
     def _losses(self, units: Sequence[int], step: int) -> Tensor:
-        """Each example's loss (n,) float64 at the weights as they are."""
+        """Each example's loss (n,) float64 at the current weights."""
         found: list[Tensor] = []
 
         def compute(examples: list[int]) -> None:
-            found.append(lone_loss(self.network, self.task, examples[0], step, self.device))
+            found.append(single_example_loss(self.network, self.task, examples[0], step, self.device))
 
         self._alone.each(units, step, compute, restart=found.clear)
         return torch.cat([torch.empty(0, dtype=torch.float64), *(loss.double().cpu() for loss in found)])
 
 
-def lone_loss(network: nn.Module, task: Task, example: int, step: int, device: torch.device) -> Tensor:
-    """The loss (1,) float32 of an ``example`` that goes through the network by itself."""
+def single_example_loss(network: nn.Module, task: Task, example: int, step: int, device: torch.device) -> Tensor:
+    """The loss (1,) float32 of ``example``, which passes through the network by itself."""
     with torch.no_grad(), full_precision(device):
         return check_losses(task.losses(network, task.batch([example], device, step)))

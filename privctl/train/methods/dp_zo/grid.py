@@ -1,9 +1,9 @@
 """Weights that move along a direction and back without rounding, so that no copy of them is needed.
 
-Each tensor's weights are multiples of a power of two, its spacing, at most 2^22 of them; they move by a multiple of it
-too. A float32 holds every multiple up to 2^24, so the moved weights are exact, and moving back gives the same bits.
-Rounding onto the grid moves a weight by 2^-23 of the tensor's largest at most, and looks at nothing but weights, which
-are public already.
+Each tensor's weights are multiples of a power of two, its spacing, by factors of at most 2^22, and they move by a
+multiple of it too. A float32 holds every multiple up to 2^24, so the moved weights are exact, and moving back restores
+the same bits. Rounding onto the grid changes a weight by at most 2^-23 of the tensor's largest, and depends only on the
+weights, which are released anyway.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from privctl.domain.errors import DivergedError, InputError
 from privctl.train.directional.directions import sign_pieces
 
-#: Binary digits of the largest weight, two fewer than a float32 has.
+#: The number of binary digits of the largest weight, two fewer than in a float32.
 _DIGITS = 22
-#: A perturbation of fewer spacings is far from what was asked for.
+#: A perturbation of fewer spacings would be rounded too coarsely.
 _LEAST = 4
 
 
 class MovableWeights:
-    """The tensors of a network that are trained, by name, of float32 and in one piece each."""
+    """The trained tensors of a network, by name; each is float32 and contiguous."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], seed: bytes, perturbation: float) -> None:
-        """``seed`` makes the directions. Raises InputError for a tensor of another type."""
+        """``seed`` generates the directions. Raises InputError for other tensors, and if there are none."""
         for name, parameter in parameters.items():
             if parameter.dtype is not torch.float32 or not parameter.is_contiguous():
                 raise InputError(
@@ -45,14 +45,14 @@ class MovableWeights:
 
     @property
     def numbers(self) -> int:
-        """How many weights there are."""
+        """The number of weights."""
         return sum(flat.numel() for flat in self._flat.values())
 
     def onto_grid(self) -> None:
-        """Round the weights onto grids that they can leave and come back to, as coarse as the largest of each needs.
+        """Round each tensor onto the finest grid on which its largest weight moves exactly.
 
         Raises DivergedError for weights that are not finite, InputError for weights so large that the perturbation is
-        lost beside them.
+        only a few grid spacings.
         """
         for name, flat in self._flat.items():
             largest = max((abs(float(end)) for end in torch.aminmax(flat)), default=0.0) if flat.numel() else 0.0
@@ -68,17 +68,17 @@ class MovableWeights:
                     f"--perturbation {self._perturbation:g} is lost beside the weights of {name!r}, which reach "
                     f"{largest:.3g}; raise it to {2 * _LEAST * spacing:.2g} at least"
                 )
-            flat.div_(spacing).round_().mul_(spacing).add_(0.0)  # a zero comes back without its sign
+            flat.div_(spacing).round_().mul_(spacing).add_(0.0)  # moving back would lose the sign of a negative zero
             self._distances[name] = steps * spacing
 
     def move(self, step: int, direction: int, times: int) -> None:
-        """Move the weights, which lie on their grids, so many perturbations along a direction of a step; exact."""
+        """Move the weights, which are on their grids, exactly by ``times`` perturbations along a step's direction."""
         for name, begin, signs in self._pieces(step, direction):
             self._flat[name][begin : begin + len(signs)].add_(signs, alpha=times * self._distances[name])
 
     @contextmanager
     def moved(self, step: int, direction: int) -> Iterator[Iterator[int]]:
-        """Goes through the signs 1 and -1 with the weights moved so; afterwards every bit is what it was."""
+        """Yield an iterator over the signs 1 and -1 that moves the weights by each; restores every bit at the end."""
         place = 0
 
         def signs() -> Iterator[int]:
@@ -95,9 +95,9 @@ class MovableWeights:
                 self.move(step, direction, -place)
 
     def descend(self, step: int, amounts: Tensor, decay: float) -> None:
-        """Shrink the weights by ``decay`` and take ``amounts`` (directions,) float64 of a step's directions off them.
+        """Decay the weights by ``decay`` and subtract ``amounts`` (directions,) float64 times the step's directions.
 
-        A sign times an amount is exact, so each weight is rounded once a direction, the same way on every machine.
+        A sign times an amount is exact, so each weight is rounded once per direction, identically on every machine.
         """
         for flat in self._flat.values():
             if decay:

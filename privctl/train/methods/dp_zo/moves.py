@@ -1,6 +1,6 @@
-"""The noisy numbers by which a run moved its weights, kept so that anyone can make the moves again without the data.
+"""The noisy numbers by which a run moved its weights, stored so that anyone can repeat the moves without the data.
 
-They are all that the run released of its examples, so the file gives away nothing that the weights do not.
+They are all that the run released about its examples, so the file is covered by the same guarantee as the weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEP, _RATE, _NUMBERS = "numbers.step", "numbers.rate", "numbers.released"
 
 
 class Moves:
-    """Of each update the number of its step among those begun, its learning rate, and what it released."""
+    """For each update, the index of its step among those begun, its learning rate, and the released numbers."""
 
     def __init__(self) -> None:
         self._steps: list[int] = []
@@ -28,7 +28,7 @@ class Moves:
         self._numbers: list[Tensor] = []
 
     def add(self, step: int, rate: float, released: Tensor) -> None:
-        """One update, whose step ``released`` (directions,) float64."""
+        """Add an update with ``released`` (directions,) float64."""
         self._steps.append(step)
         self._rates.append(rate)
         self._numbers.append(released.detach().cpu().clone())
@@ -45,7 +45,7 @@ class Moves:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Moves:
-        """Those of a saved state, of which ``tensors`` are all."""
+        """The moves in the ``tensors`` of a saved state."""
         found = cls()
         if _STEP in tensors:
             found._steps, found._rates = tensors[_STEP].tolist(), tensors[_RATE].tolist()
@@ -53,10 +53,10 @@ class Moves:
         return found
 
     def staged(self, path: Path) -> AbstractContextManager[PendingFile]:
-        """The file, written but yet to get the name ``path``."""
+        """The file, before it gets its final name ``path``."""
         return staged_tensors(path, self.tensors(), {"format": "pt"})
 
 
 def numbers_path(output: Path) -> Path:
-    """Where the numbers that moved the model in the directory ``output`` lie."""
+    """The file with the numbers that moved the model in the directory ``output``."""
     return output.with_name(output.name + SUFFIX)

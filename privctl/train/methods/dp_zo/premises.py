@@ -1,6 +1,6 @@
-"""What a DP-ZO run rests on beside any private training: directions of a public seed, and records that pass alone.
+"""The additional assumptions of a DP-ZO run: directions from a public seed, and records that pass one by one.
 
-Whether a record's loss is the same to the last bit, whatever went through the network before it, is tested.
+A test checks that a record's loss does not depend on the records that passed before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.train.contribution.examine import PLACE
 from privctl.train.contribution.findings import ROUNDING
 from privctl.train.contribution.probes import probes
-from privctl.train.methods.dp_zo.differences import lone_loss
+from privctl.train.methods.dp_zo.differences import single_example_loss
 from privctl.train.methods.dp_zo.settings import DpZoSettings
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.steps.contribution import limits_of
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-#: How the report calls the test.
+#: The name of the test in the report.
 REPEATED = "losses of lone records computed again, float32"
 
 
 def one_at_a_time(job: TrainingJob) -> TrainingJob:
-    """The job, whose records go through the network one by one whatever was asked for."""
+    """The job with one record per pass through the network, whatever the request says."""
     return replace(job, recipe=replace(job.recipe, micro_examples=1))
 
 
-def with_lone_test(job: TrainingJob, network: nn.Module, device: torch.device) -> TrainingJob:
-    """The tested ``job`` with by how much of the clip norm a made-up record's difference moves when computed again.
+def with_repeatability_test(job: TrainingJob, network: nn.Module, device: torch.device) -> TrainingJob:
+    """The tested ``job``, with how much a synthetic record's loss difference changes when it is computed again.
 
-    It is computed after other records, in several orders; 0 means that every bit was the same. Raises InputError for
-    more than ``ROUNDING``.
+    The change is relative to the clip norm, over passes after other records in several orders; 0 means identical bits.
+    Raises InputError if it exceeds ``ROUNDING``.
     """
     assert job.contribution is not None
-    made_up = probes(job.task, limits_of(job))
-    rows = sorted({*made_up.subjects, made_up.longest, *(row for fill in made_up.fills for row in fill)})
+    synthetic = probes(job.task, limits_of(job))
+    rows = sorted({*synthetic.subjects, synthetic.longest, *(row for fill in synthetic.fills for row in fill)})
     order = [*rows, *reversed(rows), *rows[::2], *rows[1::2]]
     losses: dict[int, list[float]] = {row: [] for row in rows}
     for row in order:
-        losses[row].append(float(lone_loss(network, made_up.task, row, PLACE, device)))
+        losses[row].append(float(single_example_loss(network, synthetic.task, row, PLACE, device)))
     gap = max(max(seen) - min(seen) for seen in losses.values())
     # Each of the two losses may move by the gap, and their difference is divided by twice the perturbation.
     moved = gap / job.request.settings_as(DpZoSettings).perturbation / job.recipe.clip_norm
@@ -60,7 +60,7 @@ def with_lone_test(job: TrainingJob, network: nn.Module, device: torch.device) -
 
 
 def with_directions(report: PrivacyReport, settings: DpZoSettings, seed: bytes) -> PrivacyReport:
-    """The ``report`` with the directions that the public ``seed`` made, and what its guarantee rests on for them."""
+    """The ``report`` with the parameters of the directions from the public ``seed``, and assumptions about them."""
     return replace(
         report,
         parameters={

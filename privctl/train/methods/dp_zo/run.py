@@ -1,4 +1,4 @@
-"""A DP-ZO run from its first step to the model on disk, and the plan of one."""
+"""A DP-ZO run from its first step to the model on disk, and its dry run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from privctl.train.logs.observed import observed
 from privctl.train.methods.dp_zo.differences import LossDifferences
 from privctl.train.methods.dp_zo.grid import MovableWeights
 from privctl.train.methods.dp_zo.moves import numbers_path
-from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_lone_test
+from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_repeatability_test
 from privctl.train.methods.dp_zo.settings import DpZoSettings
 from privctl.train.methods.dp_zo.trainer import ZerothOrderTrainer
 from privctl.train.network.adapters import adapted
 from privctl.train.network.memory import peak_memory
 from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 from privctl.train.preparation.places import report_path
-from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
-from privctl.train.runs.dry_run import FixedBatches, Stopwatch, made_up, outline, private_part
+from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings
+from privctl.train.runs.dry_run import FixedBatches, Stopwatch, outline, private_fields, synthetic_records
 from privctl.train.runs.gradient_training import MethodHooks, announced, save_trained
-from privctl.train.runs.setup import adapted_once_tried, measured, shared_source
+from privctl.train.runs.setup import measure_held_out, rehearsed_network, shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.steps.loop import FinishedRun
 
-#: Steps of a plan on the longest records, and in all: two on usual ones and two on none come after.
+#: Steps of a dry run on the longest records, and in all: two on usual records and two on empty batches follow.
 _WARM, _STEPS = 1, 5
 
 
 def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """As ``train_by_gradients``, for a run that takes no gradient."""
+    """Like ``train_by_gradients``, for a run without gradients."""
     request, workers, job = job.request, session.workers, one_at_a_time(job)
     settings = request.settings_as(DpZoSettings)
     session.notify(_announced(job, settings))
     device = own_device(choose_device(request.device))
-    network = adapted_once_tried(job, workers, device).to(device)
+    network = rehearsed_network(job, workers, device).to(device)
     seed = public_seed(request, workers, settings.public_seed)
     job = _tested(job, network, device, session.notify)
-    for warning in (*too_little(_signal(job)), *rounding_warning(job)):
+    for warning in (*noise_warnings(_signal(job)), *rounding_warning(job)):
         session.notify(warning)
     folder, start = open_folder(job, workers, {SEED_FILE: seed.hex().encode()})
     noise = KeyedNoise(NoiseSource())
@@ -70,8 +70,8 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
         noise=noise,
         workers=workers,
         folder=folder,
-        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
-        first_look=lambda untrained: measured(job, untrained, device, workers),
+        evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
     )
     done, spent = 0 if start is None else start.steps_begun, steps_ledger(job)
     with (
@@ -104,7 +104,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 @contextmanager
 def _staged(job: TrainingJob, trainer: ZerothOrderTrainer) -> Iterator[list[PendingFile]]:
-    """The file of what moved the weights; none of a run that a search may choose, whose model alone is released."""
+    """The file of released numbers, before it gets its final name; none in a search, which only releases a model."""
     if job.recipe.search is not None:
         yield []
         return
@@ -113,16 +113,16 @@ def _staged(job: TrainingJob, trainer: ZerothOrderTrainer) -> Iterator[list[Pend
 
 
 def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
-    """As ``dry_run.plan_gradients``, for a run that takes no gradient."""
-    records, job = made_up(job), one_at_a_time(job)  # several records are timed, though they pass one by one
+    """Like ``dry_run.plan_gradients``, for a run without gradients."""
+    records, job = synthetic_records(job), one_at_a_time(job)  # times several records, which pass one by one
     request, recipe = job.request, job.recipe
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed, device).to(device)
-    said: list[str] = []
-    job = _tested(job, network, device, said.append)
+    warnings: list[str] = []
+    job = _tested(job, network, device, warnings.append)
     ratio = _signal(job)
-    said += [*too_little(ratio), *rounding_warning(job)]
-    differences = _differences(replace(job, task=records.task), network, device, b"plan", said.append)
+    warnings += [*noise_warnings(ratio), *rounding_warning(job)]
+    differences = _differences(replace(job, task=records.task), network, device, b"plan", warnings.append)
     watch, tensors = Stopwatch(device), TensorBytes()
 
     def ended(_: float) -> None:
@@ -132,7 +132,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
 
     trainer = ZerothOrderTrainer(
         network=network,
-        # So slow that the weights stay as they are, whatever the noise.
+        # The learning rate is so small that the weights do not change, whatever the noise.
         recipe=replace(recipe, steps=_STEPS, learning_rate=1e-30, warmup_steps=0),
         differences=differences,
         batches=FixedBatches(records, _WARM),
@@ -154,10 +154,10 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
         memory=peak_memory(device),
         device=device,
         trained=differences.weights.numbers,
-        warnings=said,
+        warnings=warnings,
     )
     on_gpu = bytes_of(network) + tensors.most if device.type == "cpu" else None
-    return replace(plan, gpu_memory=on_gpu, **{**private_part(job, ratio), "per_number": None})
+    return replace(plan, gpu_memory=on_gpu, **{**private_fields(job, ratio), "per_number": None})
 
 
 def _announced(job: TrainingJob, settings: DpZoSettings) -> str:
@@ -166,7 +166,7 @@ def _announced(job: TrainingJob, settings: DpZoSettings) -> str:
 
 
 def _signal(job: TrainingJob) -> SignalToNoise:
-    """Along one direction; the noise is in the released numbers alone, whatever the number of weights."""
+    """The ratio for a single number: only released numbers have noise, regardless of the number of weights."""
     recipe = job.recipe
     return SignalToNoise(
         steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=1
@@ -174,8 +174,8 @@ def _signal(job: TrainingJob) -> SignalToNoise:
 
 
 def _tested(job: TrainingJob, network: nn.Module, device: torch.device, notify: Notify) -> TrainingJob:
-    """The job with its contribution test; raises as ``run_contribution_test``."""
-    return with_lone_test(run_contribution_test(job, network, device, [], notify), network, device)
+    """The job with its contribution tests. Raises as ``run_contribution_test`` and ``with_repeatability_test`` do."""
+    return with_repeatability_test(run_contribution_test(job, network, device, [], notify), network, device)
 
 
 def _differences(

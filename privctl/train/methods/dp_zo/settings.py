@@ -1,4 +1,4 @@
-"""The settings of ``privctl retrain dp-zo``; imports nothing heavy, because the command builds its options of it."""
+"""The settings of ``privctl retrain dp-zo``. Imports nothing heavy, as the command builds its options from them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from privctl.train.settings.choices import RunsLaw
 from privctl.train.settings.method_settings import MethodSettings, option
 from privctl.train.settings.searching import expected_runs_option, runs_law_option, search_option
 
-#: The end of the name of the file of released numbers, which lies beside the model's directory.
+#: The suffix of the file of released numbers, which is next to the model's directory.
 SUFFIX = ".numbers.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpZoSettings(MethodSettings):
-    """``directions`` of each step, and by how much each weight moves along them to compare losses: ``perturbation``.
+    """The number of ``directions`` of each step, and by how much weights move along them (``perturbation``).
 
-    ``public_seed`` None is drawn afresh; one that is given must not have been chosen by looking at the data.
-    ``search``, ``expected_runs`` and ``runs_law`` are those of a private search, as for DP-SGD.
+    ``public_seed`` None draws a fresh seed; a given one must not have been chosen by looking at the data. ``search``,
+    ``expected_runs`` and ``runs_law`` are the settings of a private search, as for DP-SGD.
     """
 
     directions: int = option(

@@ -1,4 +1,7 @@
-"""The loop of DP-ZO: draw a batch, compare losses along public directions, release a few noisy numbers, move."""
+"""The training loop of DP-ZO.
+
+A step draws a batch, compares losses along public directions, releases a few noisy numbers, and moves the weights.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ from privctl.train.steps.saved_state import SavedState, StateKeeper
 from privctl.train.steps.watch import Unwatched, Watch
 
 _MODEL = "model."
-#: The measures of clipped vectors of differences, which are no gradients.
+#: New names for the metrics of clipped gradients, as these are vectors of differences.
 _RENAMED = {"clipped_fraction": "clipped_derivatives", "median_norm": "median_derivatives"}
 
 
 @dataclass(slots=True, kw_only=True)
 class ZerothOrderTrainer:
-    """One run; call ``run`` once. Fields are as in ``loop.Trainer``.
+    """A single run; call ``run`` once. Fields are as in ``loop.Trainer``.
 
-    The directions of a step are those of its number among the steps begun, so none is used with two draws of noise.
-    ``moves`` holds what has moved the weights so far.
+    The directions of a step depend on its index among the steps begun, so none is used with two draws of noise.
+    ``moves`` holds the updates so far.
     """
 
     network: nn.Module
@@ -52,9 +55,10 @@ class ZerothOrderTrainer:
     moves: Moves = field(default_factory=Moves)
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
-        """Train until all steps are begun; ``stop`` is asked after each, as in ``loop.Trainer.run``.
+        """Train until all steps are begun; ``stop`` is called after each, as in ``loop.Trainer.run``.
 
-        Raises DivergedError for weights that are not finite, RunInterruptedError where any process is to stop.
+        Raises DivergedError for weights that are not finite, RunInterruptedError if ``stop`` returns True in any
+        process.
         """
         before = finite_of(self.first_look(self.network))
         updates, begun, history, tally = 0, 0, list[Mapping[str, float]](), EpochStats()
@@ -89,7 +93,7 @@ class ZerothOrderTrainer:
         return FinishedRun(updates=updates, steps_begun=begun, history=tuple(history), released=released, before=before)
 
     def _step(self, begun: int, updates: int, tally: EpochStats) -> list[int]:
-        """One step, made of the sums over all processes' examples; returns those of this process."""
+        """Make one step from the sums over all processes' examples, and return this process's examples."""
         chosen: list[int] = self.workers.share(self.batches.batch(begun)).tolist()
         self.differences.weights.onto_grid()
         sums = self.differences.sums(chosen, begun, tally)
@@ -101,7 +105,7 @@ class ZerothOrderTrainer:
         rate = recipe.learning_rate_at(updates)
         self.moves.add(begun, rate, released)
         with torch.no_grad():
-            # A step is that of the mean over directions: each of them says what the gradient is, on average.
+            # The mean over directions, as each of them estimates the same gradient.
             amounts = released * (rate / recipe.batch_size / self.differences.directions)
             self.differences.weights.descend(begun, amounts, rate * recipe.weight_decay)
         return chosen

@@ -1,4 +1,4 @@
-"""DPQuant: DP-SGD with layers in few bits, chosen by how much quantizing each hurts."""
+"""DPQuant: DP-SGD with some layers in low precision, chosen by how much quantizing each raises the loss."""
 
 from __future__ import annotations
 

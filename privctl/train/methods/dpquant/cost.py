@@ -1,4 +1,4 @@
-"""What layers cost, and what few bits would save: counts of multiply-adds, and a model of hardware."""
+"""The cost of layers in multiply-adds, and a hardware model for what low precision would save."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from privctl.train.settings.choices import FormatName
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: How many times as fast as full precision a product is on hardware that has the format, by DPQuant's cost model (4 for
-#: FP4) and vendors' peak numbers. No machine was measured.
+#: The speedup of a product over full precision on hardware that supports the format, by DPQuant's cost model (4 for
+#: FP4) and vendors' peak numbers; nothing was measured.
 SPEEDS: Mapping[FormatName, float] = MappingProxyType(
     {
         FormatName.LUQ_FP4: 4.0,
@@ -29,9 +29,9 @@ SPEEDS: Mapping[FormatName, float] = MappingProxyType(
 
 
 def multiply_adds(network: nn.Module, names: Sequence[str], run: Callable[[], Any]) -> tuple[float, ...]:
-    """Those of each layer's product, by its name, while ``run`` passes something through ``network``.
+    """The multiply-adds of each layer in ``names`` while ``run`` passes an input through ``network``.
 
-    The weight's and the input's gradient take as many again each. A layer that was not called has 0.
+    The gradients of weight and input take as many again each. A layer that was not called has 0.
     """
     counts = dict.fromkeys(names, 0.0)
     with ExitStack() as stack:
@@ -47,12 +47,12 @@ def multiply_adds(network: nn.Module, names: Sequence[str], run: Callable[[], An
     return tuple(counts.values())
 
 
-def faster(share: float, name: FormatName) -> float:
-    """Amdahl's law: how many times as fast all products are together where ``share`` of them is in this format."""
+def speedup(share: float, name: FormatName) -> float:
+    """The speedup of all products by Amdahl's law if the fraction ``share`` of them is in this format."""
     return 1 / (1 - share + share / SPEEDS[name])
 
 
 def _terms(layer: Any) -> int:
-    """Products that are added up for one number of the output."""
+    """The number of products that are summed for one entry of the output."""
     weight: Tensor = layer.weight
     return weight.shape[0] if isinstance(layer, Conv1D) else weight[0].numel()

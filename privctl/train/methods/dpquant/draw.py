@@ -1,4 +1,4 @@
-"""Drawing some of n layers by scores: successive sampling, which is the same as the Gumbel top-k, and its exact law."""
+"""Samples layers by score: successive sampling, which is equivalent to Gumbel top-k, and inclusion probabilities."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from privctl.randomness import NoiseSource
 Floats = NDArray[np.float64]
 
 _DOMAIN = b"privctl layers 1"
-#: Over the logarithm of time the integrand is analytic in a strip of half-width pi/2 and falls fast on both sides: the
-#: trapezoidal rule is then off by e^(-pi^2 / spacing), and what lies outside is less than 1e-16.
+#: As a function of the logarithm of time, the integrand is analytic in a strip of half-width pi/2 and decays fast at
+#: both ends: the trapezoidal rule has an error of e^(-pi^2 / spacing), and the tails are below 1e-16.
 _SPACING = 0.2
 _LOG_TIMES = np.arange(-38.0, 4.0, _SPACING)
 
 
 def order(scores: Sequence[float] | Floats, beta: float, seed: bytes, turn: int) -> NDArray[np.int64]:
-    """All layers in the order in which successive sampling takes them: next is l with odds exp(-beta scores[l]).
+    """All layers in an order by successive sampling: layer l is next with probability prop. to exp(-beta scores[l]).
 
     It is the order of -beta scores + Gumbel noise, largest first (Kool et al. 2019, "Stochastic beams", section 3).
-    The noise is a function of ``seed`` and ``turn`` alone; it need not be secret.
+    The noise is a function of ``seed`` and ``turn`` only; it need not be secret.
     """
     keys = -beta * np.asarray(scores, np.float64) + _gumbels(seed, turn, len(scores))
     return np.argsort(-keys, kind="stable").astype(np.int64)
@@ -33,9 +33,9 @@ def order(scores: Sequence[float] | Floats, beta: float, seed: bytes, turn: int)
 def inclusion(scores: Sequence[float] | Floats, beta: float, count: int) -> Floats:
     """The probability (n,) that each layer is among the first ``count`` of ``order``.
 
-    Layer l arrives in a race at a time T_l that is exponential with rate exp(-beta scores[l]), and the first ``count``
-    are taken (Efraimidis and Spirakis 2006): it is among them where fewer than ``count`` others come before it, which
-    given T_l is a Poisson binomial; over T_l it is integrated numerically.
+    In the equivalent exponential race, layer l arrives at a time T_l with rate exp(-beta scores[l]), and the first
+    ``count`` are taken (Efraimidis and Spirakis 2006). It is among them if fewer than ``count`` others arrive before
+    it. Given T_l, their number is Poisson binomial; the probability is integrated numerically over T_l.
     """
     at_least("count", count, 0)
     logarithms = np.asarray(scores, np.float64) * -beta
@@ -49,10 +49,10 @@ def inclusion(scores: Sequence[float] | Floats, beta: float, count: int) -> Floa
 
 def _share_in_time(logarithms: Floats, layer: int, count: int) -> float:
     """P(fewer than ``count`` others before ``layer``), in units of time in which the layer's own rate is 1."""
-    with np.errstate(over="ignore"):  # one that is e^710 times as fast comes first, as an infinitely fast one does
+    with np.errstate(over="ignore"):  # a rate that overflows to infinity arrives first, as it would in any case
         others = np.exp(np.delete(logarithms, layer) - logarithms[layer])
     time = np.exp(_LOG_TIMES)
-    law = np.zeros((count, len(time)))  # of how many came before, up to count - 1
+    law = np.zeros((count, len(time)))  # probabilities of 0 to count - 1 earlier arrivals
     if not count:
         return 0.0
     law[0] = 1.0
@@ -64,7 +64,7 @@ def _share_in_time(logarithms: Floats, layer: int, count: int) -> float:
 
 
 def _gumbels(seed: bytes, turn: int, count: int) -> Floats:
-    """Standard Gumbel deviates, from words of a cipher that any version of any library draws alike."""
+    """Standard Gumbel deviates from the words of a cipher, which do not depend on any library's version."""
     source = NoiseSource(key=hashlib.sha256(_DOMAIN + b"\0" + seed).digest())
     words = source.words(turn, 0, count)
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

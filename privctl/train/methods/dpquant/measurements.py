@@ -1,4 +1,4 @@
-"""How much DPQuant measures, and what that costs."""
+"""The number of DPQuant's private measurements, and their privacy cost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from privctl.train.methods.dpquant.settings import DpquantSettings, Sensitivity
 from privctl.train.settings.recipe import whole_epochs
 from privctl.train.settings.request import RetrainRequest
 
-#: A measurement sees so many examples, or this part of a batch where that is more. With n layers it takes n + 1 forward
-#: passes of them, and a step about three of the whole batch.
+#: A measurement uses this many examples, or this fraction of a batch if that is more. With n layers it takes n + 1
+#: forward passes of them; a step takes about three of the whole batch.
 _LEAST_EXAMPLES, _PART_OF_BATCH = 16, 1 / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """``epochs`` measure, each ``repetitions`` times; ``noise_multiplier`` None is the training's own.
+    """``epochs`` epochs with ``repetitions`` measurements each; ``noise_multiplier`` None is that of the training.
 
-    At the same noise and a lower sampling rate a release costs less than a step.
+    With the same noise and a lower sampling rate, a release costs less than a step.
     """
 
     sample_rate: float
@@ -34,15 +34,15 @@ class Measurements:
 
     @property
     def releases(self) -> int:
-        """All of them; each is an event of its own."""
+        """The number of releases in the whole run."""
         return self.epochs * self.repetitions
 
     def noise(self, training: float) -> float:
-        """Noise standard deviation / clip norm, where the training has the noise multiplier ``training``."""
+        """The noise multiplier of measurements if the training's is ``training``."""
         return training if self.noise_multiplier is None else self.noise_multiplier
 
     def event(self, training: float, releases: int | None = None) -> SampledGaussian | None:
-        """What so many releases give away, all where None; None for no release."""
+        """The event of ``releases`` (all if None); None for no release."""
         count = self.releases if releases is None else releases
         if not count:
             return None
@@ -54,7 +54,7 @@ class Measurements:
         )
 
     def check_alone(self, epsilon: float, delta: float) -> None:
-        """Raises CommandError where the measurements by themselves exceed the budget, so that no training is left."""
+        """Raise CommandError if the measurements alone exceed the budget."""
         event = None if self.noise_multiplier is None else self.event(self.noise_multiplier)
         if event is None:
             return
@@ -67,22 +67,19 @@ class Measurements:
 
 
 def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: float) -> Measurements | None:
-    """Those of a private run of so many ``steps`` at sampling rate ``rate``; None where layers need none.
-
-    Raises CommandError for settings out of range.
-    """
-    asked = request.settings_as(DpquantSettings)
-    if asked.measured is not Sensitivity.PRIVATE:
+    """The private measurements of a run of ``steps`` at sampling rate ``rate``; None if it makes none."""
+    settings = request.settings_as(DpquantSettings)
+    if settings.measured is not Sensitivity.PRIVATE:
         return None
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
-    own = min(rate, size / examples) if asked.rate is None else asked.rate
+    own = min(rate, size / examples) if settings.rate is None else settings.rate
     epochs = 1 + whole_epochs(steps - 1, 1, rate)
     return Measurements(
         sample_rate=own,
         size=own * examples,
-        epochs=math.ceil(epochs / asked.every),
-        every=asked.every,
-        repetitions=asked.repetitions,
-        clip_norm=asked.clip,
-        noise_multiplier=asked.noise,
+        epochs=math.ceil(epochs / settings.every),
+        every=settings.every,
+        repetitions=settings.repetitions,
+        clip_norm=settings.clip,
+        noise_multiplier=settings.noise,
     )

@@ -1,4 +1,4 @@
-"""Layers in few bits while a run trains: what is measured when, which layers an epoch quantizes, and what is saved."""
+"""The precision of a DPQuant run: when layers are measured, which of them an epoch quantizes, and its saved state."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from privctl.train.settings.recipe import whole_epochs
 from privctl.train.steps.precision import Mark
 
 _PREFIX = "dpquant."
-#: The place of a rehearsal's words, behind those of steps and measurements.
+#: The position of a rehearsal's random words, beyond those of steps and measurements.
 _REHEARSAL = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """Every ``every`` epochs ``repetitions`` releases of ``sensitivity``, ``most`` in all.
+    """Private measurements: ``repetitions`` releases of ``sensitivity`` every ``every`` epochs, at most ``most``.
 
-    Their mean L moves the scores S, from 0, to ``smoothing`` S + (1 - ``smoothing``) L; the first one replaces them.
+    Their mean L updates the scores S to ``smoothing`` S + (1 - ``smoothing``) L; the first one replaces them.
     """
 
     sensitivity: LayerSensitivity
@@ -41,7 +41,7 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactMeasuring:
-    """Every ``every`` epochs what ``sensitivity`` finds replaces the scores; nothing of the private records is used."""
+    """Measurements without private records: ``sensitivity`` gives new scores every ``every`` epochs."""
 
     sensitivity: PublicSensitivity | SyntheticSensitivity
     every: int
@@ -49,7 +49,7 @@ class ExactMeasuring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What one epoch quantized, by released scores (n,) in clip norms."""
+    """The layers that an epoch quantized, and the scores (n,) in clip norms that they were drawn by."""
 
     number: int
     quantized: frozenset[str]
@@ -58,12 +58,11 @@ class Epoch:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Quantization:
-    """The ``Precision`` of a DPQuant run; ``epoch_steps`` make an epoch.
+    """The ``Precision`` of a DPQuant run.
 
-    By Poisson batches, epoch k ends with step ceil(k / ``epoch_rate``) instead, which is None for passes.
-
-    A release that was begun before an interruption stays counted, and is not made up for: when ``most`` were begun, the
-    scores stay as they are.
+    An epoch is ``epoch_steps`` steps; with Poisson batches, epoch k ends with step ceil(k / ``epoch_rate``) instead,
+    which is None for passes. A release that was begun before an interruption stays counted and is not repeated: once
+    ``most`` were begun, the scores no longer change.
     """
 
     layers: QuantizedLayers
@@ -99,7 +98,7 @@ class Quantization:
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """Those that began, in order."""
+        """The epochs that have begun, in order."""
         return tuple(self._epochs)
 
     def begin(self, step: int, place: int, mark: Mark) -> None:
@@ -123,7 +122,7 @@ class Quantization:
 
     @contextmanager
     def rehearsal(self, keys: Sequence[int]) -> Iterator[None]:
-        """See ``Precision``: all layers that may be quantized are."""
+        """See ``Precision``. All candidate layers are quantized."""
         self.layers.choose(frozenset(self.schedule.names))
         self.layers.begin(_REHEARSAL)
         try:
@@ -146,7 +145,7 @@ class Quantization:
         }
 
     def restore(self, tensors: Mapping[str, Tensor], side_releases_begun: int) -> None:
-        """See ``Precision``; raises InputError for the state of a network with other layers."""
+        """See ``Precision``. Raises InputError for the state of a network with other layers."""
         self._side_releases_begun = max(self._side_releases_begun, side_releases_begun)
         if f"{_PREFIX}numbers" not in tensors:
             return
@@ -167,7 +166,7 @@ class Quantization:
             self._scores = np.array(self._epochs[-1].scores)
 
     def _measure(self, epoch: int, mark: Mark) -> None:
-        """Release what is due, counted first, and smooth it into the scores; or measure what needs no release."""
+        """Make the measurements due in ``epoch`` and update the scores; releases are counted before they are made."""
         if self.exact is not None and epoch % self.exact.every == 0:
             self._scores, self._seen = self.exact.sensitivity.measure(epoch), True
         plan = self.measuring

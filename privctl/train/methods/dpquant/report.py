@@ -17,8 +17,8 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status, status_of
 from privctl.domain.report import PrivacyReport
 from privctl.storage.digest import DigestedFile
-from privctl.train.methods.dpquant.choice import asked_of, format_of
-from privctl.train.methods.dpquant.cost import SPEEDS, faster
+from privctl.train.methods.dpquant.choice import format_of, requested_settings
+from privctl.train.methods.dpquant.cost import SPEEDS, speedup
 from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.methods.dpquant.quantization import Quantization
 from privctl.train.methods.dpquant.sensitivity import MOST_PUBLIC, PublicSensitivity
@@ -32,11 +32,11 @@ SCALES = (
     "weights one a tensor; as published a scale is that of a whole batch: one example would change how all others are "
     "rounded, and clipping would not bound what it does"
 )
-#: A larger part of epsilon is worth a warning.
-_DEAR = 0.1
+#: The fraction of epsilon for measurements above which there is a warning.
+_WARN_ABOVE = 0.1
 
 
-def amended(
+def amend_report(
     report: PrivacyReport,
     job: TrainingJob,
     done: Quantization,
@@ -45,9 +45,9 @@ def amended(
     *,
     public: Sequence[DigestedFile] = (),
 ) -> PrivacyReport:
-    """``report``, of a run whose layers were quantized as ``done`` says, with what that adds.
+    """``report`` with DPQuant's parameters, assumptions, evidence and warnings; ``done`` is the run's precision.
 
-    ``public`` are the files of the records that layers were measured on, as they were read.
+    ``public`` are the files of the public records that layers were measured on, with their digests when read.
     """
     cost = _Cost.of(report)
     return replace(
@@ -60,19 +60,19 @@ def amended(
 
 
 class _Cost:
-    """Epsilon with all releases, and with those of the steps alone."""
+    """Epsilon with all releases (``whole``), and with those of the steps only (``training``)."""
 
     def __init__(self, whole: float, training: float) -> None:
         self.whole, self.training = whole, training
 
     @property
     def share(self) -> float:
-        """Of epsilon, what the measurements take."""
+        """The fraction of epsilon that the measurements take."""
         return 1 - self.training / self.whole if 0 < self.whole < math.inf else 0.0
 
     @classmethod
     def of(cls, report: PrivacyReport) -> _Cost | None:
-        """From a private run that measured; None for another."""
+        """The cost in the report of a run with private measurements; None for other runs."""
         ledger = report.mechanism
         if not isinstance(ledger, Ledger) or len(ledger.events) < 2 or not report.guarantees:
             return None
@@ -84,7 +84,7 @@ class _Cost:
 def _guarantees(
     report: PrivacyReport, job: TrainingJob, finished: FinishedRun, cost: _Cost | None
 ) -> Iterator[Guarantee]:
-    """The report's own, resting on what quantization adds; beside it what the paper's accounting would have claimed."""
+    """The report's guarantees with the assumptions of quantization, and the claim by the paper's accounting."""
     if not report.guarantees:
         return
     own, *others = report.guarantees
@@ -108,7 +108,7 @@ def _guarantees(
 
 
 def _claimed(training: SampledGaussian, examples: int, rounds: int, releases: int, delta: float) -> Guarantee:
-    """The paper's number for this training with its own measurements in place of ours."""
+    """The epsilon that the paper would claim for this training with its own measurements instead of ours."""
     once, each = (epsilon_bound(claimed_ledger(training, examples, count), delta) for count in (rounds, releases))
     sound = epsilon_bound(aggregate_ledger(training, examples, releases), delta)
     return Guarantee(
@@ -127,7 +127,7 @@ def _claimed(training: SampledGaussian, examples: int, rounds: int, releases: in
 
 
 def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
-    given = asked_of(job.request).public_seed is not None
+    given = requested_settings(job.request).public_seed is not None
     yield Assumption(
         name="public rounding",
         statement="how numbers are rounded and which layers are depends on the data through released measurements "
@@ -140,14 +140,14 @@ def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
         "scale spans two examples, and each draws its own rounding",
         state=AssumptionState.ENFORCED,
     )
-    if asked_of(job.request).measured is Sensitivity.SYNTHETIC:
+    if requested_settings(job.request).measured is Sensitivity.SYNTHETIC:
         yield Assumption(
             name="synthetic measurements",
             statement="how much quantizing a layer hurts is measured on inputs made up from a fixed seed and on "
             "weights that noisy steps gave: no record is read",
             state=AssumptionState.ENFORCED,
         )
-    if asked_of(job.request).public_records is not None:
+    if requested_settings(job.request).public_records is not None:
         yield Assumption(
             name="public measurements",
             statement="the records on which it is measured how much quantizing a layer hurts are public: none depends "
@@ -171,18 +171,18 @@ def _parameters(
     cost: _Cost | None,
     public: Sequence[DigestedFile],
 ) -> dict[str, Any]:
-    asked, schedule = asked_of(job.request), done.schedule
+    settings, schedule = requested_settings(job.request), done.schedule
     parameters: dict[str, Any] = {
-        "format": str(asked.format),
+        "format": str(settings.format),
         "luq_levels": _levels(job),
         "scales": SCALES,
-        "layers": str(asked.layers),
-        "sensitivity": None if asked.measured is None else str(asked.measured),
-        "quantized_fraction": None if _fixed(asked.layers, asked.static) else asked.fraction,
-        "compute_target": asked.compute_target,
+        "layers": str(settings.layers),
+        "sensitivity": None if settings.measured is None else str(settings.measured),
+        "quantized_fraction": None if _fixed(settings.layers, settings.static) else settings.fraction,
+        "compute_target": settings.compute_target,
         "layer_names": list(schedule.names),
         "multiply_adds": list(schedule.costs),
-        "full_precision": list(asked.full_precision),
+        "full_precision": list(settings.full_precision),
         "public_seed": seed.hex(),
         "low_precision_share": _shares(done),
         "layer_schedule": [
@@ -198,7 +198,7 @@ def _parameters(
         parameters["last_chances"] = chances.tolist()
     if done.exact is not None:
         found = done.exact.sensitivity
-        parameters |= {"beta": asked.beta, "measure_every": done.exact.every, "measure_clip": asked.clip}
+        parameters |= {"beta": settings.beta, "measure_every": done.exact.every, "measure_clip": settings.clip}
         if isinstance(found, PublicSensitivity):
             parameters |= {
                 "measured_public_records": min(len(found.task), MOST_PUBLIC),
@@ -209,8 +209,8 @@ def _parameters(
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
         parameters |= {
-            "beta": asked.beta,
-            "smoothing": asked.smoothing,
+            "beta": settings.beta,
+            "smoothing": settings.smoothing,
             "measure_every": done.measuring.every,
             "measure_repetitions": done.measuring.repetitions,
             "measure_noise": sensitivity.noise_multiplier,
@@ -233,9 +233,9 @@ def _fixed(mode: LayerMode, static: Sequence[str]) -> bool:
 
 
 def _levels(job: TrainingJob) -> int | None:
-    """Beside zero, where the format has them by number."""
-    asked = asked_of(job.request)
-    return getattr(format_of(asked).inputs, "levels", None) if asked.format is FormatName.LUQ_FP4 else None
+    """The number of levels beside zero of luq-fp4; None for other formats."""
+    settings = requested_settings(job.request)
+    return getattr(format_of(settings).inputs, "levels", None) if settings.format is FormatName.LUQ_FP4 else None
 
 
 def _shares(done: Quantization) -> list[float]:
@@ -243,8 +243,8 @@ def _shares(done: Quantization) -> list[float]:
 
 
 def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
-    """How much was computed in few bits, and what that would be worth on hardware that has them."""
-    shares, name = _shares(done), asked_of(job.request).format
+    """The fraction of multiply-adds in low precision, and the speedup on hardware that supports the format."""
+    shares, name = _shares(done), requested_settings(job.request).format
     if not shares:
         return
     share = mean(shares)
@@ -262,7 +262,7 @@ def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
         method=f"a model, not a measurement: Amdahl's law, {name} {SPEEDS[name]:g} times as fast as full precision, "
         "and nothing but these products",
         quantity="times as fast, on hardware that has the format",
-        estimate=faster(share, name),
+        estimate=speedup(share, name),
         bound=Bound.NONE,
     )
 
@@ -279,7 +279,7 @@ def _priced(cost: _Cost | None) -> Iterator[Evidence]:
 
 
 def _warnings(cost: _Cost | None) -> Iterator[str]:
-    if cost is not None and cost.share > _DEAR:
+    if cost is not None and cost.share > _WARN_ABOVE:
         yield (
             f"the measurements take {100 * cost.share:.2g} % of epsilon; raise --measure-noise or --measure-every, or "
             "give --sensitivity synthetic, which takes none"

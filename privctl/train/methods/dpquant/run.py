@@ -13,18 +13,18 @@ from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
 from privctl.parallel import ALONE
 from privctl.randomness import NoiseSource
-from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of, tokens_of
+from privctl.train.methods.dpquant.choice import QuantizedChoice, quantized_choice, requested_settings, tokens_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
 from privctl.train.methods.dpquant.quantization import ExactMeasuring, Measuring, Quantization
-from privctl.train.methods.dpquant.report import amended
+from privctl.train.methods.dpquant.report import amend_report
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, Losses, PublicSensitivity
 from privctl.train.methods.dpquant.settings import Sensitivity
-from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, made_up
-from privctl.train.preparation.prepare import beside
+from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, synthetic_inputs
+from privctl.train.preparation.prepare import other_task
 from privctl.train.preparation.reading import require_none_private
 from privctl.train.runs.dry_run import plan_gradients
 from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
-from privctl.train.runs.placing import in_step
+from privctl.train.runs.placing import lockstep_workers
 from privctl.train.runs.setup import shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 
 
 def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """As ``train_by_gradients``, with some layers in few bits.
+    """Like ``train_by_gradients``, with some layers in low precision.
 
-    Raises CommandError where a record that layers are measured on as a public one is private, InputError where the
-    file of these changes while it is read.
+    Raises CommandError if a public record that layers are measured on is also private, InputError if the file of public
+    records changes while it is read.
     """
     request = job.request
-    public = asked_of(request).public_records
+    public = requested_settings(request).public_records
     before = () if public is None else recorded_files(public)
     if public is not None:
         require_none_private(request, public, "--measure-on", session.workers)
-    seed = public_seed(request, session.workers, asked_of(request).public_seed)
+    seed = public_seed(request, session.workers, requested_settings(request).public_seed)
     made: list[Quantization] = []
 
     def precision(settled: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
-        bits = bits_of(settled, network, device, seed)
+        bits = quantized_choice(settled, network, device, seed)
         session.notify(_announced(settled, bits))
         made.append(_quantization(settled, bits, network, device, session))
         if public is not None:
@@ -63,7 +63,7 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
         return made[0]
 
     def amend(report: PrivacyReport, finished: FinishedRun) -> PrivacyReport:
-        return amended(report, job, made[0], finished, seed, public=before)
+        return amend_report(report, job, made[0], finished, seed, public=before)
 
     hooks = MethodHooks(
         files={SEED_FILE: seed.hex().encode()},
@@ -76,29 +76,29 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 
 def plan_dpquant(job: TrainingJob) -> TrainingPlan:
-    """As ``plan_gradients``, with the layers of a first epoch in few bits; measurements are not timed.
+    """Like ``plan_gradients``, with the layers of a first epoch in low precision. Measurements are not timed.
 
     Raises CommandError as ``run_dpquant`` does.
     """
-    if (public := asked_of(job.request).public_records) is not None:
+    if (public := requested_settings(job.request).public_records) is not None:
         require_none_private(job.request, public, "--measure-on", ALONE)
 
     def precision(rehearsed: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
-        bits = bits_of(rehearsed, network, device, os.urandom(16))
+        bits = quantized_choice(rehearsed, network, device, os.urandom(16))
         return Quantization(layers=bits.layers, schedule=bits.schedule, task=rehearsed.task, **_epochs(job))
 
     return plan_gradients(job, precision)
 
 
 def measurements(job: TrainingJob) -> Measurements | None:
-    """What the run measures, if anything."""
+    """The private measurements of the run; None if it makes none."""
     if not job.request.method.private:
         return None
     return measurements_of(job.request, len(job.task), job.recipe.steps, job.recipe.sample_rate)
 
 
 def _epochs(job: TrainingJob) -> dict[str, Any]:
-    """When epochs end: as the training itself counts them."""
+    """The fields of ``Quantization`` that say when epochs end, as in the training loop."""
     rate = job.recipe.sample_rate if job.recipe.noise_multiplier else None
     return {"epoch_steps": job.recipe.steps_per_epoch, "epoch_rate": rate}
 
@@ -106,7 +106,7 @@ def _epochs(job: TrainingJob) -> dict[str, Any]:
 def _quantization(
     job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
 ) -> Quantization:
-    asked, plan = asked_of(job.request), measurements(job)
+    settings, plan = requested_settings(job.request), measurements(job)
     measuring = None
     if plan is not None:
         measuring = Measuring(
@@ -114,7 +114,7 @@ def _quantization(
             every=plan.every,
             repetitions=plan.repetitions,
             most=plan.releases,
-            smoothing=asked.smoothing,
+            smoothing=settings.smoothing,
         )
     return Quantization(
         layers=bits.layers,
@@ -129,39 +129,39 @@ def _quantization(
 def _exact(
     job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
 ) -> ExactMeasuring | None:
-    """What measures without a private record; None where the run measures nothing so."""
-    asked = asked_of(job.request)
-    if asked.measured is Sensitivity.SYNTHETIC:
-        return ExactMeasuring(sensitivity=_synthetic(job, bits, network, device, session), every=asked.every)
-    if asked.public_records is None:
+    """The measurements without private records; None if the run makes none."""
+    settings = requested_settings(job.request)
+    if settings.measured is Sensitivity.SYNTHETIC:
+        return ExactMeasuring(sensitivity=_synthetic(job, bits, network, device, session), every=settings.every)
+    if settings.public_records is None:
         return None
-    task = beside(job.request, job.model, asked.public_records)
+    task = other_task(job.request, job.model, settings.public_records)
     sensitivity = PublicSensitivity(
         network=network,
         layers=bits.layers,
         names=bits.schedule.names,
         task=task,
         losses=_losses(job, task, network, device),
-        clip_norm=asked.clip,
+        clip_norm=settings.clip,
         micro=_micro(job, task, device, session),
         device=device,
     )
-    return ExactMeasuring(sensitivity=sensitivity, every=asked.every)
+    return ExactMeasuring(sensitivity=sensitivity, every=settings.every)
 
 
 def _synthetic(
     job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
 ) -> SyntheticSensitivity:
-    task = made_up(job.task, tokens_of(job))
+    task = synthetic_inputs(job.task, tokens_of(job))
     return SyntheticSensitivity(
         network=network,
         layers=bits.layers,
         names=bits.schedule.names,
         task=task,
         losses=_losses(job, task, network, device),
-        unit=asked_of(job.request).clip,
+        unit=requested_settings(job.request).clip,
         micro=_micro(job, task, device, session),
-        workers=in_step(job.request, session.workers),
+        workers=lockstep_workers(job.request, session.workers),
         device=device,
     )
 
@@ -181,7 +181,7 @@ def _micro(job: TrainingJob, task: Task, device: torch.device, session: Session)
         tokens=job.recipe.micro_tokens,
         device=device,
         notify=session.notify,
-        workers=in_step(job.request, session.workers),
+        workers=lockstep_workers(job.request, session.workers),
     )
 
 
@@ -193,7 +193,7 @@ def _sensitivity(
     device: torch.device,
     session: Session,
 ) -> LayerSensitivity:
-    """With coins and noise of its own, under keys that live as long as this process."""
+    """The private measurements, with their own sampling and noise under keys that are not saved."""
     recipe = job.recipe
     return LayerSensitivity(
         network=network,
@@ -207,25 +207,25 @@ def _sensitivity(
         clip_norm=plan.clip_norm,
         size=plan.size,
         micro=_micro(job, job.task, device, session),
-        workers=in_step(job.request, session.workers),
+        workers=lockstep_workers(job.request, session.workers),
         device=device,
     )
 
 
 def _announced(job: TrainingJob, bits: QuantizedChoice) -> str:
     recipe, plan, schedule = job.recipe, measurements(job), bits.schedule
-    said = counted(recipe.steps, "step")
+    sentence = counted(recipe.steps, "step")
     if job.delta is not None:
-        said += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+        sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
     amount = f"{schedule.compute_target:g} of the multiply-adds" if schedule.count is None else f"{schedule.count}"
     if schedule.static:
         amount = str(len(schedule.static))
     elif schedule.mode in ("all", "none"):
         amount = str(schedule.mode)
-    said += f"; {amount} of {counted(len(schedule.names), 'layer')} in {asked_of(job.request).format}"
+    sentence += f"; {amount} of {counted(len(schedule.names), 'layer')} in {requested_settings(job.request).format}"
     if plan is not None:
-        said += (
+        sentence += (
             f"; {counted(plan.releases, 'measurement')} on {plan.size:.3g} examples expected, noise multiplier "
             f"{plan.noise(recipe.noise_multiplier):.6g}"
         )
-    return said
+    return sentence

@@ -1,4 +1,4 @@
-"""Which layers are quantized in which epoch."""
+"""Chooses the layers that are quantized in each epoch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from privctl.train.methods.dpquant.settings import LayerMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSchedule:
-    """Chooses among layers ``names``, which take ``costs`` multiply-adds each.
+    """Chooses among the layers ``names``, whose costs in multiply-adds are ``costs``.
 
-    Either ``fraction`` of the layers are taken (rounded up), or of the drawn order as many as it takes to have
-    ``compute_target`` of the multiply-adds in them. ``static`` are the layers of mode static where they were named;
-    else one draw decides. All is a function of ``seed``, which is public, the epoch and released scores. Raises
-    CommandError for a budget that leaves nothing to choose.
+    Either the fraction ``fraction`` of the layers is quantized (rounded up), or the shortest prefix of the drawn order
+    that covers the fraction ``compute_target`` of the multiply-adds. ``static`` holds the layers for mode static; if it
+    is empty, one draw decides. The choice is a function of the public ``seed``, the epoch and released scores. Raises
+    CommandError for an amount that leaves nothing to choose, ValueError unless exactly one amount is given if needed.
     """
 
     names: tuple[str, ...]
@@ -50,18 +50,18 @@ class LayerSchedule:
 
     @property
     def count(self) -> int | None:
-        """How many are taken each epoch; None where their cost decides."""
+        """The number of layers quantized in each epoch; None if it depends on their costs."""
         if self.fraction is None:
             return None
         return max(1, math.ceil(round(self.fraction * len(self.names), 9)))
 
     @property
     def changing(self) -> bool:
-        """Whether epochs differ."""
+        """Whether the choice differs between epochs."""
         return self.mode in (LayerMode.DPQUANT, LayerMode.RANDOM)
 
     def chosen(self, epoch: int, scores: Sequence[float] | Floats) -> frozenset[str]:
-        """The layers of ``epoch``, from 0; ``scores`` (n,) say how much quantizing each hurts, as far as released."""
+        """The layers to quantize in ``epoch``, from 0, given the released ``scores`` (n,), larger for more harm."""
         if self.mode is LayerMode.ALL:
             return frozenset(self.names)
         if self.mode is LayerMode.NONE:
@@ -69,29 +69,29 @@ class LayerSchedule:
         if self.static:
             return self.static
         turn = epoch if self.changing else 0
-        drawn = order(self._heeded(scores), self.beta, self.seed, turn).tolist()
+        drawn = order(self._used_scores(scores), self.beta, self.seed, turn).tolist()
         return frozenset(self.names[layer] for layer in drawn[: self._taken(drawn)])
 
     def share(self, names: frozenset[str]) -> float:
-        """The part of all multiply-adds that these layers do."""
+        """The fraction of all multiply-adds in the layers ``names``."""
         return math.fsum(cost for name, cost in zip(self.names, self.costs, strict=True) if name in names) / math.fsum(
             self.costs
         )
 
     def chances(self, scores: Sequence[float] | Floats) -> Floats | None:
-        """The probability (n,) of each layer to be taken at ``scores``; None where costs decide how many are."""
+        """The probability (n,) that each layer is quantized given ``scores``; None if the number depends on costs."""
         if self.mode is LayerMode.ALL or self.mode is LayerMode.NONE or self.static:
             taken = self.chosen(0, scores)
             return np.array([float(name in taken) for name in self.names])
-        return None if self.count is None else inclusion(self._heeded(scores), self.beta, self.count)
+        return None if self.count is None else inclusion(self._used_scores(scores), self.beta, self.count)
 
-    def _heeded(self, scores: Sequence[float] | Floats) -> Floats:
+    def _used_scores(self, scores: Sequence[float] | Floats) -> Floats:
         """The scores if the mode uses them, else zeros."""
         given = np.asarray(scores, np.float64)
         return given if self.mode is LayerMode.DPQUANT else np.zeros_like(given)
 
     def _taken(self, drawn: Sequence[int]) -> int:
-        """How many layers of the order are quantized: the given count, or the fewest that reach the compute target."""
+        """The number of layers to quantize: the fixed count, or the fewest that reach the compute target."""
         if self.count is not None:
             return self.count
         assert self.compute_target is not None
@@ -100,9 +100,9 @@ class LayerSchedule:
 
 
 def candidates(names: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
-    """The layers that may be quantized: all but those that a glob of ``kept`` matches.
+    """The layers that may be quantized: all but those that match a glob in ``kept``.
 
-    Raises CommandError for a glob that matches none, and where none is left.
+    Raises CommandError for a glob without a match, and if no layer is left.
     """
     out = {name for glob in kept for name in matching(names, glob, "--full-precision")}
     left = tuple(name for name in names if name not in out)
@@ -115,7 +115,7 @@ def candidates(names: Sequence[str], kept: Sequence[str]) -> tuple[str, ...]:
 
 
 def matching(names: Sequence[str], glob: str, flag: str) -> frozenset[str]:
-    """The layers that ``glob`` matches; raises CommandError, naming ``flag``, where it matches none."""
+    """The layers that match ``glob``. Raises CommandError, which names ``flag``, if there are none."""
     layers = frozenset(name for name in names if fnmatch.fnmatchcase(name, glob))
     if not layers:
         raise CommandError(f"{flag} {glob} matches no layer; the first are {', '.join(names[:3])}")

@@ -1,8 +1,8 @@
-"""How much quantizing each layer alone would hurt, measured on few private examples and released with noise.
+"""Measures how much quantizing each layer alone raises the loss, on few private examples, and releases it with noise.
 
-One release is one sampled Gaussian: a Poisson subsample, of each example a vector of loss differences that depends on
-that example alone, clipped in L2, summed, noised, rounded onto a grid. Nothing is trained on the way. DPQuant as
-published clips what is already summed over a batch, which an example can move by twice as much, and trains before it
+A release is one sampled Gaussian mechanism: on a Poisson subsample, each example's vector of loss differences, which
+depends on no other example, is clipped in L2, summed, noised, and rounded onto a grid. Nothing is trained meanwhile.
+DPQuant as published clips the sum over a batch, which one example can change by twice as much, and trains before it
 measures.
 """
 
@@ -27,20 +27,20 @@ from privctl.train.steps.sampling import BatchSource
 #: Losses (n,) of a batch.
 Losses = Callable[[Mapping[str, Tensor]], Tensor]
 
-#: Measurements' draws stand behind those of any training step.
+#: The position of measurements' random words, beyond those of any training step.
 PLACES = 1 << 32
-#: Public records that are measured on, if there are as many.
+#: The largest number of public records that are measured on.
 MOST_PUBLIC = 256
-#: Tokens of a made-up record that a process passes where only others have examples left.
+#: The length of the synthetic record that a process passes while only other processes have examples left.
 _SHORT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSensitivity:
-    """Measures ``names`` of ``layers`` at the network's weights as they are.
+    """Measures the layers ``names`` at the network's current weights.
 
-    ``batches`` are Poisson, in secret, of ``size`` examples on average; ``noise_multiplier`` is noise standard
-    deviation / ``clip_norm`` (nats). ``noise`` is this measurement's own source, its streams the releases' numbers.
+    ``batches`` are secret Poisson samples of ``size`` examples on average; ``noise_multiplier`` is the noise's standard
+    deviation / ``clip_norm`` (nats). ``noise`` is a source for measurements only, with one stream per release.
     """
 
     network: nn.Module
@@ -58,9 +58,9 @@ class LayerSensitivity:
     device: torch.device
 
     def release(self, number: int) -> Floats:
-        """The noised mean (n,) of the clipped differences, in clip norms; each ``number`` may be asked for once.
+        """The noisy mean (n,) of the clipped differences, in clip norms; use each ``number`` only once.
 
-        Every process must call it, and all get the same. Leaves no layer chosen.
+        Every process must call this, and all get the same values. No layer is quantized afterwards.
         """
         place = PLACES + number
         total = torch.zeros(len(self.names), dtype=torch.float64)
@@ -89,7 +89,7 @@ class LayerSensitivity:
         return loss_differences(self, examples, place)
 
     def _accompany(self, place: int) -> None:
-        """Make as many passes as ``differences`` does, in which processes that hold shards take part."""
+        """Make as many passes as ``differences`` does, as processes that hold shards need all others for a pass."""
         record = synthetic(self.task, [_SHORT], classes=1).batch([0], self.device, place)
         for _ in range(len(self.names) + 1):
             self.losses(record)
@@ -97,9 +97,9 @@ class LayerSensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicSensitivity:
-    """As ``LayerSensitivity``, on the first ``MOST_PUBLIC`` records of a public ``task``: exact, and no release.
+    """Like ``LayerSensitivity``, but exact and without a release, on the first ``MOST_PUBLIC`` records of ``task``.
 
-    ``clip_norm`` (nats) is only the unit of what is found; nothing is clipped.
+    ``clip_norm`` (nats) is only the unit of the result; nothing is clipped.
     """
 
     network: nn.Module
@@ -112,7 +112,7 @@ class PublicSensitivity:
     device: torch.device
 
     def measure(self, number: int) -> Floats:
-        """The mean differences (n,) in clip norms, with the roundings of ``number``. Leaves no layer chosen."""
+        """The mean differences (n,) in clip norms, with rounding ``number``. No layer is quantized afterwards."""
         place, count = PLACES + number, min(len(self.task), MOST_PUBLIC)
         total = torch.zeros(len(self.names), dtype=torch.float64)
 
@@ -127,9 +127,9 @@ class PublicSensitivity:
 
 
 def loss_differences(of: LayerSensitivity | PublicSensitivity, examples: Sequence[int], place: int) -> Tensor:
-    """Each example's loss with each layer quantized alone, less that with none: (m, n) nats, float64.
+    """Each example's loss with each layer quantized alone, minus the loss with none: (m, n) nats, float64.
 
-    Row i is a function of example i and of ``place``, whatever passes beside it.
+    Row i depends on example i and on ``place`` only, not on the other examples.
     """
     batch, keys = of.task.batch(examples, of.device, place), of.task.keys(examples)
 
@@ -144,10 +144,10 @@ def loss_differences(of: LayerSensitivity | PublicSensitivity, examples: Sequenc
 
 
 def clipped(rows: Tensor, norm: float) -> Tensor:
-    """``rows`` (m, n), each brought within L2 ``norm``; one that is not finite becomes zero, which is within it."""
+    """``rows`` (m, n), each clipped to L2 norm ``norm``; a row that is not finite becomes zero."""
     sound = torch.isfinite(rows).all(1, keepdim=True)
     rows = torch.where(sound, rows, torch.zeros_like(rows))
-    # Twice, for squares of large numbers overflow.
+    # By the largest entry first, as squares of large numbers overflow.
     rows = rows / rows.abs().amax(1, keepdim=True).clamp(min=norm) * norm
     factors = (norm / rows.norm(dim=1, keepdim=True).clamp(min=norm)).clamp(max=1)
     scaled: Tensor = rows * factors

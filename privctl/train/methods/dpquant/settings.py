@@ -1,4 +1,4 @@
-"""The settings of ``privctl retrain dpquant``; imports nothing heavy, because the command builds its options of it."""
+"""The settings of ``privctl retrain dpquant``. Imports nothing heavy, as the command builds its options from them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from privctl.train.settings.method_settings import MethodSettings, option, requi
 class LayerMode(StrEnum):
     """How layers are chosen.
 
-    ``DPQUANT`` draws them each epoch by how little quantizing them hurts, as measured; ``RANDOM`` draws them each
-    epoch, all alike; ``STATIC`` has the same ones throughout; ``ALL`` and ``NONE`` leave no choice.
+    ``DPQUANT`` draws them each epoch, with larger probability for layers whose quantization hurts less; ``RANDOM``
+    draws them each epoch with equal probability; ``STATIC`` keeps the same layers; ``ALL`` and ``NONE`` have no choice.
     """
 
     DPQUANT = "dpquant"
@@ -26,9 +26,9 @@ class LayerMode(StrEnum):
 
 
 class Sensitivity(StrEnum):
-    """On what it is measured how much quantizing a layer hurts.
+    """The data on which the harm of quantizing a layer is measured.
 
-    ``SYNTHETIC`` is on made-up inputs, ``PRIVATE`` on private examples, and a release, ``PUBLIC`` on public records.
+    ``SYNTHETIC``: generated inputs; ``PRIVATE``: private examples, with a noisy release; ``PUBLIC``: public records.
     """
 
     SYNTHETIC = "synthetic"
@@ -38,16 +38,17 @@ class Sensitivity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpquantSettings(MethodSettings):
-    """Which layers are quantized, how, and how that is measured.
+    """Which layers are quantized, how, and how the harm of that is measured.
 
-    ``levels`` are those of luq-fp4 beside zero, None its usual number. ``fraction`` of the layers, or the
-    ``compute_target`` share of their multiply-adds, is quantized; with neither it is ``DEFAULT_FRACTION``. ``static``
-    names layers of mode static, ``full_precision`` those that are never quantized, both by globs. ``beta`` is by how
-    much scores, in clip norms of the measurements, decide; ``smoothing`` how much of the old ones stays. A measurement
-    is made every ``every`` epochs, on what ``sensitivity`` says; None is on ``public_records`` where there are any,
-    else on made-up inputs. On private examples it is made ``repetitions`` times, at sampling rate ``rate`` with noise
-    multiplier ``noise`` and clip norm ``clip`` (nats); None follows from the training's. On others, of public records
-    the first, it is no release: nothing is sampled, clipped or noised. ``public_seed`` None is drawn afresh.
+    ``levels`` is the number of levels of luq-fp4 beside zero, None its default. The fraction ``fraction`` of the
+    layers, or ``compute_target`` of their multiply-adds, is quantized; with neither it is ``DEFAULT_FRACTION``.
+    ``static`` are globs of the layers for mode static, ``full_precision`` of layers that are never quantized. ``beta``
+    is the weight of the scores, in clip norms of the measurements; ``smoothing`` is the weight of old scores in new
+    ones. Layers are measured every ``every`` epochs on the data that ``sensitivity`` says; None is ``public_records``
+    if given, else synthetic inputs. Measurements on private examples are made ``repetitions`` times, at sampling rate
+    ``rate`` with noise multiplier ``noise`` and clip norm ``clip`` (nats); None takes the value from the training.
+    Other measurements, on the first public records or on synthetic inputs, are not releases: nothing is sampled,
+    clipped or noised. ``public_seed`` None draws a fresh seed.
     """
 
     format: FormatName = required("What quantized layers compute in.")
@@ -106,7 +107,7 @@ class DpquantSettings(MethodSettings):
 
     @property
     def measured(self) -> Sensitivity | None:
-        """On what layers are measured; None where nothing is."""
+        """The data on which layers are measured; None if they are not."""
         if self.layers is not LayerMode.DPQUANT:
             return None
         usual = Sensitivity.SYNTHETIC if self.public_records is None else Sensitivity.PUBLIC

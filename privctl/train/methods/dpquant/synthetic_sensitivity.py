@@ -1,8 +1,8 @@
-"""How much quantizing each layer alone changes what the network gives for made-up inputs: no record is read.
+"""Measures how much quantizing each layer alone changes the network's outputs for synthetic inputs; reads no record.
 
-The measure is the Kullback-Leibler divergence from the unquantized network's answer (Cai et al. 2020, "ZeroQ", section
-3.3), which is how much its loss rises, on average, on labels drawn from that answer. The weights come from noisy steps
-and the inputs from a fixed seed, so the result is post-processing.
+The measure is the Kullback-Leibler divergence from the unquantized network's output (Cai et al. 2020, "ZeroQ", section
+3.3), which is the expected increase of the loss on labels drawn from that output. The weights come from noisy steps and
+the inputs from a fixed seed, so the result is post-processing.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from privctl.train.methods.dpquant.sensitivity import PLACES, Losses
 from privctl.train.quantized import QuantizedLayers
 from privctl.train.steps.micro_batches import MicroBatches
 
-#: Measurements round so many times, each time for as many inputs of their own.
+#: The number of random roundings per measurement, and of inputs for each.
 ROUNDS, INPUTS = 4, 8
-#: Nats that stand for an answer that is not finite.
+#: The divergence, in nats, that replaces one that is not finite.
 _WORST = 1e6
 
 
-def made_up(task: Task, tokens: int) -> Task:
-    """The inputs: of ``tokens`` each, or of the size of the task's images or sounds."""
+def synthetic_inputs(task: Task, tokens: int) -> Task:
+    """The synthetic inputs, of ``tokens`` each or of the size of the task's images or sounds."""
     return synthetic(task, [tokens] * (ROUNDS * INPUTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSensitivity:
-    """Measures ``names`` of ``layers`` at the network's weights as they are, on ``task``, which ``made_up`` gave.
+    """Measures the layers ``names`` at the network's current weights, on a ``task`` made by ``synthetic_inputs``.
 
-    ``unit`` is in nats. Nothing is released: ``measure`` uses no record.
+    ``unit`` is in nats. Nothing is released, as ``measure`` uses no record.
     """
 
     network: nn.Module
@@ -55,9 +55,9 @@ class SyntheticSensitivity:
     device: torch.device
 
     def measure(self, number: int) -> Floats:
-        """The mean divergences (n,) in units, with the roundings of ``number``. Leaves no layer chosen.
+        """The mean divergences (n,) in units, with rounding ``number``. No layer is quantized afterwards.
 
-        Every process must call it, and all get the same.
+        Every process must call this, and all get the same values.
         """
         total = torch.zeros(len(self.names), dtype=torch.float64)
         with evaluation_mode(self.network):
@@ -68,7 +68,7 @@ class SyntheticSensitivity:
         return torch.nan_to_num(mean, nan=_WORST / self.unit, posinf=_WORST / self.unit).numpy()
 
     def _turn(self, inputs: Sequence[int], place: int) -> Tensor:
-        """The sums (n,) over ``inputs`` with the roundings of ``place``."""
+        """The sums (n,) of divergences over ``inputs``, with the random rounding of ``place``."""
         total = torch.zeros(len(self.names), dtype=torch.float64)
 
         def add(examples: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class SyntheticSensitivity:
         return total
 
     def _divergences(self, examples: Sequence[int], place: int) -> Tensor:
-        """Each input's divergence with each layer quantized alone: (m, n) nats, float64."""
+        """The divergence (m, n), in nats, float64, of each input with each layer quantized alone."""
         batch, keys = self.task.batch(examples, self.device, place), self.task.keys(examples)
 
         def passed(quantized: frozenset[str]) -> Tensor:
@@ -93,7 +93,7 @@ class SyntheticSensitivity:
         return torch.stack(rows, dim=1)
 
     def _answers(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """The logits of which the task makes losses."""
+        """The logits from which the task computes losses."""
         answers: list[Tensor] = []
 
         def keep(module: nn.Module, given: Any, answer: Any) -> None:
@@ -108,27 +108,27 @@ class SyntheticSensitivity:
 
 
 def divergences(task: Task, batch: Mapping[str, Tensor], before: Tensor, after: Tensor) -> Tensor:
-    """Each row's Kullback-Leibler divergence (n,) in nats of the answer ``after`` from that ``before``, both logits.
+    """The Kullback-Leibler divergence (n,) in nats of each row's output ``after`` from ``before``, both logits.
 
-    It is that of what the loss is of: a label, or tokens, by their weights in the loss; the mean of the two ends of an
-    answer, or of several labels; of a number, that of Gaussians of variance 1.
+    It is for the target of the loss: a label; tokens, with their weights in the loss; the mean over the two ends of an
+    answer or over several labels; for a number, the divergence of Gaussians of variance 1.
     """
     problem = getattr(task, "problem", HeadKind.ONE)
     if problem is HeadKind.NUMBER:
         return (before - after).square().flatten(1).sum(1) / 2
-    if problem is HeadKind.SEVERAL:  # each a choice between 0 and its logit
+    if problem is HeadKind.SEVERAL:  # each label is a binary choice with logits 0 and its own
         before, after = (torch.stack([torch.zeros_like(each), each], -1) for each in (before, after))
-    if isinstance(task, QuestionAnswering):  # each of two ends among all tokens
+    if isinstance(task, QuestionAnswering):  # each of the two ends is a choice among all tokens
         before, after = (_among_tokens(each, batch["padded"]) for each in (before, after))
     logs, others = functional.log_softmax(before, -1), functional.log_softmax(after, -1)
     shares = logs.exp()
     terms = torch.where(shares > 0, shares * (logs - others), torch.zeros_like(shares))
-    found = terms.sum(-1).clamp(min=0)  # below 0 it is rounding
+    found = terms.sum(-1).clamp(min=0)  # negative values are rounding errors
     if "weights" in batch:
         return (found * batch["weights"]).sum(1)
     return found if found.dim() == 1 else found.mean(1)
 
 
 def _among_tokens(logits: Tensor, padded: Tensor) -> Tensor:
-    """The logits (n, 2, tokens) of both ends of an answer, which no ``padded`` token can be."""
+    """The logits (n, 2, tokens) of both ends of an answer, -inf for ``padded`` tokens."""
     return logits.masked_fill(padded[:, :, None], -torch.inf).transpose(1, 2)

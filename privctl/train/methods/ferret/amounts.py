@@ -1,4 +1,4 @@
-"""Sources of a step's published amounts: the private data, or a recorded stream."""
+"""The sources of a step's published amounts: the private examples, or a recorded stream."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _PREFIX = "met."
 
 
 class UpdateSource(Protocol):
-    """Knows, or finds out, what is published."""
+    """A source of published amounts."""
 
     def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
-        """The amounts (fired,) float64 of ``step``; every step is asked for once, in order."""
+        """The amounts (fired,) float64 of ``step``; called once for every step, in order."""
         ...
 
 
 class Engine(Protocol):
-    """Finds derivatives of a batch's losses; see ``directional.Derivatives``."""
+    """Computes derivatives of a batch's losses; see ``directional.Derivatives``."""
 
     def batch(self, losses_of: partial[Tensor], fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
         """Sums over the batch (fired,), float64."""
@@ -52,42 +52,42 @@ class Engine(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class DerivativeStats:
-    """What was seen of the private examples since the last epoch's end; for the owner's eyes only.
+    """Private metrics of the examples since the end of the last epoch, for the owner only.
 
-    ``norms`` (n,) are of vectors of derivatives before clipping, where they are clipped; ``zeroed`` counts those
-    of the ``examples`` whose derivatives were no numbers. ``looked`` is of the whole run, not of an epoch.
+    ``norms`` (n,) are the norms of vectors of derivatives before clipping, if they are clipped; ``zeroed`` counts those
+    of the ``examples`` whose derivatives were not finite. ``compared`` covers the whole run, not an epoch.
     """
 
     norms: list[Tensor] = field(default_factory=list)
     examples: int = 0
     zeroed: int = 0
-    looked: ComparisonCount = field(default_factory=ComparisonCount)
+    compared: ComparisonCount = field(default_factory=ComparisonCount)
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """From the ``tensors`` of a saved state; empty where they hold none."""
+        """The statistics in the ``tensors`` of a saved state; empty if it has none."""
         if _PREFIX + "counts" not in tensors:
             return cls()
         examples, zeroed = tensors[_PREFIX + "counts"].tolist()
-        looked = ComparisonCount.restored(tensors)
-        return cls(norms=[tensors[_PREFIX + "norms"]], examples=examples, zeroed=zeroed, looked=looked)
+        compared = ComparisonCount.restored(tensors)
+        return cls(norms=[tensors[_PREFIX + "norms"]], examples=examples, zeroed=zeroed, compared=compared)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``restored`` takes."""
+        """The tensors for ``restored``."""
         counts = torch.tensor([self.examples, self.zeroed])
-        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined(), **self.looked.tensors()}
+        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined(), **self.compared.tensors()}
 
     def mark(self) -> tuple[int, int, int]:
-        """What ``rewind`` takes to forget everything added since."""
+        """A mark with which ``rewind`` forgets everything added since."""
         return len(self.norms), self.examples, self.zeroed
 
     def rewind(self, mark: tuple[int, int, int]) -> None:
-        """Forget what was added since ``mark``; nothing may have been gathered or summarized meanwhile."""
+        """Forget what was added since ``mark``, if ``gather`` and ``summary`` were not called meanwhile."""
         norms, self.examples, self.zeroed = mark
         del self.norms[norms:]
 
     def gather(self, workers: Workers) -> None:
-        """Move all processes' counts to the leading one; each must call it."""
+        """Move all processes' statistics to the main one; every process must call this."""
         if workers.size == 1:
             return
         norms, counts = workers.gather(self._joined()), workers.gather(torch.tensor([self.examples, self.zeroed]))
@@ -96,7 +96,7 @@ class DerivativeStats:
             self.norms, (self.examples, self.zeroed) = [norms], counts.view(-1, 2).sum(0).tolist()
 
     def summary(self, clip_norm: float | None) -> dict[str, float]:
-        """Shares of clipped vectors and of examples set to zero, and the median norm; empties the counts."""
+        """The fractions of clipped vectors and of zeroed examples, and the median norm; resets the statistics."""
         norms, measures = self._joined(), {}
         if len(norms) and clip_norm is not None:
             measures = {
@@ -114,13 +114,13 @@ class DerivativeStats:
 
 @dataclass(slots=True, kw_only=True)
 class PrivateExamples:
-    """Asks the private examples. Only sums of derivatives cross between processes, and the leading one publishes.
+    """Computes amounts from the private examples.
 
-    ``dimensions`` are the numbers in each group, shared among its directions where it has several. Derivatives are
-    taken along sqrt(dimension) u, whose entries are near 1 for one direction: signs are those along u, and the root
-    mean square over directions is the norm of the group's gradient, so that a clip norm means what it means for
-    gradients, whatever the size of a group and the number of its directions. The leading process has ``compare`` look
-    at some of the first signs.
+    Processes exchange only sums of derivatives, and the main one publishes. ``dimensions`` are the numbers of weights
+    in each group, divided by the number of its directions. Derivatives are taken along sqrt(dimension) u, whose entries
+    are near 1 for one direction: signs are the same as along u, and the root mean square over directions is the norm of
+    the group's gradient, so a clip norm has the same meaning as for gradients, whatever the size of a group and the
+    number of its directions. The main process has ``compare`` check some of the first signs.
     """
 
     network: nn.Module
@@ -133,7 +133,7 @@ class PrivateExamples:
     workers: Workers
     device: torch.device
     compare: SignComparison | None = None
-    met: DerivativeStats = field(default_factory=DerivativeStats)
+    statistics: DerivativeStats = field(default_factory=DerivativeStats)
     notify: Notify = lambda _: None
     _micro: MicroBatches = field(init=False)
 
@@ -147,10 +147,10 @@ class PrivateExamples:
         )
 
     def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
-        """See ``UpdateSource``. A batch without examples has derivatives of zero."""
+        """See ``UpdateSource``. The derivatives of an empty batch are zero."""
         sums = torch.zeros(len(fired), dtype=torch.float64)
         chosen = self.workers.share(self.batches.batch(step)).tolist()
-        mark, last = self.met.mark(), list[int]()
+        mark, last = self.statistics.mark(), list[int]()
 
         def add(micro: Sequence[int]) -> None:
             last[:] = micro
@@ -158,13 +158,18 @@ class PrivateExamples:
 
         def restart() -> None:
             sums.zero_()
-            self.met.rewind(mark)
+            self.statistics.rewind(mark)
 
         self._micro.each(chosen, step, add, restart=restart)
-        # Afterwards, when it is known whether the network can be differentiated by differences at all.
-        if last and self.compare is not None and self.workers.is_main and self.compare.wanted(self.met.looked, fired):
+        # Only now is it known whether differences work for the network at all.
+        if (
+            last
+            and self.compare is not None
+            and self.workers.is_main
+            and self.compare.wanted(self.statistics.compared, fired)
+        ):
             losses = partial(self._losses, self.task.batch(last[:EXAMPLES], self.device, step))
-            self.met.looked = self.compare.more(self.met.looked, losses, fired, directions)
+            self.statistics.compared = self.compare.more(self.statistics.compared, losses, fired, directions)
         self.workers.all_reduce([sums])
         published = self.publisher.publish(step, sums) if self.workers.is_main else sums
         return self.workers.broadcast(published)
@@ -172,8 +177,8 @@ class PrivateExamples:
     def _contribution(
         self, examples: Sequence[int], step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]
     ) -> Tensor:
-        """The examples' part of the sums. What is not finite counts as zero, so that nothing stops because of it."""
-        self.met.examples += len(examples)
+        """The examples' part of the sums. Non-finite derivatives count as zero, so that they do not stop the run."""
+        self.statistics.examples += len(examples)
         lengths = torch.tensor([math.sqrt(self.dimensions[group.index]) for group in fired], dtype=torch.float64)
         losses = partial(self._losses, self.task.batch(examples, self.device, step))
         norm = self.publisher.clip_norm
@@ -186,14 +191,14 @@ class PrivateExamples:
             total, norms = clipped(vectors, norm * (1 - rounding_margin(reduced=self.recipe.bf16)))
             sound = ~norms.isnan()
             if sound.all() or len(examples) == 1:
-                self.met.norms.append(norms[sound])
-                self.met.zeroed += int((~sound).sum())
+                self.statistics.norms.append(norms[sound])
+                self.statistics.zeroed += int((~sound).sum())
                 return total
         if len(examples) == 1:
-            self.met.zeroed += 1
+            self.statistics.zeroed += 1
             return torch.zeros(len(fired), dtype=torch.float64)
-        # One example can make its whole batch non-finite, and must not decide about the others: run each alone.
-        self.met.examples -= len(examples)
+        # One example can make its whole batch non-finite, but must not affect the others, so each runs alone.
+        self.statistics.examples -= len(examples)
         alone = [self._contribution([example], step, fired, directions) for example in examples]
         return torch.stack(alone).sum(0)
 
@@ -204,13 +209,13 @@ class PrivateExamples:
 
 @dataclass(slots=True, kw_only=True)
 class RecordedStream:
-    """Reads what was published before, in order."""
+    """Reads the amounts of an earlier run, in order."""
 
     published: Tensor
     place: int = 0
 
     def amounts(self, step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
-        """See ``UpdateSource``. Raises InputError where the stream is too short."""
+        """See ``UpdateSource``. Raises InputError if the stream is too short."""
         end = self.place + len(fired)
         if end > len(self.published):
             raise InputError("the stream ends before its last step; get it again from its maker")
@@ -219,5 +224,5 @@ class RecordedStream:
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those that are numbers."""
+    """The entries whose values are finite."""
     return {name: number for name, number in numbers.items() if math.isfinite(number)}

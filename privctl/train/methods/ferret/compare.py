@@ -1,7 +1,7 @@
-"""Whether signs of differences are those of the derivative: a look at few of them, while the run goes on.
+"""Compares the signs of a few finite differences with those of the derivatives during the run.
 
-What is found says something of the private examples and is covered by no guarantee; it is for the report's owner. It
-moves nothing: not the weights, not the random state, not what is published.
+The result depends on the private examples and no guarantee covers it; it is for the report's owner. The comparison
+affects neither the weights, nor the random state, nor what is published.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from privctl.train.directional import Derivatives, FiredGroup, SignAgreement, ag
 from privctl.train.directional.passes import Losses, Randomness
 from privctl.train.settings.choices import DerivativeMethod
 
-#: Signs compared in a run, in its first steps that publish, and in one step.
+#: The number of signs compared in a run, in its first steps that publish, and in one step.
 SIGNS, _SIGNS_A_STEP = 12, 4
-#: Examples that a sign is of: so few that a backward pass on them needs less memory than a batch's forward pass.
+#: The number of examples per comparison: so few that a backward pass needs less memory than a batch's forward pass.
 EXAMPLES = 4
 
 _KEY = "met.agreement"
@@ -27,14 +27,14 @@ _KEY = "met.agreement"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonCount:
-    """How many signs a run ``tried`` to compare so far, and what was found of those that could be."""
+    """The number of signs that a run ``tried`` to compare so far, and the agreement of those that could be."""
 
     tried: int = 0
     agreement: SignAgreement = field(default_factory=SignAgreement)
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """From the ``tensors`` of a saved state; nothing where they hold none."""
+        """The count in the ``tensors`` of a saved state; zero if it has none."""
         if _KEY not in tensors:
             return cls()
         *counts, error = tensors[_KEY].tolist()
@@ -43,7 +43,7 @@ class ComparisonCount:
         return cls(tried=tried, agreement=agreement)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``restored`` takes."""
+        """The tensors for ``restored``."""
         a = self.agreement
         numbers = [self.tried, a.count, a.equal, a.above, a.equal_above, a.error]
         return {_KEY: torch.tensor(numbers, dtype=torch.float64)}
@@ -51,16 +51,16 @@ class ComparisonCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignComparison:
-    """Compares differences, where ``derivatives`` takes them, with backward passes that end at the fired tensors.
+    """Compares differences, if ``derivatives`` uses them, with backward passes that end at the fired tensors.
 
-    ``per_example`` is as in ``Derivatives.chosen``.
+    ``per_example`` is as in ``Derivatives.choose_method``.
     """
 
     derivatives: Derivatives
     per_example: bool
 
     def wanted(self, before: ComparisonCount, fired: Sequence[FiredGroup]) -> bool:
-        """Whether a step's signs are to be looked at, after what was found ``before``."""
+        """Whether to compare a step's signs, given the comparisons ``before``."""
         if before.tried >= SIGNS:
             return False
         return self.derivatives.choose_method(fired, per_example=self.per_example) is DerivativeMethod.DIFFERENCE
@@ -72,9 +72,9 @@ class SignComparison:
         fired: Sequence[FiredGroup],
         directions: Sequence[Mapping[str, Tensor]],
     ) -> ComparisonCount:
-        """``before`` and some of the groups of one step, each by itself, so that no gradient but its own is held.
+        """``before`` with some groups of one step, compared one by one, so that only one gradient is held at a time.
 
-        Where the network has no backward pass, or no memory for one, nothing is tried again.
+        If the network has no backward pass, or no memory for one, no further comparison is tried.
         """
         network = self.derivatives.network
         count = min(_SIGNS_A_STEP, SIGNS - before.tried, len(fired))

@@ -1,4 +1,4 @@
-"""The plan of a FERRET run: groups, masks and noise as the run would have them, and steps on made-up records."""
+"""The dry run of FERRET: groups, masks and noise as the run would have them, and steps on synthetic records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privctl.train.methods.ferret.planning import (
     IN_NATS,
     FerretPlan,
     derivative_stages,
+    learning_warnings,
     plan_for,
     signal_of,
-    too_random,
 )
 from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
 from privctl.train.network.adapters import adapted
@@ -27,11 +27,11 @@ from privctl.train.network.memory import peak_memory
 from privctl.train.runs.dry_run import (
     NOISE_MULTIPLIER,
     FixedBatches,
-    MadeUp,
     Stopwatch,
-    compared,
-    made_up,
+    SyntheticRecords,
+    compared_budgets,
     outline,
+    synthetic_records,
     with_epsilon,
 )
 from privctl.train.runs.setup import prepared
@@ -46,32 +46,32 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.settings.request import RetrainRequest
 
-#: What a budget sets, by the kind of release.
+#: The quantity that a budget determines, by the kind of release.
 _AMOUNTS = {
     ReleaseKind.GAUSSIAN: NOISE_MULTIPLIER,
     ReleaseKind.RANDOMIZED_RESPONSE: "log-odds of a sign",
     ReleaseKind.PUBLISHED: "fire probability",
     ReleaseKind.DITHERED: "fire probability",
 }
-#: Steps that are timed, after one that is not.
+#: The number of timed steps, after one for warm-up.
 _TIMED = 2
 
 
 def plan_ferret(job: TrainingJob) -> TrainingPlan:
-    """As ``dry_run.plan_gradients``, for a run that asks for derivatives. Groups fire by a seed of the plan's own."""
+    """Like ``dry_run.plan_gradients``, for a run that uses derivatives, with a fresh seed unless one is given."""
     request = job.request
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed).to(device)
-    asked = request.settings_as(FerretSettings)
-    seed = asked.public_seed or os.urandom(SEED_BYTES)
+    settings = request.settings_as(FerretSettings)
+    seed = settings.public_seed or os.urandom(SEED_BYTES)
     plan = plan_for(job, network, seed)
-    engine = Derivatives(network, asked.derivatives)
+    engine = Derivatives(network, settings.derivatives)
     network = prepared(network, job)
-    said: list[str] = []
+    warnings: list[str] = []
     clips = plan.publisher(job, NoiseSource()).clip_norm is not None
     stages = derivative_stages(job, plan, engine, device) if clips else []
-    job = run_contribution_test(job, network, device, stages, said.append)
-    said += too_random(plan, job)
+    job = run_contribution_test(job, network, device, stages, warnings.append)
+    warnings += learning_warnings(plan, job)
     seconds = _seconds(job, plan, network, engine, device)
     ratio = signal_of(plan, job)
     whole = outline(
@@ -80,7 +80,7 @@ def plan_ferret(job: TrainingJob) -> TrainingPlan:
         memory=peak_memory(device),
         device=device,
         trained=sum(plan.sizes),
-        warnings=said,
+        warnings=warnings,
     )
     ledger = plan.ledger
     bound = None if ledger is None or job.delta is None else epsilon_bound(ledger, job.delta)
@@ -92,7 +92,7 @@ def plan_ferret(job: TrainingJob) -> TrainingPlan:
         delta=None if request.budget.epsilon is not None and plan.release in IN_NATS else job.delta,
         signal=None if ratio is None else ratio.along,
         per_number=None if ratio is None else ratio.in_length,
-        budgets=compared(
+        budgets=compared_budgets(
             request.budget.epsilon,
             lambda epsilon: _amount(plan_for(replace(job, request=_asking(job, epsilon)), network, seed)),
         ),
@@ -113,10 +113,10 @@ def _amount(plan: FerretPlan) -> float | None:
 def _seconds(
     job: TrainingJob, plan: FerretPlan, network: nn.Module, engine: Derivatives, device: torch.device
 ) -> float:
-    """Expected for all steps that publish; the silent ones cost next to nothing."""
-    records: MadeUp = made_up(job)
-    speaking = [step for step in range(plan.masks.steps) if plan.masks.fired(step)][: 1 + _TIMED]
-    if not speaking:
+    """The expected seconds of all steps that publish; silent steps take almost no time."""
+    records: SyntheticRecords = synthetic_records(job)
+    active_steps = [step for step in range(plan.masks.steps) if plan.masks.fired(step)][: 1 + _TIMED]
+    if not active_steps:
         return 0.0
     source = PrivateExamples(
         network=network,
@@ -131,7 +131,7 @@ def _seconds(
     )
     shapes = {name: p.shape for name, p in trainable(network).items()}
     watch = Stopwatch(device)
-    for place, step in enumerate(speaking):
+    for place, step in enumerate(active_steps):
         fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
         along = [
             direction(plan.masks.seed, step, each.index, {n: shapes[n] for n in each.parameters}, device)
@@ -140,4 +140,4 @@ def _seconds(
         source.amounts(place, fired, along)
         watch()
     usual = min(watch.seconds[1:] or watch.seconds)
-    return plan.masks.speaking * usual * job.recipe.batch_size / records.usual
+    return plan.masks.active_steps * usual * job.recipe.batch_size / records.usual

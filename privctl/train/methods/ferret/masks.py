@@ -1,4 +1,4 @@
-"""Which groups publish in which step: coins tossed from a public seed, before and without any look at the data."""
+"""The groups that publish in each step, drawn with a public seed, independently of the data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from privctl.randomness import NoiseSource
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Each of ``groups`` fires in each of ``steps`` with chance ``fire_probability``, all independently.
+    """Each of ``groups`` fires in each of ``steps`` with probability ``fire_probability``, all independently.
 
-    Nothing here is secret: whoever has the ``seed`` has all masks, and guarantees are given them. The chance is rounded
-    down to a multiple of 2^-64, never up.
+    Nothing here is secret: the ``seed`` determines all masks, and guarantees hold conditionally on them. The
+    probability is rounded down to a multiple of 2^-64, never up.
     """
 
     seed: bytes
@@ -35,7 +35,7 @@ class Masks:
         object.__setattr__(self, "_source", NoiseSource(key=key))
 
     def fired(self, step: int) -> tuple[int, ...]:
-        """The groups that fire in ``step``, rising; both are counted from 0."""
+        """The groups that fire in ``step``, in increasing order; both are counted from 0."""
         if self.fire_probability == 1:
             return tuple(range(self.groups))
         threshold = np.uint64(int(self.fire_probability * 2.0**64))
@@ -43,22 +43,22 @@ class Masks:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """How often each group fires in the whole schedule."""
+        """How often each group fires in the whole run."""
         return self._tallied[0]
 
     @cached_property
     def sizes(self) -> dict[int, int]:
-        """Number of groups that fire together -> number of steps in which they do; silent steps are left out."""
+        """The number of steps for each number of groups that fire together; silent steps are left out."""
         return self._tallied[1]
 
     @property
     def total(self) -> int:
-        """Everything that fires."""
+        """How often any group fires in the whole run."""
         return sum(self.counts)
 
     @property
-    def speaking(self) -> int:
-        """Steps in which anything fires."""
+    def active_steps(self) -> int:
+        """The number of steps in which at least one group fires."""
         return sum(self.sizes.values())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Plans groups, masks and noise of a FERRET run, before it begins."""
+"""Determines the groups, masks and noise of a FERRET run before it begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privctl.domain.shown import counted
 from privctl.train.contribution import ClippedDerivatives, ComputationStage
 from privctl.train.contribution.findings import ROUNDING_REDUCED
 from privctl.train.directional import Derivatives, FiredGroup, direction
-from privctl.train.methods.ferret.groups import Groups, cut, numbers, repeated, trainable
+from privctl.train.methods.ferret.groups import Groups, group_sizes, group_tensors, repeat_groups, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import (
     DitheredSigns,
@@ -30,7 +30,7 @@ from privctl.train.methods.ferret.publish import (
 from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, FerretSettings, Publish, ReleaseKind
 from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.preparation.refusals import require_one
-from privctl.train.preparation.signal_to_noise import SignalToNoise, signs_too_random, too_little
+from privctl.train.preparation.signal_to_noise import SignalToNoise, noise_warnings, random_sign_warnings
 from privctl.train.settings.choices import DerivativeMethod
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.settings.request import RetrainRequest
 
-#: Releases whose fire probability follows from a budget of nats.
+#: The releases whose fire probability follows from a budget in nats.
 IN_NATS = (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FerretPlan:
-    """A run about to start; ``sizes`` are the numbers in each group.
+    """The settings of a run that is ready to start; ``sizes`` are the numbers of weights in each group.
 
-    With several directions each group stands as often in ``groups``, ``sizes`` and ``masks``. ``noise_multiplier`` and
-    ``bit_epsilon`` are None where the release has none.
+    With several directions, each group occurs as often in ``groups``, ``sizes`` and ``masks``. ``noise_multiplier`` and
+    ``bit_epsilon`` are None if the release has none.
     """
 
     groups: Groups
@@ -65,18 +65,18 @@ class FerretPlan:
 
     @property
     def dimensions(self) -> tuple[float, ...]:
-        """The numbers in each group, shared among its directions."""
+        """The number of weights in each group, divided by the number of its directions."""
         return tuple(size / self.rule.directions for size in self.sizes)
 
     @property
     def fired_by_group(self) -> tuple[int, ...]:
-        """How often each group publishes, along all of its directions."""
+        """How often each group publishes, over all of its directions."""
         counts, each = self.masks.counts, self.rule.directions
         return tuple(sum(counts[place : place + each]) for place in range(0, len(counts), each))
 
     @property
     def signs(self) -> SignBits:
-        """The run as the paper accounts for it."""
+        """The parameters of the run in the paper's accounting."""
         return SignBits(
             groups=len(self.groups),
             fire_probability=self.masks.fire_probability,
@@ -86,11 +86,11 @@ class FerretPlan:
 
     @property
     def ledger(self) -> Ledger | None:
-        """What all steps give away, given the masks, which are public; None where nothing bounds it."""
+        """The ledger of all steps, conditionally on the public masks; None for a release without a guarantee."""
         return self._ledger_of(self.masks.sizes)
 
     def spent(self, steps: int) -> Ledger | None:
-        """As ``ledger``, of the first ``steps`` alone; None where none of them publishes."""
+        """The ledger of the first ``steps`` only; None if none of them publishes."""
         sizes = Counter(filter(None, (len(self.masks.fired(step)) for step in range(steps))))
         return self._ledger_of(dict(sorted(sizes.items()))) if sizes else None
 
@@ -99,11 +99,11 @@ class FerretPlan:
             return response_ledger(sizes, self.bit_epsilon, self.sample_rate)
         if self.noise_multiplier is None:
             return None
-        made = dithered_ledger if self.release is ReleaseKind.DITHERED else gaussian_ledger
-        return made(sizes, self.noise_multiplier, self.sample_rate)
+        ledger_of = dithered_ledger if self.release is ReleaseKind.DITHERED else gaussian_ledger
+        return ledger_of(sizes, self.noise_multiplier, self.sample_rate)
 
     def publisher(self, job: TrainingJob, source: NoiseSource) -> Publisher:
-        """What turns derivatives into what is published; random numbers are drawn from ``source``."""
+        """The publisher of this release, which draws random numbers from ``source``."""
         if self.bit_epsilon is not None:
             return Responses(bit_epsilon=self.bit_epsilon, source=source)
         if self.noise_multiplier is None:
@@ -117,7 +117,7 @@ class FerretPlan:
 
 
 def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
-    """Decide everything that is left: groups, what fires when by the public ``seed``, and the noise.
+    """The groups, the masks of the public ``seed``, the update rule and the noise of ``job``.
 
     Raises CommandError for settings that contradict each other and for budgets that cannot be met.
     """
@@ -125,7 +125,7 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
     check(request)
     sizes = {name: p.numel() for name, p in trainable(network).items()}
     directions = request.settings_as(FerretSettings).directions
-    groups = repeated(cut(sizes, request.settings_as(FerretSettings).groups), directions)
+    groups = repeat_groups(group_tensors(sizes, request.settings_as(FerretSettings).groups), directions)
     chance = _fire_probability(request, len(groups), recipe.steps, recipe.sample_rate)
     masks = Masks(seed=seed, groups=len(groups), fire_probability=chance, steps=recipe.steps)
     release = request.settings_as(FerretSettings).release
@@ -154,7 +154,7 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
         raise CommandError(flagged(str(error), UpdateRule.__dataclass_fields__)) from None
     return FerretPlan(
         groups=groups,
-        sizes=tuple(numbers(groups, sizes)),
+        sizes=tuple(group_sizes(groups, sizes)),
         masks=masks,
         rule=rule,
         release=release,
@@ -166,11 +166,11 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
 
 
 def announced(plan: FerretPlan, job: TrainingJob) -> str:
-    """What was decided, in a sentence, before the first step."""
+    """A sentence with the plan, shown before the first step."""
     delta = job.delta
     masks = plan.masks
     sentence = (
-        f"{counted(masks.steps, 'step')}, of which {masks.speaking} publish {counted(masks.total, 'number')} from "
+        f"{counted(masks.steps, 'step')}, of which {masks.active_steps} publish {counted(masks.total, 'number')} from "
         f"{counted(len(plan.groups) // plan.rule.directions, 'group')}{_each(plan)}, "
         f"fire probability {masks.fire_probability:.6g}"
     )
@@ -189,33 +189,33 @@ def _each(plan: FerretPlan) -> str:
     return "" if plan.rule.directions == 1 else f" with {plan.rule.directions} directions each"
 
 
-def too_random(plan: FerretPlan, job: TrainingJob) -> Iterator[str]:
-    """A warning where nothing, or little, can be learned from what is published."""
+def learning_warnings(plan: FerretPlan, job: TrainingJob) -> Iterator[str]:
+    """Warnings if nothing or little can be learned from what is published."""
     if (ratio := signal_of(plan, job)) is not None:
-        yield from too_little(ratio)
+        yield from noise_warnings(ratio)
     if plan.bit_epsilon is not None:
-        yield from signs_too_random(plan.masks.total, plan.bit_epsilon)
+        yield from random_sign_warnings(plan.masks.total, plan.bit_epsilon)
 
 
 def signal_of(plan: FerretPlan, job: TrainingJob) -> SignalToNoise | None:
-    """The sums of clipped derivatives against their noise; None for a release that is not Gaussian."""
-    if plan.noise_multiplier is None or plan.release is not ReleaseKind.GAUSSIAN or not plan.masks.speaking:
+    """The ratio of the sums of clipped derivatives to their noise; None for a release that is not Gaussian."""
+    if plan.noise_multiplier is None or plan.release is not ReleaseKind.GAUSSIAN or not plan.masks.active_steps:
         return None
     return SignalToNoise(
-        steps=plan.masks.speaking,
+        steps=plan.masks.active_steps,
         batch=job.recipe.batch_size,
         noise_multiplier=plan.noise_multiplier,
-        numbers=round(plan.masks.total / plan.masks.speaking),
+        numbers=round(plan.masks.total / plan.masks.active_steps),
     )
 
 
 def released_by(release: ReleaseKind, masks: Masks) -> Released | None:
-    """The numbers that get Gaussian noise; None where they are answers to coins, which are drawn without error."""
+    """The released numbers with Gaussian noise; None for randomized response, whose coin flips are exact."""
     return None if release is ReleaseKind.RANDOMIZED_RESPONSE else Released(coordinates=masks.total)
 
 
 def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
-    """By which method derivatives are found, and in how many steps that publish."""
+    """The methods by which derivatives are computed, each with the number of steps that publish by it."""
     steps_by_method: Counter[str] = Counter()
     per_example = plan.release is ReleaseKind.GAUSSIAN
     for step in range(plan.masks.steps):
@@ -228,7 +228,7 @@ def methods_used(plan: FerretPlan, engine: Derivatives) -> dict[str, int]:
 def derivative_stages(
     job: TrainingJob, plan: FerretPlan, engine: Derivatives, device: torch.device
 ) -> list[ComputationStage]:
-    """How derivatives are clipped: by each method that the run will take, in the first step that does."""
+    """The stages of the contribution test for clipped derivatives, with the first step of each method of the run."""
     shapes = {name: p.shape for name, p in engine.network.named_parameters()}
     steps: dict[DerivativeMethod, tuple[list[FiredGroup], list[Mapping[str, Tensor]]]] = {}
     for step in range(plan.masks.steps):
@@ -256,33 +256,33 @@ def derivative_stages(
 
 
 def check(request: RetrainRequest) -> None:
-    """Raises CommandError for settings that contradict each other."""
-    asked, release = request.settings_as(FerretSettings), request.settings_as(FerretSettings).release
+    """Raise CommandError for settings that contradict each other."""
+    settings, release = request.settings_as(FerretSettings), request.settings_as(FerretSettings).release
     _check_budget(request)
-    if asked.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
+    if settings.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
         raise CommandError(f"--publish value needs --release gaussian; with {release} there are signs only")
-    if asked.directions > 1 and release is not ReleaseKind.GAUSSIAN:
+    if settings.directions > 1 and release is not ReleaseKind.GAUSSIAN:
         raise CommandError(
-            f"--directions {asked.directions} needs --release gaussian; with {release} each sign costs privacy"
+            f"--directions {settings.directions} needs --release gaussian; with {release} each sign costs privacy"
         )
-    if request.bf16 and asked.derivatives is DerivativeMethod.DIFFERENCE:
+    if request.bf16 and settings.derivatives is DerivativeMethod.DIFFERENCE:
         raise CommandError(
             "--derivatives difference needs losses in float32, and --bf16 leaves mostly rounding of them; remove one"
         )
 
 
 def _check_budget(request: RetrainRequest) -> None:
-    """One amount must be given that decides how much is published, and none that decides nothing."""
-    asked, budget, release = (
+    """Raise CommandError unless exactly one option sets the privacy cost, and for options without effect."""
+    settings, budget, release = (
         request.settings_as(FerretSettings),
         request.budget,
         request.settings_as(FerretSettings).release,
     )
     given = {
         "--epsilon": budget.epsilon,
-        "--fire-probability": asked.fire_probability,
+        "--fire-probability": settings.fire_probability,
         "--noise-multiplier": budget.noise_multiplier,
-        "--bit-epsilon": asked.bit_epsilon,
+        "--bit-epsilon": settings.bit_epsilon,
     }
     amount = {ReleaseKind.GAUSSIAN: "--noise-multiplier", ReleaseKind.RANDOMIZED_RESPONSE: "--bit-epsilon"}
     other = amount.get(release, "--fire-probability")
@@ -298,7 +298,11 @@ def _check_budget(request: RetrainRequest) -> None:
 
 
 def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_rate: float) -> float:
-    """As given, or from the budget of nats; else all of several directions, or one group a step on average."""
+    """The given fire probability, or that for the budget in nats, or else the default.
+
+    The default is 1 with several directions, otherwise that of one group per step on average. Raises CommandError for a
+    budget above what the run can publish.
+    """
     given, epsilon = request.settings_as(FerretSettings).fire_probability, request.budget.epsilon
     if given is not None:
         return given
@@ -314,20 +318,20 @@ def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_r
 
 
 def _noise(job: TrainingJob, masks: Masks) -> tuple[float | None, float | None]:
-    """Noise multiplier and log-odds of a sign, each None where there is none; the least that meet the budget."""
-    asked, budget, delta = job.request.settings_as(FerretSettings), job.request.budget, job.delta
+    """The noise multiplier and the log-odds of a sign that meet the budget; each is None if the release has none."""
+    settings, budget, delta = job.request.settings_as(FerretSettings), job.request.budget, job.delta
     rate, epsilon = job.recipe.sample_rate, budget.epsilon
     assert delta is not None
-    if asked.release is ReleaseKind.GAUSSIAN:
+    if settings.release is ReleaseKind.GAUSSIAN:
         if epsilon is None:
             return budget.noise_multiplier, None
-        within = exact_target(Released(coordinates=masks.total), epsilon, delta)
-        return noise_multiplier_for(*within, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
-    if asked.release is ReleaseKind.RANDOMIZED_RESPONSE:
+        target = exact_target(Released(coordinates=masks.total), epsilon, delta)
+        return noise_multiplier_for(*target, lambda noise: gaussian_ledger(masks.sizes, noise, rate)), None
+    if settings.release is ReleaseKind.RANDOMIZED_RESPONSE:
         if epsilon is None:
-            assert asked.bit_epsilon is not None
-            return None, asked.bit_epsilon
-        # Log-odds fall where the calibration wants privacy to rise.
+            assert settings.bit_epsilon is not None
+            return None, settings.bit_epsilon
+        # Privacy increases as log-odds decrease, so the calibration searches for 1 / log-odds.
         found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
         return None, min(1 / found, MOST_BIT_EPSILON)
-    return asked.dither, None
+    return settings.dither, None

@@ -1,4 +1,4 @@
-"""What becomes of the derivatives of one batch before anybody sees them: four ways, from bare to guaranteed."""
+"""Four ways to publish the derivatives of a batch, from bare signs to releases with a guarantee."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, Publish
 
 
 class Publisher(Protocol):
-    """Turns a batch's sums of derivatives (fired,) float64 into the amounts (fired,) float64 that are published."""
+    """Turns a batch's sums of derivatives (fired,) float64 into published amounts (fired,) float64."""
 
     @property
     def clip_norm(self) -> float | None:
-        """To which L2 norm each example's vector of derivatives is to be clipped; None where sums are enough."""
+        """The L2 norm to which each example's vector of derivatives must be clipped; None if only sums are needed."""
         ...
 
     def publish(self, step: int, sums: Tensor) -> Tensor:
-        """The amounts; every ``step`` is asked for once."""
+        """The amounts; called once for every ``step``."""
         ...
 
 
 def signs(values: Tensor) -> Tensor:
-    """1 or -1 (n,); that of 0 is 1, so that a bit is enough."""
+    """The signs (n,), 1 or -1; the sign of 0 is 1, so that one bit suffices."""
     return torch.where(values >= 0, 1.0, -1.0).to(torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """As published: the sign of the batch's derivative. Clipping a batch gradient's norm would not change it."""
+    """The paper's release: the sign of the batch's derivative, which clipping the batch gradient would not change."""
 
     @property
     def clip_norm(self) -> float | None:
@@ -50,10 +50,10 @@ class Signs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DitheredSigns:
-    """The sign of sum / ``batch_size``, brought within ``bound``, plus N(0, (``noise_multiplier`` bound)^2).
+    """The sign of sum / ``batch_size`` clipped to +-``bound``, plus N(0, (``noise_multiplier`` bound)^2).
 
-    The paper clips the norm of the batch's gradient, which bounds its derivatives; here they are bounded themselves,
-    whatever the gradient. So no example moves one by more than twice the bound.
+    The paper clips the norm of the batch's gradient, which bounds its derivatives. Here the derivatives are clipped
+    themselves, so no example changes one by more than twice the bound.
     """
 
     noise_multiplier: float
@@ -78,10 +78,10 @@ class DitheredSigns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySums:
-    """Sums of vectors clipped to ``clip_norm`` plus N(0, (``noise_multiplier`` clip_norm)^2), each entry.
+    """Sums of vectors clipped to ``clip_norm``, plus N(0, (``noise_multiplier`` clip_norm)^2) on each entry.
 
-    That is one sampled Gaussian a step, however many groups fire (docs/papers.md#sound-releases). As a value it is
-    divided by ``batch_size``, the expected one.
+    That is one sampled Gaussian mechanism per step, however many groups fire (docs/papers.md#sound-releases). Published
+    values are divided by ``batch_size``, the expected batch size.
     """
 
     noise_multiplier: float
@@ -99,15 +99,15 @@ class NoisySums:
         noisy = released(self.source, step, sums, self.noise_multiplier * self.clip_norm)
         if self.shown is Publish.SIGN:
             return signs(noisy)
-        return (noisy / self.batch_size).float().double()  # what is kept of it is what is used
+        return (noisy / self.batch_size).float().double()  # as stored in the stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Responses:
-    """Signs, each flipped with probability 1 / (1 + e^``bit_epsilon``), rounded up to a multiple of 2^-64.
+    """Randomized response: signs, each flipped with probability 1 / (1 + e^``bit_epsilon``).
 
-    So the log-odds of a true sign are never above ``bit_epsilon``. Raises ValueError for log-odds above
-    ``MOST_BIT_EPSILON``, which 64 random bits cannot express.
+    The probability is rounded up to a multiple of 2^-64, so the log-odds of a true sign never exceed ``bit_epsilon``.
+    Raises ValueError for log-odds above ``MOST_BIT_EPSILON``, which 64 random bits cannot express.
     """
 
     bit_epsilon: float
@@ -123,14 +123,14 @@ class Responses:
 
     def publish(self, step: int, sums: Tensor) -> Tensor:
         """See ``Publisher``."""
-        # A word below the threshold flips: exactly threshold / 2^64 of them do.
+        # A word below the threshold flips the sign, with probability exactly threshold / 2^64.
         words = self.source.words(step, 0, len(sums))
         flipped = words < np.uint64(flips_of(self.bit_epsilon))
         return torch.where(torch.from_numpy(flipped), -signs(sums), signs(sums))
 
 
 def flips_of(bit_epsilon: float) -> int:
-    """How many of the 2^64 values of a random word flip a sign: 2^64 / (1 + e^``bit_epsilon``), rounded up.
+    """The number of the 2^64 values of a random word that flip a sign: 2^64 / (1 + e^``bit_epsilon``), rounded up.
 
     Raises ValueError for log-odds that are not positive, or above ``MOST_BIT_EPSILON``.
     Example: 1 gives 4961093570831980854.
@@ -143,13 +143,13 @@ def flips_of(bit_epsilon: float) -> int:
         )
     digits = Context(prec=60)
     odds = digits.exp(Decimal(bit_epsilon))
-    # Decimal's exp is correctly rounded; the last factor is far more than all rounding may have taken.
+    # Decimal's exp is correctly rounded; the last factor far exceeds all rounding errors.
     share = digits.divide(Decimal(2**64), digits.add(Decimal(1), odds))
     return math.ceil(digits.multiply(share, Decimal(1) + Decimal(10) ** -50))
 
 
 def released(source: NoiseSource, step: int, sums: Tensor, stddev: float) -> Tensor:
-    """``sums`` (k,) float64 with N(0, stddev^2) noise, rounded onto the noise's grid: the low bits show nothing."""
+    """``sums`` (k,) float64 plus N(0, stddev^2) noise, rounded onto the noise's grid, so that low bits leak nothing."""
     noised = sums.clone()
     source.release(step, 0, noised.numpy(), stddev)
     return noised

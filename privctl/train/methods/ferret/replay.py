@@ -1,4 +1,4 @@
-"""Reproduces a trained model from the starting model and the stream of updates, without any data."""
+"""Reproduces a trained model from the initial model and the stream of updates, without any data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.methods.ferret.amounts import RecordedStream
-from privctl.train.methods.ferret.groups import cut, repeated, trainable
+from privctl.train.methods.ferret.groups import group_tensors, repeat_groups, trainable
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.network.adapters import adapted, merged
@@ -25,7 +25,7 @@ from privctl.train.preparation.places import require_places
 from privctl.train.preparation.prepare import choose_trained
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
+from privctl.train.release.reload_check import reference_answers
 from privctl.train.settings.request import ModelRequest, ReplayRequest
 
 _POST_PROCESSING = (
@@ -35,20 +35,20 @@ _POST_PROCESSING = (
 
 
 def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
-    """Make the model that ``request.stream`` leads to, with a report beside it.
+    """Write the model that ``request.stream`` leads to, with its report, which is returned.
 
-    Raises InputError where the model is not the one the stream began with, or the stream is damaged.
+    Raises InputError if the model is not the one that the stream began with, or the stream is damaged.
     """
     require_inputs(request.stream)
     require_places(request.output, force=request.force, inputs=[request.model, request.stream])
     stream = read_stream(request.stream)
-    model, asked = _loaded(request, stream)
+    model, requested = _loaded(request, stream)
     device = choose_device(request.device)
-    network = adapted(model.network, asked, model.seed).to(device)
+    network = adapted(model.network, requested, model.seed).to(device)
     parameters = trainable(network)
     recipe = stream.recipe
     sizes = {name: p.numel() for name, p in parameters.items()}
-    groups = repeated(cut(sizes, recipe.groups), recipe.rule.directions)
+    groups = repeat_groups(group_tensors(sizes, recipe.groups), recipe.rule.directions)
     layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
     if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
         raise InputError(f"{request.model} is not the model that {request.stream} began with; give the original model")
@@ -63,7 +63,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
         epoch_rate=recipe.epoch_rate,
         device=device,
     )
-    adapter = released_adapter(network, model, asked)
+    adapter = released_adapter(network, model, requested)
     with progress("replaying", recipe.rule.steps, "steps") as advance:
         trainer.advance = advance
         trainer.run(lost=recipe.lost)
@@ -71,15 +71,15 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
         raise InputError(f"{request.stream} goes on after its last step; get it again from its maker")
 
     def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-        return _report(request, stream, model, asked, place, outputs)
+        return _report(request, stream, model, requested, place, outputs)
 
-    witness = witness_of(model, network)
+    reference = reference_answers(model, network)
     return save_network(
-        merged(network, asked),
+        merged(network, requested),
         model.companion,
         request.output,
         describe,
-        witness=witness,
+        reference=reference,
         adapter=adapter,
         public=True,
         force=request.force,
@@ -87,7 +87,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
 
 
 def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, ModelRequest]:
-    """The model as the run loaded it, and what of it is trained."""
+    """The model as the run loaded it, and the request that says which parameters are trained."""
     origin = stream.recipe.model
     if origin.private_vocabulary:
         raise CommandError(
@@ -100,7 +100,7 @@ def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, Mode
         raise InputError(f"{request.stream} began with {began}, which {request.model} is not; give the original model")
     if found is None and request.base is not None:
         raise CommandError(f"--base is the base of an adapter, and {request.model} is a whole model; remove it")
-    asked = ModelRequest(
+    requested = ModelRequest(
         path=request.model if found is None else found.base,
         adapter=None if found is None else found.adapter,
         save_adapter=origin.save_adapter,
@@ -111,32 +111,32 @@ def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, Mode
         lora_rank=origin.lora_rank,
     )
     model = load_for_training(
-        asked.path,
+        requested.path,
         origin.task,
         labels=origin.labels,
-        from_scratch=asked.from_scratch,
+        from_scratch=requested.from_scratch,
         seed=origin.seed,
         vocabulary=None if request.vocabulary is None else vocabulary_from_file(request.vocabulary),
-        norm=asked.norm,
-        adapter=asked.adapter,
-        convert=asked.convert,
+        norm=requested.norm,
+        adapter=requested.adapter,
+        convert=requested.convert,
     )
-    choose_trained(model.network, asked)
-    return model, asked
+    choose_trained(model.network, requested)
+    return model, requested
 
 
 def _report(
     request: ReplayRequest,
     stream: Stream,
     model: TrainingModel,
-    asked: ModelRequest,
+    requested: ModelRequest,
     place: Path,
     outputs: tuple[Artifact, ...],
 ) -> PrivacyReport:
     inputs = [file_artifact("updates", request.stream, place)]
-    if asked.adapter_only:
-        inputs += [file_artifact(role, file, place) for role, file in base_files(asked.path).items()]
-    started = asked.adapter if asked.adapter_only else asked.path
+    if requested.adapter_only:
+        inputs += [file_artifact(role, file, place) for role, file in base_files(requested.path).items()]
+    started = requested.adapter if requested.adapter_only else requested.path
     if started is not None and model.initial_weights != "random":
         with open_checkpoint(started) as checkpoint:
             files = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
@@ -154,7 +154,7 @@ def _report(
             "steps": stream.recipe.rule.steps,
             "fired": len(stream.amounts),
             "base": stream.recipe.base,
-            **({"adapter": True} if asked.adapter_only else {}),
+            **({"adapter": True} if requested.adapter_only else {}),
         },
         warnings=(_POST_PROCESSING,),
     )

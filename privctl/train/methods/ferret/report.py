@@ -1,4 +1,4 @@
-"""The report of a FERRET run: what it is, in nats or in epsilon and delta, and what it is not."""
+"""The report of a FERRET run, with its cost in nats or its guarantee in epsilon and delta."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from privctl.train.methods.ferret.trainer import FinishedFerret
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.release.premises import premises, secret_noise
 from privctl.train.release.report import (
+    adapter_warnings,
     evidence_of,
     input_artifacts,
-    loaded_on,
-    owner_of,
     parameters_of,
+    report_privacy_warning,
     require_unchanged,
     start_files,
-    zeroed_of,
+    zeroed_warning,
 )
 from privctl.train.settings.choices import DerivativeMethod
 from privctl.train.steps.contribution import with_contribution_test
@@ -44,10 +44,10 @@ _AVERAGE = (
     "decides the sign of its batch shows itself; --release gaussian has a guarantee at the same cost in time"
 )
 
-#: A smaller share of signs that are right is worth a warning.
+#: The fraction of correct signs below which there is a warning.
 _TRUSTED = 0.95
 
-#: What one example can do, where it is not what it is to a sum of clipped vectors.
+#: The effect of one example for releases that are not sums of clipped vectors.
 _CONTRIBUTIONS = {
     ReleaseKind.DITHERED: "one example changes each derivative by twice the clip norm at most: all are brought within "
     "it",
@@ -57,22 +57,22 @@ _CONTRIBUTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FerretRun:
-    """A finished run, with what drew its random numbers; ``methods`` found derivatives, each in so many steps.
+    """A finished run with its source of noise; ``methods`` gives the number of steps by each method of derivatives.
 
-    ``agreement`` is of few differences with the derivative, where differences were taken.
+    ``agreement`` compares the signs of a few differences with those of derivatives, if differences were used.
     """
 
     plan: FerretPlan
-    walked: FinishedFerret
+    outcome: FinishedFerret
     noise: GradientNoise
     methods: Mapping[str, int]
     agreement: SignAgreement
 
 
 def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-    """The report that lies at ``place``, of a run that ended with ``outputs``.
+    """The report of a run with these ``outputs``, to be written at ``place``.
 
-    Raises InputError where a file was changed since its weights were read.
+    Raises InputError if a file of weights has changed since it was read.
     """
     data, ledger = job.request.data, done.plan.ledger
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
@@ -85,11 +85,11 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
         guarantees=tuple(guarantees_of(job, done)),
-        evidence=(*_fired(done.plan), *evidence_of(job, done.walked.finished)),
+        evidence=(*_fired(done.plan), *evidence_of(job, done.outcome.finished)),
         warnings=(
             _AVERAGE if ledger is None else TUNING,
-            owner_of(job),
-            *loaded_on(job),
+            report_privacy_warning(job),
+            *adapter_warnings(job),
             *withheld.caveats(job.request),
             *_untested(done),
         ),
@@ -100,7 +100,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
 
 
 def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
-    """The (epsilon, delta) guarantee where there is one; the average case where signs cost nats; what is refuted."""
+    """The (epsilon, delta) guarantees, if any; the average case for signs in nats; and worst-case claims refuted."""
     plan, ledger, delta = done.plan, done.plan.ledger, job.delta
     assert delta is not None
     shared = (*premises(job), _public_masks(job))
@@ -131,10 +131,10 @@ def _sound(ledger: Ledger, delta: float, assumptions: tuple[Assumption, ...], pl
         released=released,
     )
     if release in _CONTRIBUTIONS:
-        told = (
+        stated = (
             replace(a, statement=_CONTRIBUTIONS[release]) if a.name == "contribution" else a for a in tight.assumptions
         )
-        tight = replace(tight, assumptions=tuple(told))
+        tight = replace(tight, assumptions=tuple(stated))
     yield tight
     if release is ReleaseKind.DITHERED:
         assert released is not None
@@ -168,13 +168,13 @@ def _passes() -> Assumption:
 
 
 def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
-    plan, walked, asked = done.plan, done.walked, job.request.settings_as(FerretSettings)
+    plan, outcome, settings = done.plan, done.outcome, job.request.settings_as(FerretSettings)
     random = plan.ledger is not None
     return {
-        **parameters_of(job, walked.finished, done.noise if random else None),
+        **parameters_of(job, outcome.finished, done.noise if random else None),
         "release": str(plan.release),
         "publish": str(plan.publish),
-        "groups": asked.groups,
+        "groups": settings.groups,
         "number_of_groups": len(plan.groups) // plan.rule.directions,
         "directions": plan.rule.directions,
         "group_sizes": list(plan.sizes[:: plan.rule.directions]),
@@ -182,21 +182,21 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
         "public_seed": plan.masks.seed.hex(),
         "fired": plan.masks.total,
         "fired_by_group": list(plan.fired_by_group),
-        "fired_steps": plan.masks.speaking,
-        "lost_steps": [list(stretch) for stretch in walked.lost],
+        "fired_steps": plan.masks.active_steps,
+        "lost_steps": [list(stretch) for stretch in outcome.lost],
         "batches": str(Batches.POISSON if job.request.method.sampled(job.request) else Batches.SHUFFLED),
         "noise_multiplier": plan.noise_multiplier,
         "bit_epsilon": plan.bit_epsilon,
-        "update_scale": str(asked.update_scale),
-        "silent": str(asked.silent),
-        "derivatives": str(asked.derivatives),
+        "update_scale": str(settings.update_scale),
+        "silent": str(settings.silent),
+        "derivatives": str(settings.derivatives),
         "derivatives_by": dict(done.methods),
         "clipping": None if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.RANDOMIZED_RESPONSE) else "derivatives",
     }
 
 
 def _fired(plan: FerretPlan) -> Iterator[Evidence]:
-    """Whether the coins fell as coins do, and what these masks let out."""
+    """A test of the masks against their fire probability, and the nats that they publish."""
     from scipy.stats import binomtest  # here, as importing it takes longer than planning most trainings
 
     chances, fired = len(plan.groups) * plan.masks.steps, plan.masks.total
@@ -213,7 +213,7 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
         details={
             "fire probability": plan.masks.fire_probability,
             "p-value of the binomial": float(test.pvalue),
-            "silent fraction of the steps": 1 - plan.masks.speaking / plan.masks.steps,
+            "silent fraction of the steps": 1 - plan.masks.active_steps / plan.masks.steps,
         },
     )
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
@@ -227,8 +227,8 @@ def _fired(plan: FerretPlan) -> Iterator[Evidence]:
 
 
 def private_notes(done: FerretRun) -> Iterator[str]:
-    """What was measured on private examples beside losses and norms: whether differences had the derivative's sign."""
-    yield from zeroed_of(done.walked.finished)
+    """Notes for the private file: zeroed examples, and whether differences had the signs of derivatives."""
+    yield from zeroed_warning(done.outcome.finished)
     agreement = done.agreement
     of = {
         "above the noise of rounding": (agreement.equal_above, agreement.above),
@@ -242,7 +242,7 @@ def private_notes(done: FerretRun) -> Iterator[str]:
 
 
 def _untested(done: FerretRun) -> Iterator[str]:
-    """That nobody knows whether differences tell signs."""
+    """A warning if the signs of differences could not be compared with those of derivatives."""
     if not done.agreement.count and done.methods.get(str(DerivativeMethod.DIFFERENCE)):
         yield (
             "derivatives were found by differences that could be compared with no backward pass, so nothing tells "

@@ -23,9 +23,9 @@ from privctl.train.methods.ferret.planning import (
     FerretPlan,
     announced,
     derivative_stages,
+    learning_warnings,
     methods_used,
     plan_for,
-    too_random,
 )
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
 from privctl.train.methods.ferret.settings import STREAM_SUFFIX, FerretSettings, Publish
@@ -42,8 +42,8 @@ from privctl.train.network.adapters import merged
 from privctl.train.network.tensors import named_tensors
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
-from privctl.train.release.reload_check import witness_of
-from privctl.train.runs.setup import adapted_once_tried, measured, prepared, shared_source
+from privctl.train.release.reload_check import reference_answers
+from privctl.train.runs.setup import measure_held_out, prepared, rehearsed_network, shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 
 
 def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """As ``train_by_gradients``, for a run that asks for derivatives instead."""
+    """Like ``train_by_gradients``, for a run that uses directional derivatives."""
     request, workers = job.request, session.workers
-    network = adapted_once_tried(job, workers)
+    network = rehearsed_network(job, workers)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, workers, request.settings_as(FerretSettings).public_seed)
     network = network.to(device)
     plan = plan_for(job, network, seed)
     session.notify(announced(plan, job))
-    for warning in too_random(plan, job):
+    for warning in learning_warnings(plan, job):
         session.notify(warning)
     publisher = plan.publisher(job, source := NoiseSource())
     engine = Derivatives(network, request.settings_as(FerretSettings).derivatives)
@@ -105,8 +105,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         once=request.method.sampled(request),
         workers=workers,
         folder=folder,
-        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
-        first_look=lambda untrained: measured(job, untrained, device, workers),
+        evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
     )
     made = start.updates if start else 0
     with (
@@ -123,16 +123,16 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     ):
         trainer.advance, trainer.watch = observers
         with session.interrupts as stop, full_precision(device):
-            walked = trainer.run(start, stop)
+            outcome = trainer.run(start, stop)
 
         def save() -> PrivacyReport:
-            stream = _stream(job, plan, walked, network, base)
+            stream = _stream(job, plan, outcome, network, base)
             done = FerretRun(
                 plan=plan,
-                walked=walked,
+                outcome=outcome,
                 noise=noise,
                 methods=methods_used(plan, engine),
-                agreement=data.met.looked.agreement,
+                agreement=data.statistics.compared.agreement,
             )
             with mention_saved_state(folder, job):
                 return _save(job, network, done, stream)
@@ -144,7 +144,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 
 def stream_path(output: Path) -> Path:
-    """Where the stream of updates of the directory ``output`` lies: beside it, since in it there is the model only."""
+    """The stream of updates of the directory ``output``, next to it, as only the model is inside."""
     return output.with_name(output.name + STREAM_SUFFIX)
 
 
@@ -159,7 +159,7 @@ def _epoch_rate(job: TrainingJob) -> float | None:
     return job.recipe.sample_rate if job.request.method.sampled(job.request) else None
 
 
-def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network: nn.Module, base: str) -> Stream:
+def _stream(job: TrainingJob, plan: FerretPlan, outcome: FinishedFerret, network: nn.Module, base: str) -> Stream:
     request = job.request
     recipe = StreamRecipe(
         seed=plan.masks.seed.hex(),
@@ -170,7 +170,7 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
         epoch_steps=job.recipe.steps_per_epoch,
         epoch_rate=_epoch_rate(job),
         rule=plan.rule,
-        lost=walked.lost,
+        lost=outcome.lost,
         model=Origin(
             task=request.task,
             labels=job.model.labels,
@@ -185,16 +185,19 @@ def _stream(job: TrainingJob, plan: FerretPlan, walked: FinishedFerret, network:
             private_vocabulary=job.model.vocabulary_from_private_data,
         ),
     )
-    return Stream(recipe=recipe, amounts=walked.amounts, bits=plan.publish is Publish.SIGN)
+    return Stream(recipe=recipe, amounts=outcome.amounts, bits=plan.publish is Publish.SIGN)
 
 
 def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream) -> PrivacyReport:
-    """Write model, report, stream and what is private together; none where the model is not as it was measured."""
+    """Write the model, its report, the stream and the private file together, once the model was checked.
+
+    Raises as ``save_network`` does.
+    """
     request = job.request
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)
-    witness = witness_of(job.model, network)
-    history, notes = done.walked.finished.history, list(private_notes(done))
+    reference = reference_answers(job.model, network)
+    history, notes = done.outcome.finished.history, list(private_notes(done))
     with (
         staged_stream(stream_path(request.output), stream) as updates,
         staged_private(request, history, notes) as private,
@@ -208,7 +211,7 @@ def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream)
             job.model.companion,
             request.output,
             describe,
-            witness=witness,
+            reference=reference,
             adapter=released_adapter(network, job.model, request.model),
             public=request.method.private,
             force=request.force,

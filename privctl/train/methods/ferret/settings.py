@@ -1,4 +1,4 @@
-"""The settings of ``privctl retrain ferret``; imports nothing heavy, because the command builds its options of it."""
+"""The settings of ``privctl retrain ferret``. Imports nothing heavy, as the command builds its options from them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from privctl.domain.ranges import AMOUNT, CHANCE, DIRECTIONS, Range
 from privctl.train.settings.choices import DerivativeMethod
 from privctl.train.settings.method_settings import MethodSettings, option
 
-#: Of the stream of updates, which lies beside the model.
+#: The suffix of the stream of updates, which is next to the model.
 STREAM_SUFFIX = ".updates.safetensors"
-#: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
+#: The largest log-odds of a true sign that can be requested: e^44 + 1 is below 2^64, and e^45 + 1 is not.
 MOST_BIT_EPSILON = 44.0
 
 
 class ReleaseKind(StrEnum):
     """How derivatives are released.
 
-    ``PUBLISHED`` shows the signs as the paper does; ``DITHERED`` those of bounded derivatives with noise; ``GAUSSIAN``
-    adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` flips signs at random.
+    ``PUBLISHED`` releases signs as the paper does; ``DITHERED`` the signs of clipped derivatives plus noise;
+    ``GAUSSIAN`` adds noise to sums of clipped vectors of derivatives; ``RANDOMIZED_RESPONSE`` flips signs at random.
     """
 
     PUBLISHED = "published"
@@ -29,21 +29,21 @@ class ReleaseKind(StrEnum):
 
 
 class Publish(StrEnum):
-    """What of a noisy sum is published; both cost the same privacy, the sign a bit, the value 32."""
+    """Whether the sign (1 bit) or the value (32 bits) of a noisy sum is published; both cost the same privacy."""
 
     SIGN = "sign"
     VALUE = "value"
 
 
 class SilentMomentum(StrEnum):
-    """What a group that does not fire does: its momentum goes on with a gradient of zero, or nothing happens."""
+    """What happens to a group that does not fire: COAST, an update with a zero gradient, or HOLD, nothing."""
 
     COAST = "coast"
     HOLD = "hold"
 
 
 class UpdateScale(StrEnum):
-    """The length of a group's update: 1 as in the paper, or the root of its dimension, so that entries are near 1."""
+    """The norm of a group's update: 1 as in the paper, or the square root of its dimension, for entries near 1."""
 
     UNIT = "unit"
     ROOT_DIMENSION = "root-dimension"
@@ -51,14 +51,13 @@ class UpdateScale(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FerretSettings(MethodSettings):
-    """How groups are cut, when they publish and what.
+    """How tensors are grouped, when groups publish, and what.
 
-    ``groups`` is ``max``, ``eighth`` or a number. ``fire_probability`` None follows from the budget where signs are
-    published as they are; elsewhere it is 1 with several ``directions``, else 1 / groups. With ``directions`` K each
-    group stands K times, and each time fires by coins of its own along a direction of its own. ``dither`` is noise
-    standard deviation / clip norm, ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None is drawn
-    afresh; the other, where given, must not have been chosen by looking at the data. Raises ValueError for a dither
-    that another release has no use for.
+    ``groups`` is ``max``, ``eighth`` or a number. ``fire_probability`` None follows from the budget if bare signs are
+    published; otherwise it is 1 with several ``directions``, else 1 / groups. With ``directions`` K each group occurs K
+    times, each with its own coin flips and its own direction. ``dither`` is the noise's standard deviation / clip norm,
+    ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None draws a fresh seed; a given one must not have
+    been chosen by looking at the data. Raises ValueError for a dither with a release that has its own noise.
     """
 
     groups: str = option(

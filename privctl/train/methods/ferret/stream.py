@@ -1,7 +1,7 @@
-"""A training's result without its weights: what was published, packed, and how it moves the model it began with.
+"""The stream of updates of a run: everything that was published, and how to replay it on the initial model.
 
-One safetensors file of a few kilobytes: the bits in order of (step, group), or values, and in its header everything
-else that ``replayed`` weights need, which is public.
+It is a safetensors file of a few kilobytes with the bits or values in order of (step, group). Its header has everything
+else that a replay needs, all of it public.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule
 from privctl.train.network.tensors import read_tensors, staged_tensors
 
-#: Key of the header's metadata that holds the recipe, as JSON.
+#: The key of the recipe, as JSON, in the header's metadata.
 _KEY = "privctl.updates"
 _BITS, _VALUES = "bits", "values"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How the network was made from the files of a model, as a run was asked to.
+    """How the run made its network from the files of a model.
 
-    ``adapter`` says that an adapter was given, ``save_adapter`` that a new one was released alone. Raises ValueError
-    for a seed out of range.
+    ``adapter`` says that an adapter was given, ``save_adapter`` that a new one was released by itself. Raises
+    ValueError for a seed out of range.
     """
 
     task: TaskName
@@ -63,12 +63,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRecipe:
-    """How to replay a stream. ``seed`` is hexadecimal; ``layout`` digests names and shapes of the groups' tensors.
+    """How to replay a stream.
 
-    ``base`` digests all weights the training began with. ``epoch_steps`` is after how many steps weights were looked
-    at, besides those before a step that publishes; where there is an ``epoch_rate``, it was after step ceil(k / rate)
-    for each epoch k. ``lost`` are steps (from, to) that were begun, interrupted and never
-    made; nobody knows what they published. Raises ValueError for what no run can have had.
+    ``seed`` is hexadecimal. ``layout`` is the digest of names and shapes of the groups' tensors, ``base`` that of all
+    initial weights. An epoch, after which silent steps were made up for, is ``epoch_steps`` steps; with an
+    ``epoch_rate``, epoch k ends with step ceil(k / rate) instead. ``lost`` are ranges of steps (from, to) that were
+    begun, interrupted and never made; what they published is unknown. Raises ValueError for values that no run can
+    have.
     """
 
     seed: str
@@ -95,14 +96,14 @@ class StreamRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """``amounts`` (fired in all,) float64, in order of step and group; ``bits`` says that each is 1 or -1."""
+    """All published ``amounts`` (fired,) float64, in order of step and group; with ``bits`` each is 1 or -1."""
 
     recipe: StreamRecipe
     amounts: Tensor
     bits: bool
 
     def masks(self, groups: int) -> Masks:
-        """When which of ``groups`` groups fired."""
+        """The masks of the run for ``groups`` groups."""
         return Masks(
             seed=bytes.fromhex(self.recipe.seed),
             groups=groups,
@@ -112,7 +113,7 @@ class Stream:
 
 
 def staged_stream(path: Path, stream: Stream) -> AbstractContextManager[PendingFile]:
-    """``stream``, written but yet to get the name ``path``."""
+    """The file of ``stream``, before it gets its final name ``path``."""
     if stream.bits:
         packed = np.packbits((stream.amounts > 0).numpy(), bitorder="little")
         tensors = {_BITS: torch.from_numpy(packed)}
@@ -140,7 +141,7 @@ def read_stream(path: Path) -> Stream:
         and tensor.dtype == (torch.uint8 if bits else torch.float32)
         and tensor.shape == ((count + 7) // 8 if bits else count,)
     )
-    known = recipe.version == 1 and recipe.rule.directions <= DIRECTIONS.high  # of more, groups fill the memory
+    known = recipe.version == 1 and recipe.rule.directions <= DIRECTIONS.high  # more directions would exhaust memory
     if not known or not fits or not _hexadecimal(recipe.seed):
         raise InputError(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
     assert tensor is not None
@@ -151,13 +152,13 @@ def read_stream(path: Path) -> Stream:
 
 
 def layout_of(groups: Groups, shapes: Mapping[str, Iterable[int]]) -> str:
-    """Digest of the groups' tensors: names, order and shapes."""
+    """The digest of the groups' tensors: names, order and shapes."""
     layout = [[[name, list(shapes[name])] for name in group] for group in groups]
     return tag(blake3(json.dumps(layout).encode()))
 
 
 def base_of(tensors: Mapping[str, Tensor]) -> str:
-    """Digest of weights by name, as they are in memory."""
+    """The digest of weights in memory: names, types, shapes and values."""
     hasher = blake3()
     for name, tensor in sorted(tensors.items()):
         hasher.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())

@@ -1,6 +1,7 @@
-"""The FERRET loop: most steps are silent and cost nothing; where groups fire, weights move along their directions.
+"""The training loop of FERRET: in steps in which groups fire, weights move along their directions.
 
-The same loop trains and replays, with different sources of amounts, so a replay cannot deviate from its run.
+Most steps are silent and cost nothing. The same loop trains and replays, with different sources of amounts, so a replay
+cannot deviate from its run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from privctl.train.steps.watch import Unwatched, Watch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedFerret:
-    """A run that came to its end; ``amounts`` (fired,) were published, ``lost`` are steps (from, to) never made."""
+    """A finished run; ``amounts`` (fired,) were published, steps in the ranges ``lost`` (from, to) were not made."""
 
     finished: FinishedRun
     amounts: Tensor
@@ -39,12 +40,11 @@ class FinishedFerret:
 
 @dataclass(slots=True, kw_only=True)
 class FerretTrainer:
-    """One run over the steps of ``masks``; call ``run`` once.
+    """A single run over the steps of ``masks``; call ``run`` once.
 
-    ``epoch_steps`` is after how many steps the network is looked at; by Poisson batches at ``epoch_rate`` it is after
-    step ceil(k / rate) for each epoch k. With ``once`` no step may be begun twice: steps
-    that were begun and not saved are lost. Else they are made again, which publishes the same again. The rest is as in
-    ``loop.Trainer``.
+    An epoch is ``epoch_steps`` steps; with Poisson batches at ``epoch_rate``, epoch k ends with step ceil(k / rate).
+    With ``once`` no step may be begun twice, so steps that were begun and not saved are lost; otherwise they are
+    repeated, which publishes the same amounts. The other fields are as in ``loop.Trainer``.
     """
 
     network: nn.Module
@@ -73,10 +73,10 @@ class FerretTrainer:
         stop: Callable[[], bool] = lambda: False,
         lost: tuple[tuple[int, ...], ...] = (),
     ) -> FinishedFerret:
-        """Go through all steps, those ``lost`` before excepted.
+        """Make all steps except those in ``lost``.
 
-        ``stop`` is asked after each step that publishes; where any process says yes, the state is saved and
-        RunInterruptedError raised in all. Raises InputError where a weight is not finite after an epoch.
+        ``stop`` is called after each step that publishes; if it returns True in any process, the state is saved and
+        RunInterruptedError raised in all. Raises InputError if a weight is not finite after an epoch.
         """
         before = finite(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
@@ -84,21 +84,21 @@ class FerretTrainer:
         self._lost += lost
         last_save = self.clock()
         while place < self.rule.steps:
-            beyond = self._beyond(place)
+            beyond = self._after_lost(place)
             if beyond > place:
                 self.advance(beyond - place)
                 place = beyond
                 continue
-            speaks = self._step(place, updates)
+            published = self._step(place, updates)
             place += 1
             self.watch.step(place, (), ())
             ended = self._epochs(place) > self._epochs(place - 1) or place == self.rule.steps
             if ended:
-                updates.settle(place)
+                updates.catch_up(place)
                 history.append(self._entry(place))
                 self.watch.epoch(place, history[-1])
-            if speaks or ended:
-                # One process's clock decides for all, and so does a signal that reached only one.
+            if published or ended:
+                # The main process's clock decides for all, and so does a signal that reached only one process.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
                 stopping, due = self.workers.any_of(stop(), due)
                 if ended or stopping or due:
@@ -107,9 +107,9 @@ class FerretTrainer:
                     )
                     last_save = self.clock()
                 if stopping:
-                    raise RunInterruptedError(self._parting(place))
+                    raise RunInterruptedError(self._interruption(place))
             self.advance(1)
-        updates.settle(self.rule.steps)
+        updates.catch_up(self.rule.steps)
         require_finite(self.network, self.rule.steps)
         finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history), before=before)
         return FinishedFerret(finished=finished, amounts=_joined(self._amounts), lost=self._lost)
@@ -121,7 +121,7 @@ class FerretTrainer:
             return False
         if self.folder is not None and self.workers.is_main:
             self.folder.mark(step + 1)
-        updates.settle(step)
+        updates.catch_up(step)
         parameters = dict(self.network.named_parameters())
         directions = [
             direction(
@@ -138,41 +138,41 @@ class FerretTrainer:
     def _epochs(self, steps: int) -> int:
         return whole_epochs(steps, self.epoch_steps, self.epoch_rate)
 
-    def _beyond(self, place: int) -> int:
-        """The first step from ``place`` on that was not lost."""
+    def _after_lost(self, place: int) -> int:
+        """The first step from ``place`` on that is not lost."""
         for begin, end in self._lost:
             if begin <= place < end:
                 return end
         return place
 
     def _entry(self, step: int) -> dict[str, float]:
-        """One epoch's finite measures. Raises InputError for weights that are not finite."""
+        """The finite metrics of one epoch. Raises InputError for weights that are not finite."""
         require_finite(self.network, step)
-        met = self._met()
-        met.gather(self.workers)
+        statistics = self._statistics()
+        statistics.gather(self.workers)
         clip_norm = self.source.publisher.clip_norm if isinstance(self.source, PrivateExamples) else None
         measured = self.evaluate(self.network)
-        return finite({"step": float(step), **met.summary(clip_norm), **measured})
+        return finite({"step": float(step), **statistics.summary(clip_norm), **measured})
 
-    def _met(self) -> DerivativeStats:
-        return self.source.met if isinstance(self.source, PrivateExamples) else DerivativeStats()
+    def _statistics(self) -> DerivativeStats:
+        return self.source.statistics if isinstance(self.source, PrivateExamples) else DerivativeStats()
 
     def _save(self, updates: Updates, reached: SavedState) -> None:
-        met = self._met()
-        met.gather(self.workers)
+        statistics = self._statistics()
+        statistics.gather(self.workers)
 
         def write() -> None:
             if self.folder is not None:
                 tensors = {f"model.{name}": tensor for name, tensor in named_tensors(self.network).items()}
-                tensors |= updates.tensors() | met.tensors()
+                tensors |= updates.tensors() | statistics.tensors()
                 tensors["ferret.amounts"] = _joined(self._amounts)
                 tensors["ferret.lost"] = torch.tensor(self._lost, dtype=torch.int64).view(-1, 2)
                 self.folder.save(replace(reached, tensors=tensors))
 
-        self.workers.in_main(write)  # torchrun ends the others as soon as one has left
+        self.workers.in_main(write)  # all wait for it, as torchrun ends the others once one has exited
 
     def _restored(self, start: SavedState | None, updates: Updates) -> tuple[int, list[Mapping[str, float]]]:
-        """Put back what was saved; the step to go on with, and the history so far."""
+        """Restore the saved state; returns the next step and the history so far."""
         if start is None:
             return 0, []
         tensors = start.tensors
@@ -186,12 +186,12 @@ class FerretTrainer:
             except (KeyError, RuntimeError):
                 raise InputError("the saved state is of another run; resume with the settings it began with") from None
             if isinstance(self.source, PrivateExamples) and self.workers.is_main:
-                self.source.met = DerivativeStats.restored(tensors)
+                self.source.statistics = DerivativeStats.restored(tensors)
         if self.once and start.steps_begun > start.updates:
             self._lost += ((start.updates, start.steps_begun),)
         return start.updates, list(start.history)
 
-    def _parting(self, step: int) -> str:
+    def _interruption(self, step: int) -> str:
         done = f"interrupted after step {step} of {self.rule.steps}"
         if self.folder is None:
             return done

@@ -1,14 +1,15 @@
-"""How published numbers move the weights, the same way to the last bit wherever they are replayed.
+"""How published numbers update the weights, reproducible to the last bit in a replay.
 
-A step's stand-in for the gradient of a fired group is amount * scale * u: the published sign (or value), and the unit
-vector u that everybody can make. It goes into AdamW or (heavy-ball) gradient descent with decoupled weight decay, as
-torch defines them. A silent group has a gradient of zero, so that its momentum coasts, or is held as it is.
+In place of the gradient of a fired group, a step uses amount * scale * u: the published sign (or value) times the unit
+vector u, which anyone can generate. It is the input of AdamW or (heavy-ball) gradient descent with decoupled weight
+decay, as torch defines them. A silent group has a gradient of zero, so that its momentum coasts, or its state is held.
 
-Only sums and products of one rounding each touch the weights, never a fused product and sum, whose rounding depends on
-the processor. All entries of u have the size 1 / sqrt(d), so that AdamW's second moment is one number v for all entries
-of a group: it is kept once, and the step is a multiple of the first moment. Silent steps are made up for all at once
-when the weights are next needed: with no gradient, moments m and v shrink by known factors, so that k steps move the
-weights by m sum_j a_j / (sqrt(b_j v) + eps): as one by one to rounding, and one pass over the tensors instead of k.
+Weights are only changed by sums and products with one rounding each, never by fused multiply-adds, whose rounding
+depends on the processor. All entries of u have the magnitude 1 / sqrt(d), so AdamW's second moment is one number v for
+all entries of a group: it is stored once, and the step is a multiple of the first moment. Silent steps are made up for
+together when the weights are next needed: without a gradient, the moments m and v shrink by known factors, so k steps
+move the weights by m sum_j a_j / (sqrt(b_j v) + eps). That equals k single steps up to rounding, with one pass over the
+tensors instead of k.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.mechanism import Optimizer
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.settings.choices import Schedule
-from privctl.train.settings.recipe import share_at
+from privctl.train.settings.recipe import learning_rate_factor
 
-#: AdamW's guard against a division by zero, as in torch.
+#: AdamW's epsilon, as in torch.
 _EPS = 1e-8
-#: Rates are float32 numbers.
+#: The largest learning rate, as rates are float32 numbers.
 _LARGEST = float(np.finfo(np.float32).max)
-#: Momentum that has shrunk by this much moves nothing any more.
+#: Momentum that has shrunk by this factor no longer moves the weights.
 _REST = 2.0**-60
-#: Products of factors below this would leave the floats' range.
+#: Smaller products of factors are treated as zero, as they would underflow.
 _VANISHED = 1e-280
 
 Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -41,10 +42,10 @@ Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRule:
-    """Everything that turns published numbers into moves; public. Raises ValueError for settings out of range.
+    """The public settings of updates by published numbers. Raises ValueError for settings out of range.
 
-    With several ``directions`` each group stands as often among the groups, and their moves together are as long as
-    one direction's.
+    With several ``directions`` each group occurs as often among the groups, and the sum of their updates has the length
+    of one direction's.
     """
 
     steps: int
@@ -83,27 +84,27 @@ class UpdateRule:
 
     @property
     def adaptive(self) -> bool:
-        """Whether a second moment is kept."""
+        """Whether the optimizer has a second moment."""
         return self.optimizer in (Optimizer.ADAM, Optimizer.ADAMW)
 
     @property
     def decay(self) -> float:
-        """By which a first moment shrinks a step; 0 where none is kept."""
+        """The factor by which the first moment shrinks per step; 0 without one."""
         return self.beta1 if self.adaptive else self.momentum
 
     def rates(self) -> Reals:
-        """The learning rate of each step (steps,), as float32 numbers: a cosine is not the same everywhere."""
-        shares = (share_at(i, self.steps, self.schedule, self.warmup_steps) for i in range(self.steps))
+        """The learning rates (steps,), rounded to float32, as cosines differ between platforms in the last bits."""
+        shares = (learning_rate_factor(i, self.steps, self.schedule, self.warmup_steps) for i in range(self.steps))
         return np.array([self.learning_rate * share for share in shares]).astype(np.float32).astype(np.float64)
 
 
 class Updates:
-    """Weights in groups, moved in place by what the groups publish."""
+    """Updates weights in place by the amounts that their groups publish."""
 
     def __init__(
         self, parameters: Mapping[str, Tensor], groups: Sequence[Sequence[str]], rule: UpdateRule, fires: Sequence[int]
     ) -> None:
-        """``fires`` says how often each group fires in all: what never does gets no moments."""
+        """``fires`` is how often each group fires in the whole run; groups that never do get no moments."""
         self.rule = rule
         self._groups = [[(name, parameters[name].detach()) for name in group] for group in groups]
         self._dimensions = [sum(tensor.numel() for _, tensor in group) for group in self._groups]
@@ -116,21 +117,21 @@ class Updates:
             {name: torch.zeros_like(tensor) for name, tensor in group} if kept and count else {}
             for group, count in zip(self._groups, fires, strict=True)
         ]
-        self._spreads = [0.0] * len(groups)
-        #: Steps made, by group; and the step after the one it last fired in (coasting), or how often it fired.
+        self._second_moments = [0.0] * len(groups)
+        #: For each group, the number of steps made; and the step after it last fired (COAST) or how often it fired.
         self._done = [0] * len(groups)
         self._fired = [0] * len(groups)
 
     @torch.no_grad()
-    def settle(self, step: int) -> None:
-        """Make up for silent steps, so that the weights are those before ``step``."""
+    def catch_up(self, step: int) -> None:
+        """Make up for silent steps, so that all weights are those before ``step``."""
         for group in range(len(self._groups)):
             if not self._at_rest(group):
                 self._coast(group, step)
 
     @torch.no_grad()
     def apply(self, step: int, group: int, direction: Mapping[str, Tensor], amount: float) -> None:
-        """Move ``group`` in ``step`` by ``amount`` along ``direction``, of length 1 and with entries of one size."""
+        """Update ``group`` in ``step`` by ``amount`` along the unit vector ``direction``, of entries of equal size."""
         self._coast(group, step)
         rule, moments = self.rule, self._moments[group]
         self._done[group] = step + 1
@@ -139,9 +140,9 @@ class Updates:
         pace = float(self._rates[step])
         if rule.adaptive:
             square = length * length / self._dimensions[group]
-            self._spreads[group] = rule.beta2 * self._spreads[group] + (1 - rule.beta2) * square
+            self._second_moments[group] = rule.beta2 * self._second_moments[group] + (1 - rule.beta2) * square
             count = self._fired[group]
-            spread = math.sqrt(self._spreads[group] / (1 - float(self._second[count])))
+            spread = math.sqrt(self._second_moments[group] / (1 - float(self._second[count])))
             pace /= (1 - float(self._first[count])) * (spread + _EPS)
             length *= 1 - rule.beta1
         for name, weight in self._groups[group]:
@@ -153,7 +154,7 @@ class Updates:
             weight.sub_(move.mul(pace))
 
     def _at_rest(self, group: int) -> bool:
-        """Whether silent steps leave the group's weights where they are, or as good as."""
+        """Whether silent steps do not change the group's weights beyond rounding."""
         if self.rule.silent is SilentMomentum.HOLD:
             return True
         if self.rule.weight_decay:
@@ -163,13 +164,13 @@ class Updates:
         return float(self._first[self._done[group] - self._fired[group]]) < _REST
 
     def _coast(self, group: int, step: int) -> None:
-        """Silent steps from those done up to ``step``; what is held passes none."""
+        """Make up for the group's silent steps up to ``step``; with HOLD there is nothing to do."""
         done = self._done[group]
         if self.rule.silent is SilentMomentum.HOLD or done == step:
             return
         self._done[group] = step
         moments = self._moments[group] if self._fired[group] else {}
-        total = self._travel(group, done, step) if moments else 0.0
+        total = self._coasting_factor(group, done, step) if moments else 0.0
         kept = math.prod(self._shrink[done:step].tolist())
         for name, weight in self._groups[group]:
             if kept != 1:
@@ -178,34 +179,34 @@ class Updates:
                 weight.sub_(moments[name].mul(total))
             if moments:
                 moments[name].mul_(float(self._first[step - done]))
-        self._spreads[group] *= float(self._second[step - done])
+        self._second_moments[group] *= float(self._second[step - done])
 
-    def _travel(self, group: int, done: int, step: int) -> float:
-        """How many of its first moments a group moves by in the silent steps from ``done`` to ``step``.
+    def _coasting_factor(self, group: int, done: int, step: int) -> float:
+        """The multiple of its first moment by which a group moves in the silent steps from ``done`` to ``step``.
 
-        Sums are rounded once, so that they do not depend on the order of additions.
+        The sum is rounded once, so that it does not depend on the order of additions.
         """
         reach = min(step - done, int(np.count_nonzero(self._first > _VANISHED)) - 1)
         steps = np.arange(done, done + reach)
         later = _powers(self._shrink[step - 1 : done : -1])[::-1][:reach]
         away = self._rates[steps] * self._first[1 : reach + 1] * later
         if self.rule.adaptive:
-            spreads = self._spreads[group] * self._second[1 : reach + 1] / (1 - self._second[steps + 1])
+            spreads = self._second_moments[group] * self._second[1 : reach + 1] / (1 - self._second[steps + 1])
             away = away / (1 - self._first[steps + 1]) / (np.sqrt(spreads) + _EPS)
         return math.fsum(away)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``restore`` takes, beside the weights themselves."""
+        """The tensors for ``restore``, without the weights."""
         state = {"ferret.done": torch.tensor(self._done), "ferret.fired": torch.tensor(self._fired)}
-        state["ferret.spreads"] = torch.tensor(self._spreads, dtype=torch.float64)
+        state["ferret.spreads"] = torch.tensor(self._second_moments, dtype=torch.float64)
         for group, moments in enumerate(self._moments):
             state |= {f"ferret.moment.{group}.{name}": moment for name, moment in moments.items()}
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what ``tensors`` gave; the weights are restored elsewhere. Raises KeyError where one is absent."""
+        """Restore the state from ``tensors``, except the weights. Raises KeyError if a tensor is missing."""
         self._done, self._fired = tensors["ferret.done"].tolist(), tensors["ferret.fired"].tolist()
-        self._spreads = tensors["ferret.spreads"].tolist()
+        self._second_moments = tensors["ferret.spreads"].tolist()
         for group, moments in enumerate(self._moments):
             for name, moment in moments.items():
                 moment.copy_(tensors[f"ferret.moment.{group}.{name}"])
@@ -216,5 +217,5 @@ def _scale(dimension: int, scale: UpdateScale) -> float:
 
 
 def _powers(factors: Reals) -> Reals:
-    """1 and the products of the first 1, 2, ... ``factors``, multiplied one after another."""
+    """1 followed by the cumulative products of ``factors``."""
     return np.concatenate([np.ones(1), np.multiply.accumulate(factors)])

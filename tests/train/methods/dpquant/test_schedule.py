@@ -10,7 +10,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from privctl.domain.errors import CommandError
-from privctl.train.methods.dpquant.cost import faster, multiply_adds
+from privctl.train.methods.dpquant.cost import multiply_adds, speedup
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
 from privctl.train.methods.dpquant.settings import LayerMode
 from privctl.train.settings.choices import FormatName
@@ -116,6 +116,6 @@ def test_multiply_adds_are_counted() -> None:
 
 
 def test_the_speed_model_is_amdahls_law() -> None:
-    assert faster(0.75, FormatName.LUQ_FP4) == pytest.approx(1 / (0.25 + 0.75 / 4))
-    assert faster(0.0, FormatName.FP8) == 1
-    assert faster(1.0, FormatName.FP8) == 2
+    assert speedup(0.75, FormatName.LUQ_FP4) == pytest.approx(1 / (0.25 + 0.75 / 4))
+    assert speedup(0.0, FormatName.FP8) == 1
+    assert speedup(1.0, FormatName.FP8) == 2

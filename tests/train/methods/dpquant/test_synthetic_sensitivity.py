@@ -21,7 +21,7 @@ from privctl.models.tasks.answers import QuestionAnswering
 from privctl.models.tasks.classification import ImageClassification
 from privctl.parallel import Workers
 from privctl.train.methods.dpquant import synthetic_sensitivity as module
-from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, divergences, made_up
+from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, divergences, synthetic_inputs
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.settings.choices import FormatName
 from privctl.train.steps.micro_batches import MicroBatches
@@ -162,7 +162,7 @@ def test_no_record_is_read(kind: str, name: TaskName, tmp_path: Path) -> None:
     model = model_for(tmp_path / kind, kind, name)
     net, task = model.network, sealed(task_for(model))
     names = QuantizedLayers(network=net, format=FORMATS[FormatName.LUQ_FP4], seed=b"test").names[:2]
-    found = sensitivity(net, made_up(task, 8), names).measure(0)
+    found = sensitivity(net, synthetic_inputs(task, 8), names).measure(0)
     assert (found > 0).any()
     with pytest.raises((AssertionError, TypeError), match="private record|not subscriptable"):
         sensitivity(net, task, names)._turn(range(3), 0)

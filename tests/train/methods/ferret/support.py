@@ -15,7 +15,7 @@ from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret.amounts import PrivateExamples, RecordedStream
-from privctl.train.methods.ferret.groups import cut, repeated, trainable
+from privctl.train.methods.ferret.groups import group_tensors, repeat_groups, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import Publisher, Signs
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
@@ -88,7 +88,7 @@ def trainer(
     """Bare signs on public passes, or whatever ``publisher`` makes on Poisson batches."""
     net, plan, workers = network(), recipe(steps), workers or Workers()
     sizes = {name: p.numel() for name, p in trainable(net).items()}
-    made = repeated(cut(sizes, groups), directions)
+    made = repeat_groups(group_tensors(sizes, groups), directions)
     passes: BatchSource = Passes(EXAMPLES, BATCH, seed=3)
     if publisher is not None:
         passes = PoissonBatches(EXAMPLES, plan.sample_rate, NoiseSource(9))
@@ -115,10 +115,10 @@ def trainer(
     return FerretTrainer(network=net, groups=made, **{**settings, **changes})
 
 
-def replayed(made: FerretTrainer, walked: FinishedFerret) -> FerretTrainer:
+def replayed(made: FerretTrainer, outcome: FinishedFerret) -> FerretTrainer:
     """The same steps on a fresh network, from what was published alone; already run."""
-    again = replace(made, network=network(), source=RecordedStream(published=walked.amounts), folder=None)
-    again.run(lost=walked.lost)
+    again = replace(made, network=network(), source=RecordedStream(published=outcome.amounts), folder=None)
+    again.run(lost=outcome.lost)
     return again
 
 

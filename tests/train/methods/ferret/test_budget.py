@@ -103,8 +103,8 @@ def test_gaussian_noise_is_that_of_the_account(epsilon: float, noise: float) -> 
 
 def test_silent_steps_cost_nothing_and_groups_nothing_either() -> None:
     rare = plan(release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=0.001)
-    assert 80 < rare.masks.speaking < 190  # 1 - 0.999^148 = 13.8 % of the steps
-    direct = noise_multiplier_for(1.0, DELTA, lambda noise: gaussian_ledger({1: rare.masks.speaking}, noise, 0.005))
+    assert 80 < rare.masks.active_steps < 190  # 1 - 0.999^148 = 13.8 % of the steps
+    direct = noise_multiplier_for(1.0, DELTA, lambda noise: gaussian_ledger({1: rare.masks.active_steps}, noise, 0.005))
     assert rare.noise_multiplier is not None
     assert direct < rare.noise_multiplier < direct * (1 + 1e-6) < 0.939
     # One group or 148, each firing every time: the same noise.
@@ -212,7 +212,7 @@ def test_what_contradicts_itself_is_refused(changes: dict[str, Any], words: str)
 def test_the_budget_is_held_by_every_seed() -> None:
     """Noise is found for the masks at hand: seeds with more of them get more of it."""
     made = [plan(seed=bytes([i]), release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=1e-3) for i in range(3)]
-    assert len({each.masks.speaking for each in made}) > 1
+    assert len({each.masks.active_steps for each in made}) > 1
     for each in made:
         assert each.ledger is not None
         assert 0.99 < epsilon_bound(each.ledger, DELTA) <= 1

@@ -31,18 +31,18 @@ def compared(method: str = "difference", steps: int = 40, *, look: bool = True, 
 
 def looked(made: FerretTrainer) -> ComparisonCount:
     assert isinstance(made.source, PrivateExamples)
-    return made.source.met.looked
+    return made.source.statistics.compared
 
 
 def test_some_signs_are_compared_and_then_no_more() -> None:
     made, without = compared(task=Points(rows())), compared(task=Points(rows()), look=False)
-    walked, expected = made.run(), without.run()
+    outcome, expected = made.run(), without.run()
     found = looked(made)
     assert (found.tried, found.agreement.count) == (SIGNS, SIGNS)
     assert found.agreement.share_above == 1.0
     assert found.agreement.above > 0
     # Nothing that is published or trained knows of it.
-    assert torch.equal(walked.amounts, expected.amounts)
+    assert torch.equal(outcome.amounts, expected.amounts)
     assert torch.equal(weights(made), weights(without))
     assert isinstance(made.source, PrivateExamples)
     assert isinstance(without.source, PrivateExamples)
@@ -152,7 +152,7 @@ def test_it_is_remembered_over_an_interruption(tmp_path: Path) -> None:
         compared(chance=0.05, steps=60, folder=folder).run(stop=stopping(7))
     folder, saved = RunFolder.resume(tmp_path / "run", {})
     assert saved is not None
-    before = DerivativeStats.restored(saved.tensors).looked
+    before = DerivativeStats.restored(saved.tensors).compared
     assert 0 < before.tried < SIGNS
     rest = compared(chance=0.05, steps=60, folder=folder)
     with folder:

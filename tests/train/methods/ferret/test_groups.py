@@ -9,38 +9,38 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.train.methods.ferret.groups import cut, numbers, repeated, trainable
+from privctl.train.methods.ferret.groups import group_sizes, group_tensors, repeat_groups, trainable
 
 SIZES = dict(zip("abcdefghij", (9, 1, 1, 4, 4, 20, 1, 2, 3, 5), strict=True))
 
 
 def test_max_and_eighth() -> None:
-    assert cut(SIZES, "max") == tuple((name,) for name in SIZES)
-    assert cut(SIZES, "eighth") == (tuple("abcdefgh"), tuple("ij"))
+    assert group_tensors(SIZES, "max") == tuple((name,) for name in SIZES)
+    assert group_tensors(SIZES, "eighth") == (tuple("abcdefgh"), tuple("ij"))
     # docs/papers.md#mutual-information-of-sign-bits: 148 tensors make 19 buckets.
-    assert len(cut({str(i): 1 for i in range(148)}, "eighth")) == 19
+    assert len(group_tensors({str(i): 1 for i in range(148)}, "eighth")) == 19
 
 
 @pytest.mark.parametrize("count", range(1, 11))
 def test_a_number_of_groups_is_met_and_balanced(count: int) -> None:
-    groups = cut(SIZES, str(count))
+    groups = group_tensors(SIZES, str(count))
     assert len(groups) == count
     assert [name for group in groups for name in group] == list(SIZES)
-    largest = max(numbers(groups, SIZES))
+    largest = max(group_sizes(groups, SIZES))
     names = list(SIZES)
     for ends in itertools.combinations(range(1, 10), count - 1):
         parts = [names[a:b] for a, b in itertools.pairwise((0, *ends, 10))]
-        assert max(numbers(parts, SIZES)) >= largest
+        assert max(group_sizes(parts, SIZES)) >= largest
 
 
 def test_each_group_stands_once_for_each_direction() -> None:
-    assert repeated((("a", "b"), ("c",)), 2) == (("a", "b"), ("a", "b"), ("c",), ("c",))
+    assert repeat_groups((("a", "b"), ("c",)), 2) == (("a", "b"), ("a", "b"), ("c",), ("c",))
 
 
 @pytest.mark.parametrize("asked", ["0", "11", "-1", "1.5", "all", ""])
 def test_other_groups_are_refused(asked: str) -> None:
     with pytest.raises(CommandError, match="from 1 to 10"):
-        cut(SIZES, asked)
+        group_tensors(SIZES, asked)
 
 
 def test_ties_count_once_and_frozen_tensors_not_at_all() -> None:

@@ -54,7 +54,7 @@ def test_the_schedule_is_known_beforehand_and_the_seed_decides_it() -> None:
     assert schedule != [two.fired(step) for step in range(300)]
     assert one.counts == tuple(sum(g in fired for fired in schedule) for g in range(8))
     assert one.total == sum(map(len, schedule))
-    assert one.speaking == sum(bool(fired) for fired in schedule)
+    assert one.active_steps == sum(bool(fired) for fired in schedule)
     assert one.sizes == {size: sum(len(f) == size for f in schedule) for size in {len(f) for f in schedule} - {0}}
 
 

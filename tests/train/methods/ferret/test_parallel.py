@@ -29,7 +29,7 @@ with start_workers(torch.device("cpu")) as workers:
         return reduce(tensor, *more)
     torch.distributed.all_reduce = counting
     made = trainer(40, chance=0.5, workers=workers)
-    walked = made.run()
+    outcome = made.run()
     mine, most = weights(made), max(crossed)
     same = mine.clone()
     workers.all_reduce([same])
@@ -42,7 +42,7 @@ with start_workers(torch.device("cpu")) as workers:
     quiet.rule = type(quiet.rule)(steps=500, learning_rate=1e-12)
     heard = quiet.run()
     if workers.is_main:
-        print(json.dumps([walked.amounts.tolist(), mine.tolist(), most, heard.amounts.tolist()]), flush=True)
+        print(json.dumps([outcome.amounts.tolist(), mine.tolist(), most, heard.amounts.tolist()]), flush=True)
 """
 
 
@@ -59,9 +59,9 @@ def train(processes: int, folder: Path, forked: Forked) -> tuple[torch.Tensor, t
 
 def test_two_processes_do_what_one_does_and_add_its_noise_once(tmp_path: Path, forked: Forked) -> None:
     one = trainer(40, chance=0.5)
-    walked = one.run()
+    outcome = one.run()
     published, found, crossed, noise = train(2, tmp_path, forked)
-    assert torch.equal(published, walked.amounts.float())
+    assert torch.equal(published, outcome.amounts.float())
     assert torch.equal(found, weights(one))
     assert crossed <= 4  # a number for each of four groups, never a gradient
     stated = 2.0 * 0.5 / 5

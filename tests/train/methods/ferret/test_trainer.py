@@ -48,9 +48,9 @@ PUBLISHERS = [
 def test_steps_in_which_nothing_fires_touch_neither_data_nor_model() -> None:
     task = Points(rows())
     made = trainer(200, chance=0.01, task=task)
-    walked = made.run()
-    assert made.masks.speaking == task.passes < 20
-    assert (walked.finished.updates, len(walked.amounts)) == (200, made.masks.total)
+    outcome = made.run()
+    assert made.masks.active_steps == task.passes < 20
+    assert (outcome.finished.updates, len(outcome.amounts)) == (200, made.masks.total)
     silent = Points(rows())
     unmoved = trainer(50, chance=0.0, task=silent)
     assert len(unmoved.run().amounts) == silent.passes == 0
@@ -64,11 +64,11 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
     assert isinstance(source, PrivateExamples)
     losses = source.task.losses(made.network, {"rows": rows()[source.batches.batch(0)]})
     gradients = dict(zip(before, torch.autograd.grad(losses.sum(), list(made.network.parameters())), strict=True))
-    walked = made.run()
+    outcome = made.run()
     for index, group in enumerate(made.groups):
         u = direction(b"seed", 0, index, {name: before[name].shape for name in group}, torch.device("cpu"))
         expected = math.copysign(1.0, sum(float((gradients[name] * u[name]).sum()) for name in group))
-        assert walked.amounts[index] == expected
+        assert outcome.amounts[index] == expected
         for name in group:
             moved = made.network.get_parameter(name).detach() - before[name]
             assert torch.allclose(moved, -0.01 * expected * u[name], atol=1e-7)
@@ -89,14 +89,14 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
 )
 def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher | None, rule: dict[str, Any]) -> None:
     made = trainer(60, publisher=publisher, rule=rule)
-    walked = made.run()
+    outcome = made.run()
     shown = publisher.shown if isinstance(publisher, NoisySums) else Publish.SIGN
-    assert (set(walked.amounts.abs().tolist()) == {1.0}) is (shown is Publish.SIGN)
-    again = replayed(made, walked)
+    assert (set(outcome.amounts.abs().tolist()) == {1.0}) is (shown is Publish.SIGN)
+    again = replayed(made, outcome)
     assert torch.equal(weights(again), weights(made))
     # Every bit counts: with one of them turned it is another model.
-    walked.amounts[len(walked.amounts) // 2] *= -1
-    assert not torch.equal(weights(replayed(made, walked)), weights(made))
+    outcome.amounts[len(outcome.amounts) // 2] *= -1
+    assert not torch.equal(weights(replayed(made, outcome)), weights(made))
 
 
 SGD = {"optimizer": Optimizer.SGD, "update_scale": UpdateScale.ROOT_DIMENSION}
@@ -137,10 +137,10 @@ def test_noise_moves_weights_as_far_along_many_directions_as_along_one(direction
 @pytest.mark.parametrize("shown", list(Publish))
 def test_several_directions_replay_to_the_last_bit(shown: Publish) -> None:
     made = trainer(30, chance=0.5, publisher=noisy(shown), directions=5, rule=SGD)
-    walked = made.run()
-    assert torch.equal(weights(replayed(made, walked)), weights(made))
-    walked.amounts[-1] *= -1
-    assert not torch.equal(weights(replayed(made, walked)), weights(made))
+    outcome = made.run()
+    assert torch.equal(weights(replayed(made, outcome)), weights(made))
+    outcome.amounts[-1] *= -1
+    assert not torch.equal(weights(replayed(made, outcome)), weights(made))
 
 
 @pytest.mark.parametrize("publisher", few([None, noisy(), noisy(Publish.VALUE)], 0))
@@ -157,8 +157,8 @@ def test_it_learns(publisher: Publisher | None) -> None:
 
 def test_a_stream_that_is_too_short_is_refused() -> None:
     made = trainer(20)
-    walked = made.run()
-    short = trainer(20, source=RecordedStream(published=walked.amounts[:-1]))
+    outcome = made.run()
+    short = trainer(20, source=RecordedStream(published=outcome.amounts[:-1]))
     with pytest.raises(InputError, match="ends before"):
         short.run()
 
@@ -179,10 +179,10 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path, rule: dic
     assert 0 < saved.updates == saved.steps_begun < 60
     rest = trainer(60, rule=rule, folder=folder)
     with folder:
-        walked = rest.run(saved)
-    assert torch.equal(walked.amounts, expected.amounts)
+        outcome = rest.run(saved)
+    assert torch.equal(outcome.amounts, expected.amounts)
     assert torch.equal(weights(rest), weights(whole))
-    assert [entry["step"] for entry in walked.finished.history] == list(range(4, 61, 4))
+    assert [entry["step"] for entry in outcome.finished.history] == list(range(4, 61, 4))
 
 
 @pytest.mark.parametrize("publisher", [None, noisy()])
@@ -205,17 +205,17 @@ def test_a_killed_run_makes_no_noisy_step_twice(tmp_path: Path, publisher: Publi
     assert saved.updates == 28 < saved.steps_begun <= 30  # saved after each epoch of four steps
     rest = trainer(60, publisher=publisher, folder=folder, chance=0.4)
     with folder:
-        walked = rest.run(saved)
+        outcome = rest.run(saved)
     if publisher is None:
-        assert walked.lost == ()
+        assert outcome.lost == ()
         whole = trainer(60, chance=0.4)
         whole.run()
         assert torch.equal(weights(rest), weights(whole))
         return
-    assert walked.lost == ((28, saved.steps_begun),)
+    assert outcome.lost == ((28, saved.steps_begun),)
     missed = sum(len(rest.masks.fired(step)) for step in range(28, saved.steps_begun))
-    assert len(walked.amounts) == rest.masks.total - missed < rest.masks.total
-    assert torch.equal(weights(replayed(rest, walked)), weights(rest))
+    assert len(outcome.amounts) == rest.masks.total - missed < rest.masks.total
+    assert torch.equal(weights(replayed(rest, outcome)), weights(rest))
 
 
 def test_examples_that_are_no_numbers_count_as_zero_and_stop_nothing() -> None:
@@ -223,9 +223,9 @@ def test_examples_that_are_no_numbers_count_as_zero_and_stop_nothing() -> None:
     spoiled[3] = math.nan
     for publisher in PUBLISHERS:
         made = trainer(40, publisher=publisher, task=Points(spoiled), chance=0.3)
-        walked = made.run()
+        outcome = made.run()
         assert torch.isfinite(weights(made)).all()
-        assert max(entry.get("zeroed_fraction", 0.0) for entry in walked.finished.history) >= 0.05
+        assert max(entry.get("zeroed_fraction", 0.0) for entry in outcome.finished.history) >= 0.05
     # What the others say is heard all the same.
     honest, without = trainer(1, chance=1.0, task=Points(spoiled), groups="1"), trainer(1, chance=1.0, groups="1")
     for made in (honest, without):
@@ -246,6 +246,6 @@ def test_weights_that_run_away_are_one_sentence() -> None:
 def test_epochs_by_poisson_batches_are_as_many_as_were_asked_for() -> None:
     """10 epochs of 3 in 10 examples are 34 steps; passes of 4 steps would be 9 of them."""
     made = trainer(34, publisher=PUBLISHERS[1], epoch_rate=0.3)
-    walked = made.run()
-    assert [each["step"] for each in walked.finished.history] == [4, 7, 10, 14, 17, 20, 24, 27, 30, 34]
-    assert torch.equal(weights(replayed(made, walked)), weights(made))
+    outcome = made.run()
+    assert [each["step"] for each in outcome.finished.history] == [4, 7, 10, 14, 17, 20, 24, 27, 30, 34]
+    assert torch.equal(weights(replayed(made, outcome)), weights(made))

@@ -48,10 +48,10 @@ def ours(plan: UpdateRule, settled: Sequence[int] = ()) -> dict[str, Tensor]:
     for step in range(STEPS):
         fired = [group for group, fires in enumerate(FIRES) if step in fires]
         if fired or step in settled:
-            made.settle(step)
+            made.catch_up(step)
         for group in fired:
             made.apply(step, group, along(step, group), amount(step, group))
-    made.settle(STEPS)
+    made.catch_up(STEPS)
     return found
 
 
