@@ -8,7 +8,7 @@ from functools import partial
 
 from privctl.data.places import require_inputs
 from privctl.data.recorded import recorded_files, require_same
-from privctl.data.rows import numbers_in
+from privctl.data.rows import progress_total
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.progress import Progress
 from privctl.domain.progress import unseen as silent_progress
@@ -47,7 +47,7 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
     literals = None if request.literals is None else recorded_files(request.literals)
     search = prepare_search(request)
     data = recorded_files(request.data)
-    lines = 0 if progress is None else numbers_in(request.data)
+    lines = 0 if progress is None else progress_total(request.data)
     seen = progress or silent_progress
 
     def read(label: str) -> Iterator[TextRecord]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from privctl.data.agreement import FileFacts, facts_of
 from privctl.data.places import require_inputs
 from privctl.data.recorded import changed, recorded_files, require_unchanged
-from privctl.data.rows import numbers_in_share
+from privctl.data.rows import progress_total_of_share
 from privctl.data.several import paths_of
 from privctl.data.shares import FileShare, digests_of, shares_of
 from privctl.data.texts import TextRecord, iter_share
@@ -66,7 +66,7 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
     own = [share for share in shares if share.shard == shard - 1]
     digests = {share: digests_of(share, shares) for share in own}
     facts = {share: facts_of(share.file, request.columns, request.by) for share in own if share.is_first}
-    lines = 0 if progress is None else sum(map(numbers_in_share, own))
+    lines = 0 if progress is None else sum(map(progress_total_of_share, own))
     reader, seen = _Reader(request, own), progress or silent_progress
     found = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
     if literals is not None:
