@@ -1,4 +1,4 @@
-"""The scan of one shard of the data: searches its records, and writes what it found for ``merge`` to join."""
+"""Scans one shard of the data, and writes the findings for ``merge``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privctl.domain.progress import unseen as silent_progress
 from privctl.secrets.scan.part import PartHeader, ReadFile, ShareRead, write_part
 from privctl.secrets.scan.report import versions_of
 from privctl.secrets.scan.request import ScanRequest, settings_of
-from privctl.secrets.scan.run import require_room
+from privctl.secrets.scan.run import require_writable_outputs
 from privctl.secrets.scan.search import find_in_shard, prepare_search, with_progress
 from privctl.storage.atomic import PendingFile
 
@@ -33,7 +33,7 @@ class ShardResult:
 
 @dataclass(slots=True)
 class _Reader:
-    """The records of a shard's ``shares``, and how many each of them has."""
+    """Reads the records of a shard's ``shares``, and counts the ``rows`` of each share."""
 
     request: ScanRequest
     shares: Sequence[FileShare]
@@ -53,12 +53,12 @@ class _Reader:
 def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force: bool = False) -> ShardResult:
     """Search the shard that ``request`` names and write its partial result. Raises as ``scan`` does.
 
-    Raises CommandError where the request names no file to write, or data that cannot be cut into shares.
+    Also raises CommandError if the request names no output, or data that cannot be split into shares.
     """
     if request.shard is None or request.output is None:
         raise CommandError("--shard I/N writes a partial result and nothing else; name its file with --output")
     require_inputs(request.data)
-    require_room(request, force=force)
+    require_writable_outputs(request, force=force)
     shard, count = request.shard
     literals = None if request.literals is None else recorded_files(request.literals)[0]
     search = prepare_search(request)

@@ -77,7 +77,7 @@ def require_places(output: Path, *, force: bool, suffixes: Iterable[str] = (), i
         require_absent(output.with_name(output.name + suffix), force)
 
 
-def require_room(request: RetrainRequest) -> None:
+def require_writable_outputs(request: RetrainRequest) -> None:
     """Raise CommandError where the private file is asked for and something is in its place."""
     if request.show_unprotected:
         require_absent(private_path(request.output), request.force)

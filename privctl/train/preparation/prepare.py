@@ -48,7 +48,7 @@ from privctl.train.preparation.places import (
     nothing_to_resume,
     remove_finished,
     require_places,
-    require_room,
+    require_writable_outputs,
     run_folder,
 )
 from privctl.train.preparation.reading import images_at, require_apart, sounds_at, texts_at
@@ -283,7 +283,7 @@ def _check_places(request: RetrainRequest) -> None:
         suffixes=request.method.files,
         inputs=[path for path in inputs if path is not None],
     )
-    require_room(request)
+    require_writable_outputs(request)
     require_logs(request)
 
 
