@@ -330,7 +330,7 @@ def own_device(device: torch.device) -> torch.device:
 def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Workers]:
     """The processes that torchrun started, or this single one. Raises CommandError if its variables are invalid.
 
-    With ``together``, all wait for each other at the end; without, the main process may continue alone.
+    With ``together``, all wait for each other at the end; without, a process may continue while the others end.
     """
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:
