@@ -1,10 +1,11 @@
-"""Several processes that train one model: each takes a share of every batch, and all make the same update.
+"""Data-parallel training in several processes: each computes a share of every batch, and all make the same update.
 
-Started by torchrun, whose environment variables are all that is read. The first process alone adds noise, to the sum
-over all, and hands out what it rounded: were noise rounded before the sum, the others' gradients would show in the low
-bits; were it drawn in every process, two machines could round one sum in two ways.
+The processes are started by torchrun, and configured only by its environment variables. Only the main process adds
+noise, to the sum over all processes, and broadcasts the rounded result: if noise were rounded before the sum, the low
+bits would reveal the gradients of the others; if it were drawn in every process, two machines might round one sum
+differently.
 
-In lockstep each holds a shard of the model instead, and the sum of a shard lies in one process alone, which noises it.
+In lockstep, each process holds a shard of the model instead, and adds noise to the sum of its own shard.
 """
 
 from __future__ import annotations
@@ -29,29 +30,35 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: How long a process waits for the others. torchrun ends all as soon as one has died, so this is for work that one of
-#: them does alone, such as saving a large model.
-_PATIENCE = timedelta(hours=12)
-#: Errors that one process hands to the others, which end as it does.
+#: How long a process waits for the others. torchrun ends all as soon as one has died, so this limit is for work that a
+#: single process does, such as saving a large model.
+_TIMEOUT = timedelta(hours=12)
+#: Errors that a process passes on to the others, which then raise them too.
 _SHARED_ERRORS = (CommandError, InputError, FileSystemError, RunInterruptedError)
 _DONE, _FAILED = b"=", b"!"
-#: What gloo and NCCL say where another process has gone.
-_LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted")
+#: Parts of the messages of gloo and NCCL when another process has ended.
+_CONNECTION_LOST = (
+    "gloo/transport",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "NCCL communicator was aborted",
+)
 
 
 class MemoryElsewhereError(MemoryError):
-    """Another process ran out of memory in work that all do jointly."""
+    """Another process ran out of memory in joint work."""
 
 
 class _FailedElsewhere(BaseException):
-    """Another process failed in work that all do jointly. No handler of a model's errors may take it for one."""
+    """Another process failed in joint work. A BaseException, so that handlers of a model's errors do not catch it."""
 
 
-def take_part(answer: bool = False) -> bool:
-    """Whether any process answers yes; to be called before each exchange in work that processes do ``jointly``.
+def joint_vote(answer: bool = False) -> bool:
+    """Whether any process answers yes; must be called before each collective operation in work done ``jointly``.
 
-    So none begins an exchange that another, which failed, would not join: then that work ends here. It is one exchange
-    of two bytes between processors, which waits for no GPU. Space for what follows is to be allocated before.
+    If a process has failed, this ends the work in all others, so that none starts a collective operation that the
+    failed one would not join. It exchanges two bytes between CPUs and does not wait for a GPU. Memory for the following
+    operation should be allocated before.
     """
     failed, any_yes = _voted(failed=False, answer=answer)
     if failed:
@@ -68,9 +75,9 @@ def _voted(*, failed: bool, answer: bool = False) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """One process among its ``size`` fellows; alone where ``size`` is 1.
+    """One of ``size`` processes.
 
-    In ``lockstep`` they make every pass through the network together, because each holds only a shard of it.
+    In ``lockstep`` all make every pass through the network together, because each holds only a shard of it.
     """
 
     rank: int = 0
@@ -79,33 +86,33 @@ class Workers:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process adds noise, saves and speaks."""
+        """Whether this process adds noise, saves and prints messages."""
         return self.rank == 0
 
     def share(self, indices: NDArray) -> NDArray:  # type: ignore[type-arg]
-        """The part of a batch, known to all, that falls to this process."""
+        """The part of ``indices`` for this process; ``indices`` must be the same in all processes."""
         return indices[self.rank :: self.size]
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes."""
+        """Replace each tensor by its sum over all processes."""
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
     def reduce_to_main(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes, in the first of them; the others' are left undefined."""
+        """Replace each tensor by its sum over all processes in the main one; in the others they become undefined."""
         if self.size > 1:
             for tensor in tensors:
                 dist.reduce(tensor, 0)
 
     def broadcast(self, numbers: Tensor) -> Tensor:
-        """The first process's ``numbers``, everywhere."""
+        """The main process's ``numbers``, in all processes; in place."""
         if self.size > 1:
             dist.broadcast(numbers, 0)
         return numbers
 
     def gather(self, values: Tensor) -> Tensor:
-        """All processes' ``values`` (n,), which may differ in number, one after another; on the CPU."""
+        """The concatenated ``values`` (n,) of all processes, which may differ in length; on the CPU."""
         if self.size == 1:
             return values
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -125,15 +132,15 @@ class Workers:
         width: int,
         dtype: torch.dtype = torch.float64,
     ) -> list[Tensor]:
-        """The rows (n, ``width``) that ``compute`` gives for each item, on the CPU and in order, in every process.
+        """The rows (n, ``width``) that ``compute`` returns for each item, on the CPU and in order, in every process.
 
-        Each process computes its share. All must ask for the same, and get what one process alone would.
+        Each process computes its share. All must call it with the same items, and get the result of a single process.
         """
 
         def compute_share() -> list[Tensor]:
             rows = [compute(item) for item in items[self.rank :: self.size]]
             if self.lockstep and len(rows) * self.size < len(items):
-                compute(items[0])  # a pass more, as others make one
+                compute(items[0])  # an extra pass, because other processes make one
             return rows
 
         own = self.jointly(compute_share)
@@ -152,7 +159,7 @@ class Workers:
         width: int,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor:
-        """As ``spread``, for a ``compute`` that takes many items at once and gives one row (1, ``width``) for each."""
+        """As ``spread``, for a ``compute`` that takes several items and returns a row (1, ``width``) for each."""
         if self.size == 1:
             return compute(items)
         shares = [items[rank :: self.size] for rank in range(min(self.size, len(items)))]
@@ -162,20 +169,20 @@ class Workers:
         return found
 
     def once_a_machine(self, make: Callable[[], bytes]) -> bytes:
-        """What ``make`` gives in the first process of this one's machine; the others only wait for it.
+        """The result of ``make`` in the first process of this machine; the others only wait for it.
 
-        Where it raises, on any machine, every process raises that error.
+        If it raises on any machine, every process raises that error.
         """
         if self.size == 1:
             return make()
         return self._made_by(self._leader, make)
 
     def once(self, make: Callable[[], bytes]) -> bytes:
-        """As ``once_a_machine``, where one process makes it for all: the main one."""
+        """The result of ``make`` in the main process, for all processes; if it raises, all raise that error."""
         return make() if self.size == 1 else self._made_by(0, make)
 
     def in_main(self, make: Callable[[], Item]) -> Item | None:
-        """What ``make`` gives in the main process; None in the others, which wait for it, and raise what it raises."""
+        """The result of ``make`` in the main process; None in the others, which wait for it, and raise its error."""
         found: list[Item] = []
 
         def made() -> bytes:
@@ -186,7 +193,7 @@ class Workers:
         return found[0] if found else None
 
     def in_turn(self, make: Callable[[], object]) -> None:
-        """Call ``make`` in one process after the other; where it raises, every process raises that error."""
+        """Call ``make`` in one process after the other; if it raises, every process raises that error."""
 
         def made() -> bytes:
             make()
@@ -196,10 +203,10 @@ class Workers:
             self._made_by(rank, made)
 
     def jointly(self, work: Callable[[], Item]) -> Item:
-        """What ``work`` gives in this process. Where it raises in any, all end it, and raise that error or their own.
+        """The result of ``work`` in this process. If it raises in any, all stop, and raise their own or that error.
 
-        All must call this, not inside of itself. Before every exchange in ``work`` comes a ``take_part``. For want of
-        memory in another process this raises MemoryElsewhereError.
+        All processes must call this, and calls must not be nested. ``work`` must call ``joint_vote`` before every
+        collective operation. Raises MemoryElsewhereError if another process ran out of memory.
         """
         if self.size == 1:
             return work()
@@ -210,20 +217,20 @@ class Workers:
                 return found
         except _FailedElsewhere:
             pass
-        except BaseException as error:  # the others must not wait for an exchange that will not come
+        except BaseException as error:  # the others must not wait for an operation that this one will not join
             _voted(failed=True)
             answer, fault = _error_bytes(error), error
-        said = self._gather_bytes(answer)
+        answers = self._gather_bytes(answer)
         if fault is not None:
             raise fault
-        raise _error_of(next(each for each in said if each))
+        raise _error_of(next(each for each in answers if each))
 
     def _made_by(self, maker: int, make: Callable[[], bytes]) -> bytes:
         answer, fault = b"", None
         if maker == self.rank:
             try:
                 answer = _DONE + make()
-            except BaseException as error:  # the others must not wait for what will not come
+            except BaseException as error:  # the others must not wait for a result that will not come
                 answer, fault = _FAILED + _error_bytes(error), error
         answers = self._gather_bytes(answer)
         if fault is not None:
@@ -235,17 +242,17 @@ class Workers:
 
     @property
     def _leader(self) -> int:
-        """The rank of the first process on this machine: torchrun counts them on, from machine to machine."""
+        """The rank of the first process on this machine; torchrun numbers ranks machine by machine."""
         local = os.environ.get("LOCAL_RANK", "")
         return self.rank - int(local) if local.isdecimal() and int(local) <= self.rank else self.rank
 
-    def each(self, said: bytes) -> list[bytes]:
-        """What each process says; all must say something, if only nothing."""
-        return [said] if self.size == 1 else self._gather_bytes(said)
+    def gather_messages(self, message: bytes) -> list[bytes]:
+        """The messages of all processes by rank; all must call it, possibly with an empty message."""
+        return [message] if self.size == 1 else self._gather_bytes(message)
 
-    def _gather_bytes(self, said: bytes) -> list[bytes]:
-        sizes = self.gather(torch.tensor([len(said)])).tolist()
-        everything = bytes(self.gather(torch.tensor(list(said), dtype=torch.uint8)).tolist())
+    def _gather_bytes(self, message: bytes) -> list[bytes]:
+        sizes = self.gather(torch.tensor([len(message)])).tolist()
+        everything = bytes(self.gather(torch.tensor(list(message), dtype=torch.uint8)).tolist())
         ends = np.cumsum(sizes)
         return [everything[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
@@ -258,11 +265,11 @@ class Workers:
         return tuple(bool(vote) for vote in votes)
 
     def any_in_lockstep(self, answer: bool) -> bool:
-        """Whether any process answered yes, where they are in lockstep; else this one's own answer."""
+        """Whether any process answered yes, if they are in lockstep; else this process's own answer."""
         return self.any_of(answer)[0] if self.lockstep else answer
 
-    def hand_out(self, parts: Callable[[int], Tensor], own: Tensor) -> None:
-        """Copy ``parts(rank)`` of the main process into each one's ``own``, which has its shape; by way of the CPU."""
+    def scatter_from_main(self, parts: Callable[[int], Tensor], own: Tensor) -> None:
+        """Copy ``parts(rank)`` of the main process into ``own``, of the same shape, of each rank, via the CPU."""
         if self.is_main:
             own.copy_(parts(0))
             for rank in range(1, self.size):
@@ -274,13 +281,13 @@ class Workers:
             own.copy_(received)
 
     def barrier(self) -> None:
-        """Until all are here."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
 
 def short_of_memory(error: BaseException) -> bool:
-    """Whether torch or Python could not get the memory it asked for, on whatever device."""
+    """Whether torch or Python could not allocate memory, on any device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )
@@ -299,19 +306,19 @@ def _error_bytes(error: BaseException) -> bytes:
     return json.dumps([kind.__name__, sentence]).encode()
 
 
-def _error_of(said: bytes) -> Exception:
-    name, sentence = json.loads(said)
+def _error_of(message: bytes) -> Exception:
+    name, sentence = json.loads(message)
     if name == MemoryElsewhereError.__name__:
         return MemoryElsewhereError(sentence)
     return next((each for each in _SHARED_ERRORS if each.__name__ == name), PrivctlError)(sentence)
 
 
-#: This process by itself.
+#: A single process.
 ALONE = Workers()
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The accelerator of this process, where torchrun started several and none was named."""
+    """The GPU of this process if torchrun started several and ``device`` names no index; else ``device``."""
     local = os.environ.get("LOCAL_RANK", "")
     if device.type != "cuda" or device.index is not None or not local.isdecimal():
         return device
@@ -321,9 +328,9 @@ def own_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Workers]:
-    """The processes torchrun started, or this one alone. Raises CommandError where its variables make no sense.
+    """The processes that torchrun started, or this single one. Raises CommandError if its variables are invalid.
 
-    They leave ``together``, unless the others have nothing more to say to the one that goes on.
+    With ``together``, all wait for each other at the end; without, a process may continue while the others end.
     """
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:
@@ -331,15 +338,15 @@ def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Wo
     if int(size) == 1:
         yield Workers()
         return
-    # Keys and counts lie on the CPU also where gradients do not.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+    # Keys and counts are on the CPU even if gradients are not.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
         workers = Workers(dist.get_rank(), dist.get_world_size())
         yield workers
         if together:
-            workers.barrier()  # a process that leaves early takes down what the others still talk to
+            workers.barrier()  # a process that leaves early closes connections that the others still use
     except RuntimeError as error:
-        if not any(words in str(error) for words in _LOST):
+        if not any(words in str(error) for words in _CONNECTION_LOST):
             raise
         raise PrivctlError(
             "another process of this run ended in the midst of it, so this one ends too; see what it wrote, and "

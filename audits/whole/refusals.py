@@ -12,7 +12,7 @@ from audits.split.manifest import manifest_at, read_manifest
 from audits.whole.options import flag_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError
-from privctl.reports.files import REPORT_SUFFIX, require_spare
+from privctl.reports.files import REPORT_SUFFIX, require_not_weights_or_report
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
 
@@ -61,7 +61,7 @@ def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dic
             raise missing_model(path)
     require_inputs(*(options[name] for name in _READ))
     _check_texts(options)
-    require_spare(output_paths(model, output)[0], but="audit")
+    require_not_weights_or_report(output_paths(model, output)[0], but="audit")
     for path in output_paths(model, output):
         _require_free(path, options["force"], "--output")
     if options["leaks"] is not None:

@@ -32,7 +32,7 @@ def check_title(title: str | None) -> None:
 
 def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool) -> tuple[Path, str]:
     """Where the page of ``reports`` goes, and its format. Raises CommandError where something is in the way."""
-    from privctl.reports.files import require_spare
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent
 
     kind = kind or _meant(output)
@@ -43,7 +43,7 @@ def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, 
         raise CommandError(f"{place} is one of the reports; choose another --output")
     if output is not None:
         _require_ending(output, kind)
-    require_spare(place)
+    require_not_weights_or_report(place)
     if not (kind == "model-card" and place.is_file()):
         require_absent(place, force)
     return place, kind

@@ -177,7 +177,7 @@ def verify(
     Raises InputError for what is no report, or a model without one; CommandError for files in the way.
     """
     from privctl.data.places import require_inputs
-    from privctl.reports.files import require_spare, write_report
+    from privctl.reports.files import require_not_weights_or_report, write_report
     from privctl.storage.atomic import require_absent
     from verify.as_report import as_report
 
@@ -188,7 +188,7 @@ def verify(
         if written.resolve() == place.resolve():
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
         require_absent(written, force)
-        require_spare(written, but="verify")
+        require_not_weights_or_report(written, but="verify")
     found = verification_at(
         Path(report),
         place,

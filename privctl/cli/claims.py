@@ -324,12 +324,12 @@ def _shown(row: JudgedClaim) -> ClaimRow:
 
 def _check_output(options: Mapping[str, Any]) -> None:
     """Raise for outputs that cannot be written, before anything is proved."""
-    from privctl.reports.files import require_spare
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent
 
     if options["output"] is not None:
         require_absent(options["output"], options["force"])
-        require_spare(options["output"], but="claims")
+        require_not_weights_or_report(options["output"], but="claims")
     if options["export"] is not None and options["export"].is_file():
         raise CommandError(f"--export {options['export']} is a file; name a folder for the proofs")
 

@@ -161,14 +161,14 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
     """Raise CommandError where the result would overwrite a file that the judgement reads."""
     if output is None:
         return
-    from privctl.reports.files import require_spare
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent
 
     for path in (*inputs, Path("privctl-policy.toml"), Path("pyproject.toml")):
         if os.path.realpath(path) == os.path.realpath(output):
             raise CommandError(f"{output} is an input of this command; choose another --output")
     require_absent(output, force=True)
-    require_spare(output)
+    require_not_weights_or_report(output)
 
 
 def _summarize(judgement: GateJudgement) -> None:

@@ -177,16 +177,16 @@ def _of_log(path: Path, *, as_json: bool) -> None:
 
     rows = []
     for audit in log.audits:
-        end = "" if audit.end is None else str(audit.end.says.get("reason") or audit.end.says["report"])
+        end = "" if audit.end is None else str(audit.end.details.get("reason") or audit.end.details["report"])
         began = audit.begun
         rows.append(
             LogRow(
                 line=began.number,
                 at=began.at,
-                folder=began.says["folder"],
+                folder=began.details["folder"],
                 written=audit.report is not None,
                 end=end,
-                worst=audit.end.says["worst"] if audit.end is not None and audit.report else {},
+                worst=audit.end.details["worst"] if audit.end is not None and audit.report else {},
             )
         )
     show(audit_log_text(str(path), rows, lines=len(log.entries), head=log.head, torn=log.torn))
@@ -199,7 +199,12 @@ def _log_as_report(log: AuditLog) -> PrivacyReport:
 
     place = Artifact(role="log", path=str(log.path), digest=file_digest(log.path), bytes=log.path.stat().st_size)
     audits = [
-        {"line": audit.begun.number, "begun": audit.begun.at, **audit.begun.says, "end": audit.end and audit.end.says}
+        {
+            "line": audit.begun.number,
+            "begun": audit.begun.at,
+            **audit.begun.details,
+            "end": audit.end and audit.end.details,
+        }
         for audit in log.audits
     ]
     return PrivacyReport(

@@ -78,7 +78,7 @@ def report(
 
 def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: bool, quiet: bool) -> None:
     """Write the chart of several models, and print what it shows."""
-    from privctl.reports.files import require_spare
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.show.comparison import HEADINGS, compare
     from privctl.show.gather.load import load
     from privctl.show.plots.compare import draw
@@ -91,7 +91,7 @@ def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: boo
         raise CommandError(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
     if output is not None and plot.resolve() == output.resolve():
         raise CommandError(f"--plot and --output both name {plot}; name two different files")
-    require_spare(plot)
+    require_not_weights_or_report(plot)
     require_absent(plot, force, option="--plot")
     comparison = compare(load(reports, drawn=False))
     if comparison is None:

@@ -85,7 +85,7 @@ def verify(
     from privctl.api.verifying import report_of, verification_at
     from privctl.data.places import require_inputs
     from privctl.reports.codec import encode
-    from privctl.reports.files import require_spare
+    from privctl.reports.files import require_not_weights_or_report
     from privctl.show.progress import note, progress
     from privctl.storage.atomic import require_absent
     from privctl.storage.commit import write_together
@@ -100,7 +100,7 @@ def verify(
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
             require_absent(path, force, option=option)
-            require_spare(path, but="verify" if path == output else "")
+            require_not_weights_or_report(path, but="verify" if path == output else "")
     verification = verification_at(
         given,
         report,

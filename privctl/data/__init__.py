@@ -1,1 +1,1 @@
-"""Private data sets to train on: texts and images with their labels, read from files with every fault named."""
+"""Private data sets to train on: texts, images and sounds with their labels. Every error names the faulty file."""

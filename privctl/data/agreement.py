@@ -1,4 +1,4 @@
-"""Whether the files of one data set agree, where no process reads all of them: facts of each file, and their check."""
+"""Checks that the files of one data set agree when no single process reads all of them, by facts about each file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from privctl.data.arrow import schema_of
 from privctl.data.columns import Columns, form_of, require_form
 from privctl.data.packed import suffix_of
 from privctl.data.places import ARROW, PARQUET
-from privctl.data.rows import column_names, same_types
+from privctl.data.rows import column_names, require_same_types
 from privctl.data.several import DataPath, SeveralPaths
 from privctl.domain.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """The ``form`` of a file's records, and the Arrow ``types`` of the columns that are read, where it has such."""
+    """The ``form`` of a file's records (``form_of``) and, for parquet and Arrow, the types of the columns read."""
 
     form: str
     types: Mapping[str, str] | None = None
@@ -25,7 +25,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRead:
-    """A file called ``place``, of which ``rows`` records were read."""
+    """A file, called ``place`` in errors, from which ``rows`` records were read."""
 
     place: str
     rows: int
@@ -33,7 +33,7 @@ class FileRead:
 
 
 def facts_of(file: Path, columns: Columns, unit: str | None) -> FileFacts:
-    """The facts of ``file``, of which the first record is read. Raises as ``rows_of`` does, for an empty file too."""
+    """The facts of ``file``, from its schema or first record. Raises as ``rows_of`` does, also for an empty file."""
     if suffix_of(file) not in (PARQUET, ARROW):
         return FileFacts(form=form_of(column_names(file) or (), columns))
     wanted = columns.wanted(unit)
@@ -42,14 +42,14 @@ def facts_of(file: Path, columns: Columns, unit: str | None) -> FileFacts:
 
 
 def require_agreement(path: DataPath, files: Sequence[FileRead], columns: Columns, unit: str | None) -> None:
-    """Raise InputError where ``rows_of`` would, had it read all ``files`` of the data at ``path``."""
+    """Raise InputError if ``rows_of`` would on reading all ``files`` of the data at ``path``."""
     first_types: Mapping[str, str] | None = None
     first: tuple[str, str] | None = None
     for file in files:
         types = file.facts.types
         if types is not None:
             first_types = first_types or types
-            same_types(first_types, types, columns.wanted(unit), file.place)
+            require_same_types(first_types, types, columns.wanted(unit), file.place)
         if isinstance(path, SeveralPaths) and file.rows:
             first = first or (file.place, file.facts.form)
             require_form(file.place, file.facts.form, *first)

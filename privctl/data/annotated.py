@@ -1,4 +1,4 @@
-"""Records whose words have labels, and records of a question with its answer in a text."""
+"""Records for token classification (a label per word) and for extractive question answering (a span of a context)."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ _ADVICE = {
 
 
 def require_annotated(names: Collection[str], where: str, columns: Columns) -> None:
-    """Raise InputError where a table of the columns ``names`` holds no such records."""
+    """Raise InputError if a table with the columns ``names`` lacks those that the task of ``columns`` needs."""
     if columns.problem is HeadKind.SPAN:
         for name in (QUESTION, CONTEXT):
             if name not in names:
-                raise _lacking(names, where, name, columns.problem)
+                raise _missing_field(names, where, name, columns.problem)
         if ANSWERS not in names:
             for name in (ANSWER, ANSWER_START):
                 if name not in names:
-                    raise _lacking(names, where, ANSWERS, columns.problem)
+                    raise _missing_field(names, where, ANSWERS, columns.problem)
         return
     _field(names, where, columns.text, WORDS)
     _field(names, where, columns.label, WORD_LABELS)
 
 
 def annotated(data: Mapping[str, Any], where: str, columns: Columns) -> tuple[Passage, str]:
-    """The text of a record and what is to be predicted of it, as JSON.
+    """The text of a record, and its target as JSON.
 
-    Words stand with a space between them, and the JSON is the list of their labels. Of a question the context begins
-    at the passage's ``start``, on a line of its own, and the JSON is the list of answers, each [first character in the
-    context, text]; it is empty for a question without an answer. Raises InputError, naming ``where``, for anything
-    else.
+    For token classification the text is the words joined by spaces, and the target the list of their labels. For
+    question answering the text is the question, a line end and the context, which begins at the passage's ``start``;
+    the target is the list of answers, each [first character in the context, text], empty if there is none. Raises
+    InputError, naming ``where``, for anything else.
     """
     require_annotated(data, where, columns)
     return _question(data, where) if columns.problem is HeadKind.SPAN else _words(data, where, columns)
 
 
 def answers_of(stated: str | None) -> list[tuple[int, str]]:
-    """The answers of a record, from what ``annotated`` says of it."""
+    """The answers, each (first character in the context, text), from the target that ``annotated`` returned."""
     return [(int(start), str(text)) for start, text in json.loads(stated or "[]")]
 
 
@@ -137,11 +137,11 @@ def _list(value: Any, where: str, name: str) -> Sequence[Any]:
 def _field(names: Collection[str], where: str, named: str | None, usual: Sequence[str]) -> str:
     found = next((name for name in ((named,) if named is not None else usual) if name in names), None)
     if found is None:
-        raise _lacking(names, where, named or usual[0], HeadKind.TOKENS)
+        raise _missing_field(names, where, named or usual[0], HeadKind.TOKENS)
     return found
 
 
-def _lacking(names: Collection[str], where: str, name: str, problem: HeadKind) -> InputError:
+def _missing_field(names: Collection[str], where: str, name: str, problem: HeadKind) -> InputError:
     return InputError(
         f"{where} lacks {name!r}, which the task {_TASKS[problem]} needs (it has {listed(names)}); {_ADVICE[problem]}"
     )
@@ -150,7 +150,7 @@ def _lacking(names: Collection[str], where: str, name: str, problem: HeadKind) -
 def require_named(
     names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
 ) -> None:
-    """Raise InputError where ``names`` lack one that ``columns``, ``labelled`` and ``unit`` require."""
+    """Raise InputError if ``names`` lacks a column that ``columns``, ``labelled`` or ``unit`` requires."""
     if columns.problem not in ANNOTATED:
         require_columns(names, where, columns, labelled=labelled, unit=unit)
         return

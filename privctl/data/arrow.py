@@ -1,7 +1,7 @@
-"""Rows of parquet and Arrow files, streamed by batches; what a file claims is checked before memory is given to it.
+"""Rows of parquet and Arrow files, streamed in batches; the sizes a file states are checked before allocating memory.
 
-Nothing is mapped into memory: a mapped file that becomes shorter kills the program. Arrow takes offsets as they stand,
-so each batch is validated before it is read.
+Nothing is memory-mapped: truncating a mapped file kills the program. Arrow does not check offsets, so each batch is
+validated before it is read.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows decoded at a time, and the most bytes of a batch of an Arrow file, which is read whole.
+#: Rows decoded at a time, and the largest batch, in bytes, of an Arrow file, whose batches are read whole.
 _ROWS, LARGEST_BATCH = 256, 1 << 30
-#: Rows decoded at a time of columns that hold no texts.
+#: Rows decoded at a time if no column holds texts.
 _PLAIN_ROWS = 1 << 14
-#: Bytes that the rows of a parquet file that are decoded at a time may become, where each is one string.
+#: Bytes that the rows decoded at a time may unpack to.
 _DECODED = 256 << 20
-#: What a column of a row group may unpack to whatever its size: most of it is in memory at once.
+#: Bytes that any column chunk may unpack to, however small it is in the file; most of it is in memory at once.
 LARGEST_CHUNK = 128 << 20
-#: What a row group may hold of messages, in values of one of their fields, whatever its size.
+#: Values of a nested column that any row group may hold, however small it is in the file.
 MOST_VALUES = 1 << 23
 _FILE_MAGIC = b"ARROW1\0\0"
 _MARK = b"\xff\xff\xff\xff"
 _LONGEST_HEADER = 64 << 20
 _RECORD_BATCH, _DICTIONARY = 3, 2
-#: Metadata of types whose values older pyarrow made with pickle.
+#: Extension type whose values older versions of pyarrow unpickled.
 _PICKLED = b"arrow.py_extension_type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowSchema:
-    """The columns of a file: their ``names`` and, by name, their Arrow types in words."""
+    """The columns of a file: ``names``, their Arrow ``types`` as text by name, and which hold encoded ``images``."""
 
     names: tuple[str, ...]
     types: dict[str, str]
@@ -53,9 +53,9 @@ class ArrowSchema:
 
 
 def schema_of(path: Path, where: str) -> ArrowSchema:
-    """The columns of a file. Raises InputError for what is neither parquet nor Arrow, FileSystemError as reading does.
+    """The columns of a file. Raises InputError unless it is parquet or Arrow, FileSystemError if it cannot be read.
 
-    ``images`` are the columns of encoded images: structures with ``bytes``, or plain bytes.
+    ``images`` are the columns of structs with a field ``bytes``, or of plain bytes.
     """
     with _faults(path, where), path.open("rb") as stream:
         file = _parquet(stream) if suffix_of(path) == PARQUET else _arrow(stream, where)
@@ -68,9 +68,9 @@ def schema_of(path: Path, where: str) -> ArrowSchema:
 
 
 def count_rows(path: Path, where: str, within: tuple[int, int] | None = None) -> int:
-    """How many rows a file has: a parquet file states it, the batches of an Arrow file are gone through.
+    """The number of rows: from the metadata of a parquet file, by reading all batches of an Arrow file.
 
-    With ``within``, as ``arrow_rows`` takes it, the rows that this gives.
+    With ``within``, the number of rows that ``arrow_rows`` yields for it.
     """
     with _faults(path, where), path.open("rb") as stream:
         if suffix_of(path) == PARQUET:
@@ -82,11 +82,11 @@ def count_rows(path: Path, where: str, within: tuple[int, int] | None = None) ->
 def arrow_rows(
     path: Path, where: str, columns: Sequence[str], within: tuple[int, int] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Each row's values in ``columns``, which the file has, as Python's; of groups of rows ``within`` two bytes.
+    """The values of each row in ``columns``, which must exist, as Python objects.
 
-    Raises InputError for types that are neither strings, whole numbers, lists of these or of messages, nor images, for
-    a file that is damaged, and for one that unpacks to more than ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its
-    size.
+    With ``within``, only the row groups of a parquet file that begin between these two byte offsets. Raises InputError
+    for a type other than strings, integers, lists of these or of messages, and images; for a damaged file; and for one
+    that unpacks to more than both ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size.
     """
     total = 0
     most = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.is_file() else MOST_UNPACKED
@@ -110,9 +110,9 @@ def arrow_rows(
 
 
 def parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """``columns`` of a parquet file, which has them, some rows at a time. Raises as ``arrow_rows`` does."""
+    """Batches of the ``columns`` of a parquet file, which must exist and hold no texts. Raises as ``arrow_rows``."""
     with _faults(path, str(path)), path.open("rb") as stream:
-        _checked_rows(stream, columns, str(path))
+        _rows_at_a_time(stream, columns, str(path))
         file = _parquet(stream)
         _check_types(file.schema_arrow, columns, str(path))
         for batch in file.iter_batches(_PLAIN_ROWS, columns=list(columns), use_threads=False):
@@ -121,7 +121,7 @@ def parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
 
 
 def parquet_notes(path: Path) -> dict[bytes, bytes]:
-    """What a parquet file's schema is annotated with, by key. Raises as ``schema_of`` does."""
+    """The key-value metadata of a parquet file's schema. Raises as ``schema_of`` does."""
     with _faults(path, str(path)), path.open("rb") as stream:
         return dict(_parquet(stream).schema_arrow.metadata or {})
 
@@ -135,22 +135,22 @@ def _batches(
         for batch in reader:
             yield batch.select(list(columns))
         return
-    rows, prefixed = _checked_rows(stream, columns, where)
+    rows, prefixed = _rows_at_a_time(stream, columns, where)
     file = _parquet(stream)
     _check_types(file.schema_arrow, columns, where)
-    several = _of_messages(file.schema)
-    if several:
-        # Arrow reads no places in a list from texts by prefixes, whose size was looked at.
-        file = _parquet(stream, [path for path in several if path not in prefixed])
-    # Arrow reads no batch of messages whose lists of texts are of two groups.
+    nested = _nested_texts(file.schema)
+    if nested:
+        # Arrow cannot read DELTA_BYTE_ARRAY as a dictionary; the size of such columns was already checked.
+        file = _parquet(stream, [path for path in nested if path not in prefixed])
+    # Arrow cannot read a batch of nested dictionary columns that spans two row groups.
     groups = groups_within(file.metadata, within)
-    for chosen in [[group] for group in groups] if several else [groups]:
+    for chosen in [[group] for group in groups] if nested else [groups]:
         for batch in file.iter_batches(rows, row_groups=chosen, columns=list(columns), use_threads=False):
             yield batch.select(list(columns))
 
 
 def _parts(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-    """A few rows of ``batch`` at a time, with texts in place of places in a list; raises InputError for a long row."""
+    """A few rows of ``batch`` at a time, dictionary encoding undone; raises InputError for a row that is too long."""
     import pyarrow as pa
 
     for start in range(0, batch.num_rows, _ROWS):
@@ -164,8 +164,8 @@ def _parts(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterato
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _of_messages(schema: Any) -> list[str]:
-    """The columns of texts of which a row may hold many: one text, stored once, may be in millions of them."""
+def _nested_texts(schema: Any) -> list[str]:
+    """The columns of lists of texts. In dictionary encoding, a text stored once may occur in millions of rows."""
     return [c.path for c in schema if c.max_repetition_level and c.physical_type == "BYTE_ARRAY"]
 
 
@@ -174,7 +174,7 @@ def _long_row(where: str) -> InputError:
 
 
 def _parquet(stream: BinaryIO, dictionaries: Sequence[str] = ()) -> Any:
-    """A reader of the file; the columns ``dictionaries`` are read as places in a list of different texts."""
+    """A reader of the file that keeps the columns ``dictionaries`` dictionary-encoded."""
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(
@@ -189,11 +189,11 @@ def _parquet(stream: BinaryIO, dictionaries: Sequence[str] = ()) -> Any:
     )
 
 
-def _checked_rows(stream: BinaryIO, columns: Sequence[str], where: str) -> tuple[int, set[str]]:
-    """How many rows may be decoded at a time: a page may repeat one string, as long as itself, in every row.
+def _rows_at_a_time(stream: BinaryIO, columns: Sequence[str], where: str) -> tuple[int, set[str]]:
+    """How many rows may be decoded at a time, and the columns whose strings are all stored as DELTA_BYTE_ARRAY.
 
-    And the columns all of whose strings are stored by prefixes, so that their size is known.
-    Raises InputError where a column of a group of rows, or a page, claims more than a file of its size may hold.
+    A dictionary page may hold one string of its own length that every row repeats, so the rows are limited by the
+    largest page. Raises InputError if a column chunk or page states a larger size than a file of its size may hold.
     """
     longest, stored = 1, {True: set[str](), False: set[str]()}
     for piece in piece_sizes(stream, columns):
@@ -216,7 +216,7 @@ def _checked_rows(stream: BinaryIO, columns: Sequence[str], where: str) -> tuple
 def _check_types(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
     for name in columns:
         field = schema.field(name)
-        # Where pyarrow knows such types, as 18 does, the name is the type's and no longer among the metadata.
+        # pyarrow 18 registers this type, so its name is no longer in the field's metadata.
         names = {*(field.metadata or {}).values(), getattr(field.type, "extension_name", "").encode()}
         if _PICKLED in names:
             raise InputError(
@@ -239,7 +239,7 @@ def _size(value: Any) -> int:
 
 @contextmanager
 def _faults(path: Path, where: str) -> Iterator[None]:
-    """Turns what pyarrow raises into one sentence."""
+    """Turns pyarrow's exceptions into InputError or FileSystemError."""
     try:
         yield
     except InputError:
@@ -258,7 +258,7 @@ def _faults(path: Path, where: str) -> Iterator[None]:
 
 
 def _arrow(stream: BinaryIO, where: str) -> Any:
-    """A reader of the batches, once every message was found to be as large as it may be."""
+    """A reader of the batches, after checking the size of every message."""
     import pyarrow as pa
 
     begin = len(_FILE_MAGIC) if stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC else 0
@@ -280,7 +280,7 @@ def _arrow(stream: BinaryIO, where: str) -> Any:
 
 
 def _next_message(stream: BinaryIO, where: str) -> tuple[int, bool] | None:
-    """The size of a message's body and whether that is compressed; None after the last.
+    """The size of the next message's body and whether it is compressed; None after the last message.
 
     Format: Arrow columnar format 1.4, "Encapsulated message format"; its header is a flatbuffer.
     """
@@ -304,7 +304,7 @@ def _next_message(stream: BinaryIO, where: str) -> tuple[int, bool] | None:
 
 
 def _place(data: bytes, table: int, field: int) -> int | None:
-    """Where a field of a flatbuffer's table stands; None where it is absent."""
+    """The offset of a field of a flatbuffer table; None if it is absent."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", data, vtable)

@@ -1,4 +1,4 @@
-"""Which types of parquet and Arrow columns are read, and how large their nested values are before they are unpacked."""
+"""Which types of parquet and Arrow columns are read, and the size of nested values before they are unpacked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-#: Bytes that a message takes beside its texts, and another value in a list.
+#: Overhead in bytes of a message, and of any other value in a list.
 _MESSAGE, _VALUE = 64, 64
 
 
 def is_readable(kind: pa.DataType) -> bool:
-    """Whether a column of this type is read: strings, numbers, lists of these, messages, answers or images."""
+    """Whether columns of this type are read: strings, numbers, lists of these, messages, answers or images."""
     return _is_plain(kind) or _is_values(kind) or _is_messages(kind) or _is_answers(kind) or is_image(kind)
 
 
@@ -24,8 +24,8 @@ def _is_plain(kind: pa.DataType) -> bool:
 
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)  # refused record by record, in words
-    return any(test(value) for test in (*tests, *others))
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)  # an error names the record, if unwanted
+    return any(test(value) for test in (*tests, *numbers))
 
 
 def _is_messages(kind: pa.DataType) -> bool:
@@ -37,7 +37,7 @@ def _is_messages(kind: pa.DataType) -> bool:
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Whether values are encoded images, by themselves or beside their path."""
+    """Whether the values are encoded images: plain bytes, or a struct of bytes and a path."""
     import pyarrow as pa
 
     if not pa.types.is_struct(kind):
@@ -53,19 +53,19 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_values(kind: pa.DataType) -> bool:
-    """A list of strings or of numbers, such as words or labels."""
+    """Whether the type is a list of strings or of numbers, such as words or labels."""
     return _is_list(kind) and _is_plain(kind.value_type)
 
 
 def _is_answers(kind: pa.DataType) -> bool:
-    """A structure of such lists, as `datasets` writes the answers of SQuAD."""
+    """Whether the type is a struct of such lists, as `datasets` writes the answers of SQuAD."""
     import pyarrow as pa
 
     return pa.types.is_struct(kind) and all(_is_values(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def unpacked(column: pa.Array) -> pa.Array:
-    """Nested values with their texts, where they held places in a list of different ones; other columns as they are."""
+    """Nested columns with dictionary encoding undone; other columns unchanged."""
     import pyarrow as pa
 
     if _is_answers(column.type):
@@ -87,7 +87,7 @@ def unpacked(column: pa.Array) -> pa.Array:
 
 
 def nested_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """About how many bytes the nested values of each row take, known before they are unpacked; 0 for other columns."""
+    """Approximate bytes [rows] that each row's nested values take once unpacked; 0 for columns that are not nested."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -110,7 +110,7 @@ def nested_sizes(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _sizes(texts: pa.Array) -> NDArray[np.int64]:
-    """The bytes of each text, through its place in a list of different ones where it has one."""
+    """The bytes of each text, which may be dictionary-encoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -122,7 +122,7 @@ def _sizes(texts: pa.Array) -> NDArray[np.int64]:
 
 
 def _lengths(texts: pa.Array) -> pa.Array:
-    """The bytes of each text, 0 for null; 8 for what is none."""
+    """The bytes of each text, 0 for null; 8 for values that are not texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""At most so many records of each owner."""
+"""Limits on how many records each user contributes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def bounded(records: Iterable[TextRecord], most: int) -> Iterator[TextRecord]:
-    """The first ``most`` records of each ``unit``, from then on without it: each is an example of its own.
+    """The first ``most`` records of each ``unit``, with the unit removed, so that each is an example of its own.
 
-    Which of an owner's records are kept does not depend on anyone else's, so that leaving one owner out leaves the
-    others as they are.
+    Which records of a unit are kept does not depend on other units, so removing one unit leaves all others unchanged.
     """
     seen: Counter[str | None] = Counter()
     for record in records:
@@ -31,9 +30,9 @@ def bounded(records: Iterable[TextRecord], most: int) -> Iterator[TextRecord]:
 
 
 class BoundedRecords:
-    """Reads the records of several ``users`` each, of which ``rule`` chooses, and every user is in ``most`` at most.
+    """Reads records that may have several ``users``, choosing by ``rule`` so that no user is in more than ``most``.
 
-    ``read`` reads them all; what is chosen is found in the first reading, and kept. Data are called ``name``.
+    ``read`` reads all records. The choice is made on the first pass and reused. ``name`` is the data's name in errors.
     """
 
     def __init__(self, read: Callable[[], Iterable[TextRecord]], most: int, rule: SharedRecords, name: str) -> None:
@@ -41,7 +40,7 @@ class BoundedRecords:
         self._kept: Flags | None = None
 
     def __call__(self) -> Iterator[TextRecord]:
-        """The chosen records, without their users. Raises as ``select`` does, InputError where the data changed."""
+        """The chosen records, with their users removed. Raises as ``select`` does; InputError if the data changed."""
         kept, place = self.kept, -1
         for place, record in enumerate(self._read()):
             if place == len(kept):
@@ -53,7 +52,7 @@ class BoundedRecords:
 
     @property
     def kept(self) -> Flags:
-        """Which records are used."""
+        """Which records are used, [records]."""
         if self._kept is None:
             sharing = Sharing.of(record.users for record in self._read())
             self._kept = select(sharing, self._most, self._rule, self._name)

@@ -12,10 +12,10 @@ from typing import Any
 from privctl.data.names import field_of
 from privctl.domain.errors import InputError
 
-#: A conversation's messages -> its text, and where the last message begins in it.
+#: Formats the messages of a conversation; the passage starts at the last message. The second argument names the place.
 Chat = Callable[[list[dict[str, str]], str], "Passage"]
 
-#: Fields of a record with a prompt, and of its response, the first that is there.
+#: Fields that hold a prompt -> fields that may hold its response, in order of preference.
 PROMPTS = {"prompt": ("response", "completion"), "instruction": ("output", "response"), "source": ("target",)}
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
 _SHOWN = 8
@@ -26,10 +26,10 @@ _UNPAIRED = (
 
 
 class HeadKind(StrEnum):
-    """What a classification head predicts, the first three as config.json's ``problem_type`` names them.
+    """What a model's head predicts; the first three values are those of ``problem_type`` in config.json.
 
-    ``ONE`` of several labels, any number of ``SEVERAL`` labels, or a ``NUMBER``; a label for each of the ``TOKENS``, or
-    the ``SPAN`` of a text that answers a question.
+    ``ONE`` of several labels; any number of ``SEVERAL`` labels; a ``NUMBER``; a label for each of the ``TOKENS``; or
+    the ``SPAN`` of a context that answers a question.
     """
 
     ONE = "single_label_classification"
@@ -39,18 +39,18 @@ class HeadKind(StrEnum):
     SPAN = "span"
 
 
-#: What ``privctl.data.annotated`` reads.
+#: The kinds of records that ``privctl.data.annotated`` reads.
 ANNOTATED = (HeadKind.TOKENS, HeadKind.SPAN)
-#: The fields of a record's words and of their labels, the first that is there.
+#: Fields that may hold a record's words, and the labels of the words, in order of preference.
 WORDS = ("tokens", "words")
 WORD_LABELS = ("ner_tags", "labels", "tags")
-#: The fields of a question, of its context and of its answers; of the only answer, where it stands by itself.
+#: Fields of a question, its context and its answers; or of a single answer and where it starts.
 QUESTION, CONTEXT, ANSWERS, ANSWER, ANSWER_START = "question", "context", "answers", "answer", "answer_start"
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A record's text; the response begins at character ``start``, which is 0 for plain text."""
+    """A record's text. Its response begins at character ``start``, which is 0 for plain text."""
 
     text: str
     start: int = 0
@@ -58,12 +58,12 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The fields that hold the ``text`` and the ``label`` of each record, where the user named them.
+    """Which fields hold the ``text`` and the ``label`` of each record; None means the default names.
 
-    ``chat`` makes a text of a conversation; without it the contents stand below each other, which suits what only
-    counts or searches. With ``pair`` a record is a source and its target, which ``text`` and ``label`` name where they
-    do not have the usual names. With ``empty`` a record may have a text without any character, for a reader that leaves
-    such records out and says so. ``problem`` is what a label may be: a name, a list of names, or a number.
+    ``chat`` formats a conversation as text; without it, the messages' contents are joined by line ends, which is enough
+    to count or search. With ``pair`` a record is a source and its target, and ``text`` and ``label`` name their fields.
+    With ``empty`` a text may be empty, for callers that skip such records and report it. ``problem`` says what a label
+    may be.
     """
 
     text: str | None = None
@@ -75,7 +75,7 @@ class Columns:
 
     @property
     def named(self) -> dict[str, str]:
-        """The fields that the user named, under the names of the options."""
+        """The fields that the user named, by option name."""
         found = {"text_column": self.text, "label_column": self.label}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -86,13 +86,13 @@ class Columns:
 
     @property
     def named_pair(self) -> tuple[str, str] | None:
-        """The fields of source and target, where the user named one of them."""
+        """The fields of source and target if the user named at least one of them, else None."""
         if not self.pair or (self.text is None and self.label is None):
             return None
         return self.text or "source", self.label or "target"
 
     def wanted(self, unit: str | None = None) -> set[str]:
-        """Every field that may be read of a record."""
+        """Every field of a record that may be read."""
         units = () if unit is None else (field_of(unit),)
         if self.named_pair is not None:
             return {*self.named_pair, *units}
@@ -108,17 +108,17 @@ class Columns:
         return {*texts, self.label_name, *units}
 
 
-#: The fields that have the usual names.
+#: The default names of fields.
 USUAL = Columns()
 
 
 def columns_of(options: Mapping[str, Any]) -> Columns:
-    """What ``--text-column`` and ``--label-column`` name, of the options of a command by their names."""
+    """The columns that ``--text-column`` and ``--label-column`` name, from a command's ``options``."""
     return Columns(text=options.get("text_column"), label=options.get("label_column"))
 
 
 def _require_separated(name: str, where: str) -> None:
-    """Raise InputError where ``name``, the only one, looks like several with another separator between them."""
+    """Raise InputError if ``name``, the only column, looks like several names with a wrong separator."""
     for mark, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
         if mark in name:
             advice = "commas, or name it .tsv" if mark == "\t" else "commas"
@@ -128,7 +128,7 @@ def _require_separated(name: str, where: str) -> None:
 def require_columns(
     names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
 ) -> None:
-    """Raise InputError where a table of these columns holds no texts, or no labels or units although required."""
+    """Raise InputError if a table with these columns has no texts, or lacks required labels or units."""
     have = listed(names)
     if len(names) == 1 and columns.text not in names:
         _require_separated(next(iter(names)), where)
@@ -158,7 +158,7 @@ def require_columns(
 
 
 def require_unit(names: Collection[str], where: str, unit: str | None) -> None:
-    """Raise InputError where a table of these columns lacks the one whose values ``unit`` names."""
+    """Raise InputError if a table with these columns lacks the field that ``unit`` names."""
     if unit is not None and (field := field_of(unit)) not in names:
         raise InputError(
             f"{where} lacks {field!r}, which was named to group its records; its columns are {listed(names)}"
@@ -166,9 +166,9 @@ def require_unit(names: Collection[str], where: str, unit: str | None) -> None:
 
 
 def text_of(data: Mapping[str, Any], where: str, columns: Columns | None = None) -> Passage:
-    """The text of one record's fields; raises InputError, naming ``where``, for fields that are not a record.
+    """The text of a record with the fields ``data``; raises InputError, naming ``where``, if they are not a record.
 
-    Of a pair, source and target stand on lines of their own.
+    The text of a pair is source, line end and target.
     """
     if columns is not None and columns.pair:
         return _pair(data, where, columns)
@@ -176,7 +176,7 @@ def text_of(data: Mapping[str, Any], where: str, columns: Columns | None = None)
 
 
 def split_pair(text: str, start: int) -> tuple[str, str]:
-    """Source and target of a pair whose target begins at character ``start`` of ``text``."""
+    """(source, target) of a pair whose target begins at character ``start`` of ``text``."""
     return text[:start].removesuffix("\n"), text[start:]
 
 
@@ -191,7 +191,7 @@ def _pair(data: Mapping[str, Any], where: str, columns: Columns) -> Passage:
 
 
 def _prompted(names: Collection[str]) -> bool:
-    """Whether there is a prompt and its response among the fields ``names``."""
+    """Whether the fields ``names`` include a prompt and its response."""
     return any(first in names and any(name in names for name in then) for first, then in PROMPTS.items())
 
 
@@ -218,14 +218,14 @@ def _passage(data: Mapping[str, Any], where: str, columns: Columns | None) -> Pa
 
 
 class SameForm:
-    """Checks that files read as one data set give their records' texts in the same fields."""
+    """Checks that the files of one data set hold their records' texts in the same field."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._first: tuple[str, str] | None = None
 
     def checked(self, rows: Iterator[tuple[int, dict[str, Any]]], place: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """``rows`` of the file ``place``; raises InputError where they begin in another form than the first file's."""
+        """``rows`` of the file ``place``; raises InputError if its first row differs in form from the first file's."""
         for place_of_row, (number, fields) in enumerate(rows):
             if place_of_row == 0:
                 form = form_of(fields, self._columns)
@@ -235,7 +235,7 @@ class SameForm:
 
 
 def form_of(names: Collection[str], columns: Columns) -> str:
-    """The field that the text of a record with the fields ``names`` begins with."""
+    """The form of a record with the fields ``names``: the field with which its text begins."""
     if columns.problem is HeadKind.SPAN:
         return QUESTION
     if columns.problem is HeadKind.TOKENS and columns.text is None:
@@ -248,7 +248,7 @@ def form_of(names: Collection[str], columns: Columns) -> str:
 
 
 def require_form(place: str, form: str, first_place: str, first_form: str) -> None:
-    """Raise InputError where the file ``place`` has its texts in another form than the first file."""
+    """Raise InputError if the ``form`` of the file ``place`` differs from that of the first file."""
     if form != first_form:
         raise InputError(
             f"{place} has its texts in {form!r}, and {first_place} in {first_form!r}; give data of one form together, "
@@ -257,7 +257,7 @@ def require_form(place: str, form: str, first_place: str, first_form: str) -> No
 
 
 def label_of(row: Mapping[str, Any], where: str, columns: Columns) -> str:
-    """A record's label as one string: its name; the JSON list of its names, sorted, each once; or its number.
+    """A record's label as a string: its name; a sorted JSON list of its distinct names; or its number.
 
     Raises InputError, naming ``where``, for anything else.
     """
@@ -286,7 +286,7 @@ def label_of(row: Mapping[str, Any], where: str, columns: Columns) -> str:
 
 
 def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
-    """A field that labels or groups records, as a string. A number with a fraction is probably a mistake.
+    """The value, as a string, of a field that labels or groups records. A float is refused as a probable mistake.
 
     Raises InputError, naming ``where``, for anything but a printable string or an integer.
     """
@@ -307,7 +307,7 @@ def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _instructed(data: Mapping[str, Any], where: str) -> Passage:
-    """An instruction with its input below it, if there is one; then the output."""
+    """The instruction, its input if there is one, and the output, each on its own line."""
     prompt = string_of(data, "instruction", where) + "\n"
     if data.get("input") not in (None, ""):
         prompt += string_of(data, "input", where) + "\n"
@@ -335,7 +335,7 @@ def _conversation(messages: Any, where: str, chat: Chat | None) -> Passage:
 def string_of(
     data: Mapping[str, Any], key: str, where: str, expected: str | None = None, *, empty: bool = False
 ) -> str:
-    """The string in the field ``key``, which is not blank unless it may be ``empty``; raises InputError for others."""
+    """The string in the field ``key``; raises InputError for other values, and for a blank one unless ``empty``."""
     if key not in data:
         expected = expected or f"{_EXPECTED}, or name the field of the text with --text-column"
         lacking = "text" if key == "prompt" and "response" not in data else key
@@ -354,7 +354,7 @@ def string_of(
 
 
 def listed(names: Collection[str]) -> str:
-    """The names of fields, for an error message: the first of them."""
+    """The first few names of fields, for an error message."""
     some = [repr(name[:100]) for name in list(names)[:_SHOWN]]
     return ", ".join([*some, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
 

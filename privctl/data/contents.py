@@ -1,4 +1,4 @@
-"""What a record holds, compared across files whatever its label: the same text but for case and what is not seen."""
+"""Digests of records' contents, ignoring labels: texts that differ only in case or invisible characters are equal."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SIZE = 16
-#: Controls, and what has no width: soft hyphens, joiners, marks of direction, variation selectors, tags.
-_UNSEEN = re.compile(
+#: Control characters, and those without width: soft hyphens, joiners, direction marks, variation selectors, tags.
+_INVISIBLE = re.compile(
     "[\\0-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f"
     "\\u202a-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\U000e0000-\\U000e0fff]"
 )
 
 
 def text_content(text: str) -> bytes:
-    """16 bytes of BLAKE2b over ``text`` without what is not seen, of one case and one form of each letter (NFKC).
+    """16 bytes of BLAKE2b over ``text``, case-folded, NFKC-normalized, without white space and invisible characters.
 
     ``text_content("A b") == text_content("ab\\n")``.
     """
-    plain, before = _plain(text), text
-    while plain != before:  # what is left out may stand between a letter and its accent, or case between two forms
-        plain, before = _plain(plain), plain
+    plain, before = _normalized(text), text
+    while plain != before:  # removing characters or folding case may yield text that NFKC changes again
+        plain, before = _normalized(plain), plain
     return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
 
 
-def _plain(text: str) -> str:
-    return _UNSEEN.sub("", "".join(unicodedata.normalize("NFKC", text).casefold().split()))
+def _normalized(text: str) -> str:
+    return _INVISIBLE.sub("", "".join(unicodedata.normalize("NFKC", text).casefold().split()))
 
 
 def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
-    """The content of each text at ``path``; raises as ``iter_texts`` does."""
+    """``text_content`` of each text at ``path``; raises as ``iter_texts`` does."""
     return (text_content(each.text) for each in iter_texts(path, columns=columns))
 
 
 def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:
-    """The number, from 1, of a record of ``public`` that stands in ``private`` too; None where none does.
+    """The number, from 1, of one record of ``public`` that is in ``private`` too; None if there is none.
 
-    The public contents are kept, of the private ones one at a time. How many are shared is not counted.
+    All public contents are held in memory, the private ones one at a time. Shared records are not counted.
     """
     places: dict[bytes, int] = {}
     for place, content in enumerate(public, start=1):
@@ -55,7 +55,7 @@ def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | Non
 
 
 def array_content(values: NDArray[Any]) -> bytes:
-    """The same of an image's pixels or a sound's samples, with their type and shape."""
+    """16 bytes of BLAKE2b over an image's pixels or a sound's samples, their type and shape."""
     hasher = hashlib.blake2b(f"{values.dtype.str}{values.shape}\0".encode(), digest_size=_SIZE)
     hasher.update(values.tobytes())
     return hasher.digest()

@@ -1,4 +1,4 @@
-"""Counts the examples in a data set the way a training reads them."""
+"""Counts the examples in a data set as training reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privctl.data.images import count_images, holds_tables
 from privctl.data.names import spelled_alike
 from privctl.data.places import holds_classes
 from privctl.data.rows import column_names, image_columns
-from privctl.data.selection import greedy, most_possible, select
+from privctl.data.selection import greedy, records_upper_bound, select
 from privctl.data.several import DataPath, paths_of
 from privctl.data.sharing import Sharing
 from privctl.data.sounds import listed_sounds, lists_sounds
@@ -27,14 +27,14 @@ def count_examples(
     most: int | None = None,
     shared: SharedRecords | None = None,
 ) -> int:
-    """The records of texts, the values of ``unit`` where one is given, or the images or sounds at ``path``.
+    """The number of texts, of distinct values of ``unit`` if given, or of images or sounds at ``path``.
 
-    With ``most``, so many records of each unit at most are counted, each as an example; with ``shared`` they may have
-    several units, and are chosen so.
+    With ``most``, at most that many records of each unit are counted, each as an example; with ``shared``, records may
+    have several units, and that rule chooses among them.
 
-    A folder of class folders holds images or sounds, an ``.npz`` file images; so do parquet and Arrow files with a
-    column of them and none of texts. Other records may name a sound each. A text that training splits into pieces is
-    one example. Raises InputError, CommandError and FileSystemError as reading for a training does.
+    A folder of class folders holds images or sounds; ``.npz`` files, and parquet and Arrow files with a column of
+    images and none of texts, hold images. Other records may name a sound file each. A text that training splits counts
+    as one example. Raises InputError, CommandError and FileSystemError as reading for training does.
     """
     if any(map(partial(_is_of_images, columns=columns), paths_of(path))):
         return sum(map(count_images, paths_of(path)))
@@ -56,28 +56,28 @@ def of_texts(path: DataPath, columns: Columns = USUAL) -> bool:
 
 
 def sharing_of(path: DataPath, unit: str | None, columns: Columns = USUAL) -> Sharing:
-    """Which users, in the field ``unit``, the records at ``path`` name. Raises as ``iter_texts`` does."""
+    """The users that the records at ``path`` name in the field ``unit``. Raises as ``iter_texts`` does."""
     return Sharing.of(record.users for record in iter_texts(path, unit=unit, columns=columns, shared=True))
 
 
 def similar_names(records: Iterable[TextRecord]) -> int:
-    """How many users of ``records`` have names that are spelled like another's (``names.spelled_alike``)."""
+    """How many users of ``records`` have a name spelled like another user's (``names.spelled_alike``)."""
     return spelled_alike({name for record in records for name in (record.users or (record.unit or "",))})
 
 
 def similar_names_at(path: DataPath, unit: str, columns: Columns = USUAL, *, shared: bool = False) -> int:
-    """As ``similar_names``, of all records at ``path``. Raises as ``iter_texts`` does."""
+    """``similar_names`` of all records at ``path``. Raises as ``iter_texts`` does."""
     return similar_names(iter_texts(path, unit=unit, columns=columns, shared=shared))
 
 
 def possible_counts(
     path: DataPath, unit: str | None, columns: Columns, most: int, shared: SharedRecords
 ) -> tuple[int, int] | None:
-    """Between which numbers of records another version of the solver may have chosen; None where only one is right."""
+    """The range of record counts that a different solver version may choose; None if the rule is deterministic."""
     if shared is not SharedRecords.MOST:
         return None
     sharing = sharing_of(path, unit, columns)
-    return int(greedy(sharing, most).sum()), most_possible(sharing, most)
+    return int(greedy(sharing, most).sum()), records_upper_bound(sharing, most)
 
 
 def _is_of_images(path: Path, columns: Columns) -> bool:

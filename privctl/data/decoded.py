@@ -1,7 +1,7 @@
-"""What images and sounds take in memory once they are decoded, held against the size of their files.
+"""Limits the memory that decoded images and sounds take, relative to the size of their files.
 
-A picture of one colour is a thousand times smaller in its file, a table stores an image once for many rows, and many
-records may name one sound.
+A picture of one colour compresses a thousandfold, a table may store an image once for many rows, and many records may
+name the same sound.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from privctl.domain.errors import InputError
 
 
 class Decoded:
-    """The bytes that were decoded so far of the data at ``path``, and those of the files that they came from."""
+    """Counts the bytes decoded so far from the data at ``path``, and the bytes of the files they came from."""
 
     def __init__(self, path: DataPath) -> None:
         self._path = path
         self._size = self._packed = 0
 
     def read(self, packed: int) -> None:
-        """Count a file of so many bytes; one that is read again is counted once, by the caller."""
+        """Count a file of ``packed`` bytes. The caller counts a file only once, however often it is read."""
         self._packed += packed
 
     def add(self, size: int) -> None:
-        """Count so many decoded bytes; raises InputError where they are more than their files may become."""
+        """Count ``size`` decoded bytes; raises InputError if the total exceeds what the files may unpack to."""
         self._size += size
         most = max(MOST_UNPACKED, MOST_RATIO * self._packed)
         if self._size > most:

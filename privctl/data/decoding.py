@@ -1,4 +1,4 @@
-"""Decoding images: what a decoder may be made to do, and one shape for all."""
+"""Decodes images, with limits on the work a file can cause, and brings them to one shape."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The only decoders that Pillow may try.
+#: The only formats that Pillow may decode.
 _FORMATS = ("JPEG", "PNG", "PPM")
-#: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
+#: Modes with more than 8 bits per channel are refused: Pillow would truncate them silently.
 _DEEP = ("I", "F")
-#: Begins a scan of a JPEG image (ITU-T T.81, B.2.3). Encoders write about ten; each goes through the whole image,
-#: however few bytes it has.
+#: The marker that begins a scan of a JPEG image (ITU-T T.81, B.2.3). Encoders write about ten; decoding a scan takes a
+#: pass over the whole image, however few bytes it has.
 _SCAN, _MOST_SCANS = b"\xff\xda", 100
 _BLOCK = 1 << 20
 
 
 def open_image(file: Path | BytesIO, place: str) -> Image.Image:
-    """The decoded image; raises InputError, naming ``place``, for what is none or has too many pixels or scans."""
+    """The decoded image; raises InputError, naming ``place``, for other files, and for too many pixels or scans."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -53,14 +53,14 @@ def open_image(file: Path | BytesIO, place: str) -> Image.Image:
 
 
 def _require_few_scans(image: Image.Image, place: str) -> None:
-    """Raise InputError for more scans than any encoder writes; what is not decoded yet is read and left as it was."""
-    assert isinstance(image, ImageFile.ImageFile)  # as what was opened and not yet decoded is
+    """Raise InputError for more scans than any encoder writes. The position in the undecoded file is restored."""
+    assert isinstance(image, ImageFile.ImageFile)  # an image that was opened and not yet decoded
     if (stream := image.fp) is None:
         return
     begin, scans, before = stream.tell(), 0, b""
     stream.seek(0)
     while block := stream.read(_BLOCK):
-        scans += (before + block).count(_SCAN)  # in the data of a scan, a byte that begins a marker is followed by 0
+        scans += (before + block).count(_SCAN)  # within a scan's data, 0xff is followed by 0
         before = block[-1:]
     stream.seek(begin)
     if scans > _MOST_SCANS:
@@ -68,7 +68,7 @@ def _require_few_scans(image: Image.Image, place: str) -> None:
 
 
 def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """(height, width, channels), rotated upright as its metadata says."""
+    """The pixels, (height, width, channels), rotated upright by the image's Exif orientation."""
     upright = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
     if resize is not None:
         upright = upright.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
@@ -76,13 +76,13 @@ def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) 
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def held_of(image: Image.Image, array: NDArray[np.uint8]) -> int:
-    """The bytes of ``array`` that the file of ``image`` accounts for: more of one enlarged was asked for."""
+def charged_bytes(image: Image.Image, array: NDArray[np.uint8]) -> int:
+    """The bytes of ``array`` that count against the file's size: enlarging by ``--resize`` does not add to them."""
     return min(int(array.nbytes), image.width * image.height * int(array.shape[2]))
 
 
-def other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
-    """The error for an image of another ``size`` than the first."""
+def size_mismatch(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
+    """The error for an image whose ``size`` differs from the ``expected`` size of the first."""
     return InputError(
         f"{place} is {size[0]}x{size[1]} pixels but {first_place} is {expected[0]}x{expected[1]}; give --resize to "
         "bring all images to one size"

@@ -1,4 +1,4 @@
-"""Images to train on: a folder with one subfolder a class, or an ``.npz`` file of arrays."""
+"""Images to train on: a folder with one subfolder per class, an ``.npz`` file, or parquet and Arrow files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from privctl.data.columns import USUAL, Columns, HeadKind
 from privctl.data.decoded import Decoded
-from privctl.data.decoding import array_of, held_of, open_image, other_size
+from privctl.data.decoding import array_of, charged_bytes, open_image, size_mismatch
 from privctl.data.npz import read_npz
 from privctl.data.packed import suffix_of
 from privctl.data.places import ARROW, IMAGES, PARQUET, SOUNDS, data_files, found, holds_classes
@@ -25,7 +25,7 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Images of one file; ImageNet-21k has 14,197,122.
+#: Most images of one file; ImageNet-21k has 14,197,122.
 MOST_IMAGES = 1 << 24
 
 
@@ -33,9 +33,9 @@ MOST_IMAGES = 1 << 24
 class ImageSet:
     """Images of one size with their labels.
 
-    ``pixels`` is (n, height, width, channels) uint8, or (n, channels, height, width) float32 that is used as it
-    is. ``labels`` and ``places`` (file or position, for errors) have n entries. ``ignored`` counts other
-    files.
+    ``pixels`` is (n, height, width, channels) uint8, or (n, channels, height, width) float32 that is used unscaled.
+    ``labels`` and ``places`` (file or position, for errors) have n entries. ``ignored`` counts files that are not
+    images.
     """
 
     pixels: NDArray[np.uint8] | NDArray[np.float32]
@@ -54,31 +54,34 @@ class ImageSet:
 
     @property
     def channels(self) -> int:
-        """1 for grey, 3 for colour."""
+        """1 for grayscale, 3 for colour."""
         return int(self.pixels.shape[3 if self.pixels.dtype == np.uint8 else 1])
 
 
 def read_images(
     path: DataPath, *, channels: int = 3, resize: tuple[int, int] | None = None, columns: Columns | None = None
 ) -> ImageSet:
-    """The images at ``path``, in memory, with ``channels`` (1 or 3), each brought to ``resize`` (height, width).
+    """Read the images at ``path`` with ``channels`` (1 or 3), resized to ``resize`` (height, width) if given.
 
-    A folder has one subfolder a class, of JPEG, PNG or PPM files; other files in it are ignored. An ``.npz`` holds
-    ``images``, (n, h, w[, c]) uint8 or (n, c, h, w) floats, and ``labels``. Nothing in either is unpickled. Parquet and
+    A folder has one subfolder of JPEG, PNG or PPM files per class; other files in it are ignored. An ``.npz`` holds
+    ``images``, (n, h, w[, c]) uint8 or (n, c, h, w) floats, and ``labels``; nothing in it is unpickled. Parquet and
     Arrow files, also as folders (see ``data_files``), have one column of encoded images and one of labels, which is
-    ``label`` unless ``columns`` names it. Images of several paths are joined.
+    ``label`` unless ``columns`` names it. Images of several paths are concatenated.
 
-    By the problem of ``columns`` an image has one label, a list of them or a number, stated as ``label_of`` does; then
-    ``labels`` of an ``.npz`` are flags, (n, labels), or numbers, and class folders are refused.
+    The ``problem`` of ``columns`` says whether an image has one label, a list of labels or a number; they are returned
+    in the format of ``label_of``. For a list or a number, class folders are refused, and ``labels`` of an ``.npz`` are
+    flags, (n, labels), or numbers, (n,).
 
-    Raises InputError, naming the file or position, for what is not an image, for sizes that differ without ``resize``,
-    for NaN or infinity, for a class without images and for a set without any; CommandError for a path that is neither;
-    FileSystemError where the system refuses.
+    Raises InputError, naming the file or position, for a file that is not an image, for sizes that differ without
+    ``resize``, for NaN or infinity, for a class without images and for an empty set; CommandError for any other kind of
+    path; FileSystemError if a file cannot be read.
     """
     if channels not in (1, 3):
         raise CommandError(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
     if isinstance(path, SeveralPaths):
-        return joined([read_images(each, channels=channels, resize=resize, columns=columns) for each in _apart(path)])
+        return joined(
+            [read_images(each, channels=channels, resize=resize, columns=columns) for each in _distinct_paths(path)]
+        )
     columns = columns or USUAL
     if holds_classes(path):
         if columns.problem is not HeadKind.ONE:
@@ -99,7 +102,7 @@ def read_images(
 
 
 def joined(sets: Sequence[ImageSet]) -> ImageSet:
-    """All images of ``sets``, in order; raises InputError where sizes or number formats differ."""
+    """The images of all ``sets``, in order; raises InputError if sizes or number formats differ."""
     if len({(one.pixels.dtype, one.pixels.shape[1:]) for one in sets}) > 1:
         raise InputError("the paths hold images of different sizes or number formats; bring them to one")
     return ImageSet(
@@ -110,8 +113,8 @@ def joined(sets: Sequence[ImageSet]) -> ImageSet:
     )
 
 
-def _apart(several: SeveralPaths) -> tuple[Path, ...]:
-    """The paths, of which no two may mean the same file; raises InputError as ``data_files`` does."""
+def _distinct_paths(several: SeveralPaths) -> tuple[Path, ...]:
+    """The paths, after checking that no two mean the same file; raises InputError as ``data_files`` does."""
     files = tuple(path for path in several.paths if not holds_classes(path))
     if len(files) > 1:
         data_files(SeveralPaths(files))
@@ -119,7 +122,7 @@ def _apart(several: SeveralPaths) -> tuple[Path, ...]:
 
 
 def holds_tables(path: Path) -> bool:
-    """Whether ``path`` is parquet or Arrow files that are there."""
+    """Whether ``path`` means existing parquet or Arrow files."""
     return not holds_classes(path) and found(path) and suffix_of(data_files(path)[0]) in (PARQUET, ARROW)
 
 
@@ -136,9 +139,9 @@ def count_images(path: Path) -> int:
 
 
 def class_files(path: Path, suffixes: Sequence[str] | None = None) -> list[tuple[str, Path]]:
-    """The files of a folder of class folders, each with its class, by class and name; raises as ``read_images``.
+    """(class, file) of each file in a folder of class folders, sorted by class and name; raises as ``read_images``.
 
-    They are images or sounds, as ``suffixes`` says; None takes sounds where there are any.
+    ``suffixes`` selects images or sounds; None selects sounds if there are any.
     """
     if suffixes is None:
         sounds = any(file.suffix.lower() in SOUNDS for file in path.glob("*/*"))
@@ -154,11 +157,11 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
         with open_image(file, str(file)) as image:
             array = array_of(image, channels, resize)
             decoded.read(file.stat().st_size)
-            decoded.add(held_of(image, array))
+            decoded.add(charged_bytes(image, array))
         if pixels is None:
             pixels = np.empty((len(files), *array.shape), np.uint8)
         if array.shape != pixels.shape[1:]:
-            raise other_size(str(file), array.shape[:2], files[0][1].name, pixels.shape[1:3])
+            raise size_mismatch(str(file), array.shape[:2], files[0][1].name, pixels.shape[1:3])
         pixels[i] = array
     if pixels is None:
         raise InputError(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
@@ -168,7 +171,7 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
 
 
 def _list_folder(path: Path, suffixes: Sequence[str] = IMAGES) -> tuple[list[tuple[str, Path]], int]:
-    """The files of ``suffixes`` with their class, sorted by class and name, and how many other files there are."""
+    """(class, file) of each file with one of ``suffixes``, sorted by class and name, and the number of other files."""
     entries: list[tuple[str, Path]] = []
     ignored = 0
     try:
@@ -194,8 +197,8 @@ def _visible(folder: Path) -> Iterator[Path]:
     return (entry for entry in sorted(folder.iterdir()) if not entry.name.startswith("."))
 
 
-class _Numbered(Sequence[str]):
-    """The places of a file's images, each made when it is asked for."""
+class _Places(Sequence[str]):
+    """The places of a file's images, each formatted on access."""
 
     def __init__(self, path: Path, count: int) -> None:
         self._path, self._numbers = path, range(count)
@@ -219,16 +222,18 @@ def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None, prob
         raise InputError(f"{path} holds no images; expected at least one")
     if len(images) > MOST_IMAGES:
         raise InputError(f"{path} has {len(images)} images, and {MOST_IMAGES} are read at most; cut it into parts")
-    places = _Numbered(path, len(images))
-    names = _names(path, labels, places) if problem is HeadKind.ONE else _stated(path, labels, places, problem)
+    places = _Places(path, len(images))
+    names = (
+        _names(path, labels, places) if problem is HeadKind.ONE else _flags_or_numbers(path, labels, places, problem)
+    )
     pixels = (
         _bytes(path, images, channels, resize) if images.dtype == np.uint8 else _floats(path, images, channels, resize)
     )
     return ImageSet(pixels=pixels, labels=names, places=places)
 
 
-def _stated(path: Path, labels: NDArray[Any], places: Sequence[str], problem: HeadKind) -> tuple[str, ...]:
-    """What ``label_of`` says of flags (n, labels), whose labels are numbered, or of numbers (n,)."""
+def _flags_or_numbers(path: Path, labels: NDArray[Any], places: Sequence[str], problem: HeadKind) -> tuple[str, ...]:
+    """``labels``, flags (n, labels) or numbers (n,), in the format of ``label_of``; flags name labels by number."""
     several = problem is HeadKind.SEVERAL
     if labels.ndim != 1 + several or len(labels) != len(places) or labels.dtype.kind not in "biuf":
         expected = "flags of shape (images, labels)" if several else "one number per image"

@@ -1,4 +1,4 @@
-"""The objects of JSON files, one at a time: a line each, or one array."""
+"""The objects of JSON files, one at a time: JSON lines, or one array."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from privctl.data.columns import kind_of
 from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines, not_text
 from privctl.domain.errors import InputError
 
-#: What may come after each mark of a JSON array of objects.
+#: The first characters that may follow each token of a JSON array of objects; "}" stands for a whole object.
 _FOLLOWERS = {"": "[", "[": "{]", ",": "{", "}": ",]"}
 
 
 def json_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON object on each line of a file with the line's number, whatever its fields; blank lines are skipped.
+    """(line number, object) of each line of a file, whatever its fields; blank lines are skipped.
 
-    ``expected`` ends an error's sentence. Raises InputError, naming the line, for anything else, and for a file without
-    any; FileSystemError where the system refuses.
+    ``expected`` is the end of error messages. Raises InputError, naming the line, if a line is not a JSON object, and
+    for a file without any; FileSystemError if it cannot be read.
     """
     empty = True
     for number, data in json_lines(path, str(path), expected):
@@ -33,18 +33,18 @@ def json_objects(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any
 def json_lines(
     file: Path, place: str, expected: str, within: tuple[int, int] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The object on each line that is not blank, or on those that begin ``within`` two bytes, with its number."""
+    """(line number, object) of each line that is not blank; only those that begin ``within`` two offsets, if given."""
     for number, line in enumerate(byte_lines(file, within), start=1):
         if line.removeprefix(codecs.BOM_UTF8).strip():
             yield number, object_of(line, f"{place} line {number}", expected)
 
 
 def json_array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of one JSON array with their positions from 1; memory is that of the longest."""
+    """(position from 1, object) of each object in one JSON array; memory is proportional to the longest object."""
     decoder, number, text = json.JSONDecoder(), 0, ""
     blocks = _text_blocks(file, place)
     ended, needed = False, 1
-    last = ""  # what came before: nothing, an opening bracket, a comma or an object
+    last = ""  # the token before: nothing, an opening bracket, a comma, or "}" for an object
     while True:
         while len(text) < needed and not ended:
             block = next(blocks, None)
@@ -78,7 +78,7 @@ def json_array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dic
 
 
 def object_of(line: bytes, where: str, expected: str) -> dict[str, Any]:
-    """The JSON object on a ``line``; raises InputError, naming ``where``, for anything else. ``expected`` ends it."""
+    """The JSON object on a ``line``; raises InputError, naming ``where`` and ending with ``expected``, for others."""
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -95,7 +95,7 @@ def object_of(line: bytes, where: str, expected: str) -> dict[str, Any]:
 
 
 def _check_order(last: str, head: str, where: str, expected: str) -> None:
-    """Raise InputError where ``head``, if there is more, may not follow what came ``last`` in a JSON array."""
+    """Raise InputError if the character ``head`` may not follow the token ``last`` in a JSON array of objects."""
     if head and head not in _FOLLOWERS[last] and (last == "}" or head in (",", "]")):
         raise InputError(f"{where} is no valid JSON, or is cut off; {expected}")
 

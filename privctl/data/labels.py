@@ -12,7 +12,7 @@ from privctl.storage.reader import read_text
 
 @dataclass(frozen=True, slots=True)
 class LabelSet:
-    """The labels in the order of their numbers.
+    """The labels of a classifier, numbered from 0 in the order of ``names``.
 
     Raises CommandError for fewer than two labels, or one that occurs twice.
     """
@@ -31,7 +31,7 @@ class LabelSet:
         return len(self.names)
 
     def number(self, name: str, where: str) -> int:
-        """The number of ``name``; raises InputError, naming ``where``, for one that is not among the labels."""
+        """The number of the label ``name``; raises InputError, naming ``where``, if it is not a label."""
         try:
             return self._numbers[name]
         except KeyError:
@@ -44,7 +44,7 @@ class LabelSet:
 
 
 def labels_named(option: str) -> tuple[str, ...]:
-    """The labels in ``given``: a comma-separated list, or the path of a file with one label per line.
+    """The labels in ``option``: a comma-separated list, or the path of a file with one label per line.
 
     Raises InputError for a file that does not exist or is not UTF-8, CommandError for an empty name.
     """
@@ -63,22 +63,22 @@ def labels_named(option: str) -> tuple[str, ...]:
 
 
 def numbers_below(count: int, names: Iterable[str]) -> tuple[str, ...] | None:
-    """All numbers below ``count``, as text, where each of ``names`` is one of them; else None."""
+    """The numbers below ``count`` as text, if all ``names`` are among them and ``count`` > 1; else None."""
     numbers = tuple(map(str, range(count)))
     return numbers if count > 1 and set(names) <= set(numbers) else None
 
 
 def labels_of(names: Iterable[str], source: str) -> LabelSet:
-    """The labels that occur: 0 to the greatest if all are integers, else sorted.
+    """The labels that occur in ``names``: 0 to the largest if all are integers, else in alphabetical order.
 
-    Where the data is private, the list itself is released with the model, and no guarantee covers it.
+    If the data is private, the list of labels is released with the model, and no guarantee covers it.
     ``source`` names the data in errors. Raises InputError for numbers with gaps, and for a single label.
     """
     labels = set(names)
     if len(labels) < 2:
         raise InputError(f"{source} holds only the label {', '.join(map(repr, labels))}; a classifier needs two")
     if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in labels):
-        # Compared by count: a greatest label of 10^12 must not allocate a list of that length.
+        # Compare counts: a label of 10^12 must not allocate a list of that length.
         greatest = max(map(int, labels))
         if greatest != len(labels) - 1:
             gap = next(i for i in range(greatest) if str(i) not in labels)
@@ -91,5 +91,5 @@ def labels_of(names: Iterable[str], source: str) -> LabelSet:
 
 
 def numbers_of(names: Sequence[str], places: Sequence[str], labels: LabelSet) -> list[int]:
-    """The numbers of ``names``; ``places`` say where each was read, for errors."""
+    """The number of each of ``names``; ``places`` says where each was read, for errors."""
     return [labels.number(name, where) for name, where in zip(names, places, strict=True)]

@@ -1,4 +1,4 @@
-"""Arrays of an ``.npz`` file, each checked against its header and the archive before memory is allocated for it."""
+"""Reads the arrays of an ``.npz`` file; the sizes in header and archive must agree before memory is allocated."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Compression that numpy writes; others unpack without a bound on what one read gives.
+#: The methods that numpy writes. With others, zipfile does not limit how much a single read unpacks.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: Bytes of an array's header; numpy reads no longer ones either.
+#: Longest header of an array, in bytes; numpy has the same limit.
 _LONGEST_HEADER = 10_000
 _SUFFIX, _MAGIC_SIZE = ".npy", 8
 _AT_A_TIME = 1 << 24
 
 
 def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """The arrays ``names`` of the file at ``path``; others are ignored, and nothing is unpickled.
+    """The arrays ``names`` of the file at ``path``; other arrays are ignored, and nothing is unpickled.
 
-    Raises InputError for what is no sound archive, lacks one, or would unpack to more than ``MOST_UNPACKED`` bytes and
-    ``MOST_RATIO`` times the file's size; FileSystemError where the system refuses.
+    Raises InputError if the file is not a valid archive, lacks one of them, or would unpack to more than both
+    ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size; FileSystemError if it cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -72,14 +72,14 @@ def _check_size(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as stream:
-        shape, fortran, dtype, used = _header(stream)
+        shape, fortran, dtype, header_size = _header(stream)
         if dtype.hasobject:
             raise ValueError("it holds pickled objects")
         size = math.prod(shape) * dtype.itemsize
-        if any(length < 0 for length in shape) or size != member.file_size - used:
+        if any(length < 0 for length in shape) or size != member.file_size - header_size:
             raise ValueError(
-                f"{member.filename} has {member.file_size - used} bytes, and its header says {size} for the shape "
-                f"{_short(shape)} of {dtype}"
+                f"{member.filename} has {member.file_size - header_size} bytes, and its header says {size} for the "
+                f"shape {_short(shape)} of {dtype}"
             )
         content = bytearray(size)
         view, done, buffered = memoryview(content), 0, cast("io.BufferedIOBase", stream)
@@ -88,13 +88,13 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
             if not count:
                 raise EOFError(f"{member.filename} ends early")
             done += count
-        stream.read(1)  # the checksum is compared at the end
+        stream.read(1)  # zipfile compares the checksum at the end of the member
     flat = np.frombuffer(content, dtype) if size else np.empty(0, dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether Fortran's order, type, and the header's length, of which no more is read than may be."""
+    """(shape, whether in Fortran order, dtype, bytes of the header); the header's length is checked before reading."""
     magic = stream.read(_MAGIC_SIZE)
     version = npy.read_magic(io.BytesIO(magic))
     if version not in ((1, 0), (2, 0)):

@@ -1,4 +1,4 @@
-"""Lines and bytes of files, plain or compressed (``.gz``, ``.zst``), with limits on what they may unpack to."""
+"""Lines and blocks of plain or compressed (``.gz``, ``.zst``) files, with limits on what they may unpack to."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from privctl.storage.reader import unreadable
 
 #: Longest line in bytes: a record of 64 MiB of text is a mistake, or an attempt to exhaust memory.
 LONGEST_LINE = 64 << 20
-#: Limits on the unpacked size of a compressed file, of which the larger applies: bytes, and a multiple of the packed
-#: size. Text shrinks to a tenth, zeros to 1/1000.
+#: Limits on the unpacked size of a compressed file, of which the larger applies: bytes, and a multiple of the
+#: compressed size. Text compresses to about a tenth, zeros to 1/1000.
 MOST_UNPACKED, MOST_RATIO = 1 << 30, 100
-#: Suffix -> what the format is called.
+#: Suffix -> name of the compression format.
 PACKED = {".gz": "gzip", ".zst": "Zstandard"}
-#: What files of these formats begin with.
-_BEGINNINGS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
-#: Memory that unpacking a Zstandard file may ask for.
+#: Suffix -> magic number of the format.
+_MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
+#: Largest window, in bytes, of a Zstandard frame.
 _WINDOW = 128 << 20
 _BLOCK = 1 << 16
 
 
 def byte_lines(path: Path, within: tuple[int, int] | None = None) -> Iterator[bytes]:
-    """The lines of a file, plain or compressed, with their ends; those that begin ``within`` two bytes of a plain one.
+    """The lines, with their line ends, of a plain or compressed file.
 
-    Raises InputError for a line of more than ``LONGEST_LINE`` bytes, and for a compressed file that is incomplete, or
-    that unpacks to more than ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size; FileSystemError where the
-    system refuses.
+    With ``within``, only the lines of a plain file that begin between these two byte offsets. Raises InputError for a
+    line of more than ``LONGEST_LINE`` bytes, and for a compressed file that is incomplete or unpacks to more than both
+    ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size; FileSystemError if the file cannot be read.
     """
     with _opened(path) as stream:
         number, total, most = 0, 0, _most_unpacked(path)
@@ -51,7 +51,7 @@ def byte_lines(path: Path, within: tuple[int, int] | None = None) -> Iterator[by
 
 
 def byte_blocks(path: Path) -> Iterator[bytes]:
-    """The unpacked bytes of a file, some at a time; raises as ``byte_lines`` does, except for long lines."""
+    """The unpacked bytes of a file in blocks; raises as ``byte_lines`` does, except for long lines."""
     with _opened(path) as stream:
         total, most = 0, _most_unpacked(path)
         while block := stream.read(_BLOCK):
@@ -61,7 +61,7 @@ def byte_blocks(path: Path) -> Iterator[bytes]:
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix in lower case, below that of a compression: ``.jsonl`` for ``a.jsonl.gz``."""
+    """The suffix in lower case, not counting that of a compression: ``.jsonl`` for ``a.jsonl.gz``."""
     name = path.name
     for packed in PACKED:
         name = name.removesuffix(packed)
@@ -69,15 +69,15 @@ def suffix_of(path: Path) -> str:
 
 
 def not_text(content: bytes, where: str) -> str:
-    """The error for a line or block of a file that is no UTF-8: the file may be compressed, without its suffix."""
-    for suffix, begins in _BEGINNINGS.items():
-        if content.startswith(begins):
+    """The error message for ``content`` that is not UTF-8, such as a compressed file without the suffix."""
+    for suffix, magic in _MAGIC.items():
+        if content.startswith(magic):
             return f"{where} is not text but {PACKED[suffix]}; give the file a name that ends in {suffix}"
     return f"{where} is not UTF-8 text; save the file as UTF-8"
 
 
 def opens_array(path: Path) -> bool:
-    """Whether the first character of a file of JSON opens an array."""
+    """Whether the first character of a JSON file, other than white space, opens an array."""
     if not path.is_file():
         return False
     for block in byte_blocks(path):
@@ -87,10 +87,10 @@ def opens_array(path: Path) -> bool:
 
 
 def _first_line(stream: IO[bytes], begin: int) -> int:
-    """Where the first line begins at byte ``begin`` or after it; the stream is left there."""
+    """Seek to the first line that begins at byte ``begin`` or later, and return its offset."""
     if begin == 0:
         return 0
-    stream.seek(begin - 1)  # the end of the line before may be this very byte
+    stream.seek(begin - 1)  # this byte may be the end of the line before
     while (part := stream.readline(LONGEST_LINE)) and not part.endswith(b"\n"):
         pass
     return stream.tell()
@@ -124,7 +124,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 class _Unpacked(io.RawIOBase):
-    """A Zstandard file of any number of frames, unpacked as it is read; raises EOFError where a frame is cut off."""
+    """A Zstandard file of any number of frames, unpacked as it is read; raises EOFError if a frame is incomplete."""
 
     def __init__(self, path: Path) -> None:
         import zstandard
@@ -149,7 +149,7 @@ class _Unpacked(io.RawIOBase):
                 self._frame, self._begun = self._unpacker.decompressobj(), False
             else:
                 rest = b""
-            # A small piece: what it unpacks to is in memory at once.
+            # Small, because all that it unpacks to is in memory at once.
             packed = rest or self._source.read(1 << 10)
             if not packed:
                 if self._begun:
@@ -172,5 +172,5 @@ def _check_unpacked(path: Path, total: int, most: float) -> None:
 
 
 def _most_unpacked(path: Path) -> float:
-    """How many bytes of ``path`` may be read; unlimited unless it is compressed."""
+    """How many bytes ``path`` may unpack to; infinity unless it is compressed."""
     return max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.suffix in PACKED else math.inf

@@ -1,7 +1,8 @@
-"""How many bytes the strings of a parquet page take that each begin with a part of the one before.
+"""The decoded size of the strings of a parquet page in encoding DELTA_BYTE_ARRAY.
 
-Encoding DELTA_BYTE_ARRAY: the lengths of the shared beginnings, then the lengths of the rest, both DELTA_BINARY_PACKED,
-then the rest. Only the lengths are read: a few bytes may stand for as many as there are in the page, in every value.
+Such a page has the lengths of the prefixes shared with the string before, then the lengths of the suffixes, both in
+DELTA_BINARY_PACKED, then the suffixes. Only the lengths are read here, since a few bytes may make every string as long
+as the page.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import numpy as np
 
 from privctl.data.thrift import varint
 
-#: parquet.thrift's numbers of how pages are compressed, with pyarrow's names; Hadoop's LZ4 (5) is not among them.
+#: Codec number in parquet.thrift -> pyarrow's name; Hadoop's LZ4 (5) is not supported.
 CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-#: The largest block of packed numbers, and the most in which it may be cut.
+#: Limits on the values of a DELTA_BINARY_PACKED block, its miniblocks and the bits of a value.
 _LARGEST_BLOCK, _MOST_PARTS, _MOST_BITS = 1 << 20, 1 << 10, 64
 
 
 class PackedPage(NamedTuple):
-    """A page as stored: ``codec`` by its number, ``unpacked`` bytes as stated, ``values`` claimed.
+    """A page as stored, with its ``codec`` number, and its stated ``unpacked`` size and number of ``values``.
 
-    The first ``plain`` bytes are not compressed and hold no strings; inside the rest, ``levels`` lists of levels come
-    before the strings, each after its length.
+    The first ``plain`` bytes are uncompressed and hold levels. In the rest, the strings follow ``levels`` lists of
+    levels, each prefixed with its length.
     """
 
     body: bytes
@@ -33,8 +34,8 @@ class PackedPage(NamedTuple):
     levels: int = 0
 
 
-def expanded(page: PackedPage) -> int:
-    """The bytes of all strings of ``page``. Raises ValueError for a page that is not of this encoding."""
+def decoded_size(page: PackedPage) -> int:
+    """The total bytes of the strings of ``page``. Raises ValueError if it is not in this encoding."""
     data = _decompressed(page)
     place = 0
     for _ in range(page.levels):
@@ -61,7 +62,7 @@ def _decompressed(page: PackedPage) -> bytes:
 
 
 def _sum_of_numbers(data: bytes, place: int, most: int) -> tuple[int, int]:
-    """The sum of a list of DELTA_BINARY_PACKED numbers, none negative, and where it ends."""
+    """The sum of a list of at most ``most`` non-negative DELTA_BINARY_PACKED numbers, and the offset of its end."""
     block, place = varint(data, place)
     parts, place = varint(data, place)
     count, place = varint(data, place)
@@ -91,7 +92,7 @@ def _sum_of_numbers(data: bytes, place: int, most: int) -> tuple[int, int]:
 
 
 def _unpacked(data: bytes, width: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """``count`` numbers of ``width`` bits each, the lowest bits first; lengths fit in 31."""
+    """``count`` numbers of ``width`` bits each, lowest bit first; raises ValueError for one above 32 bits."""
     if not width:
         return np.zeros(count, np.int64)
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").reshape(count, width)

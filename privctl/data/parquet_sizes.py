@@ -1,6 +1,6 @@
-"""What a parquet file claims to unpack to, read by ourselves: a library that believes it may end the program.
+"""The unpacked sizes that a parquet file states, read without pyarrow, which would run out of memory on false ones.
 
-Formats: Apache Parquet's ``parquet.thrift`` in Thrift's compact protocol.
+Format: Apache Parquet's ``parquet.thrift`` in Thrift's compact protocol.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ import struct
 from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from privctl.data.parquet_prefixes import PackedPage, expanded
+from privctl.data.parquet_prefixes import PackedPage, decoded_size
 from privctl.data.thrift import structure
 
 _MAGIC = b"PAR1"
-#: Most bytes of a footer and of the header of a page.
+#: Longest footer and longest page header, in bytes.
 _LONGEST_FOOTER, _LONGEST_HEADER = 64 << 20, 64 << 10
-# Fields by their numbers in parquet.thrift.
+# Field numbers in parquet.thrift.
 _SCHEMA, _ROW_GROUPS, _CHUNKS, _META, _FILE = 2, 4, 1, 3, 1
 _REPETITION, _NAME, _CHILDREN, _REQUIRED, _REPEATED = 3, 4, 5, 0, 2
 _PATH, _CODEC, _VALUES, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 4, 5, 6, 7, 9, 11
 _PAGE_UNPACKED, _PAGE_PACKED, _FIRST_FORM, _SECOND_FORM = 2, 3, 5, 8
-#: Where a page's header of data holds how many values it has, and where of each form their encoding.
+#: The field of a data page header with the number of values; for each page version, the field with the encoding.
 _PAGE_VALUES, _ENCODING = 1, {_FIRST_FORM: 2, _SECOND_FORM: 4}
 _LEVELS, _IS_COMPRESSED = (5, 6), 7
-#: Strings that begin with a part of the one before: a few bytes may stand for as many as there are in all of a page.
+#: The encoding DELTA_BYTE_ARRAY, in which a few bytes may stand for a string as long as the page.
 _BY_PREFIXES = 7
 
 
 class PieceSize(NamedTuple):
-    """The sizes in bytes of a column chunk, or of one of its pages, and how many values it claims.
+    """The sizes in bytes of a column chunk or of one of its pages, and the number of values it states.
 
-    ``path`` is its place in the schema; ``nested`` says that a row may hold many values. ``by_prefixes`` says of a page
-    of data whether its strings begin with a part of the one before, and is None for other pieces. Where strings of a
-    nested column do, a page comes again with the size of all its strings, and after the last page so does the chunk.
+    ``path`` is the column's path in the schema; ``nested`` says that it has more than one part. ``by_prefixes`` says
+    whether a data page has encoding DELTA_BYTE_ARRAY, and is None for other pieces. In a nested column, a page of that
+    encoding is followed by a piece with the decoded size of its strings, and the last page by one with their total.
     """
 
     unpacked: int
@@ -45,9 +45,9 @@ class PieceSize(NamedTuple):
 
 
 def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[PieceSize]:
-    """Each column chunk and page of ``columns``.
+    """The size of each column chunk and page of ``columns``.
 
-    Raises ValueError for a file that is no parquet, or whose pieces do not lie within it.
+    Raises ValueError if the file is not parquet, or if a piece lies outside it.
     """
     end = stream.seek(0, 2)
     stream.seek(max(0, end - 8))
@@ -73,10 +73,10 @@ def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[PieceSiz
 
 
 def groups_within(metadata: Any, within: tuple[int, int] | None) -> list[int]:
-    """The groups of rows that begin ``within`` two bytes of the file whose pyarrow ``metadata`` this is; None: all.
+    """The row groups that begin ``within`` two byte offsets of a file with this pyarrow ``metadata``; all if None.
 
-    A group that claims to begin before the one ahead of it counts as beginning with that, so that every group lies in
-    one of adjoining ranges, and the rows of a range come after those of the ranges before it.
+    A group whose stated start is before that of the group before it counts as starting with that group. So every group
+    is in exactly one of adjoining ranges, and the ranges keep the order of the rows.
     """
     if within is None:
         return list(range(metadata.num_row_groups))
@@ -92,7 +92,7 @@ def groups_within(metadata: Any, within: tuple[int, int] | None) -> list[int]:
 
 
 def _levels(elements: list[Any]) -> Iterator[tuple[tuple[bytes, ...], int]]:
-    """The path of every column with how many lists of levels its pages have: for what may be repeated, or missing."""
+    """(path, number of lists of levels in its pages) of every column: one if repeated, and one if optional."""
     around: list[tuple[int, tuple[bytes, ...], bool, bool]] = []
     for place, element in enumerate(elements):
         name, kind = element.get(_NAME, b""), element.get(_REPETITION, _REQUIRED)
@@ -116,26 +116,26 @@ def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int, levels: int) 
     place = first if 0 < first < start else start
     if place + packed > end:
         raise ValueError("a column lies beyond its end")
-    claimed, held, strings = _number(meta, _VALUES), 0, 0
+    claimed, counted, strings = _number(meta, _VALUES), 0, 0
     yield PieceSize(unpacked, packed, is_page=False, values=claimed, nested=nested, path=path)
     stop = place + packed
     while place < stop:
         stream.seek(place)
-        header, used = structure(stream.read(_LONGEST_HEADER), 0)
+        header, header_size = structure(stream.read(_LONGEST_HEADER), 0)
         size = _number(header, _PAGE_PACKED)
-        if place + used + size > stop:
+        if place + header_size + size > stop:
             raise ValueError("a page lies beyond its column")
         values, by_prefixes = _page_values(header)
-        held += values
-        if held > claimed:
+        counted += values
+        if counted > claimed:
             raise ValueError("a column has more values than it states")
         yield PieceSize(_number(header, _PAGE_UNPACKED), size, True, values, nested, path, by_prefixes)
         if nested and by_prefixes:
-            stream.seek(place + used)
-            found = expanded(_packed_page(stream.read(size), header, _number(meta, _CODEC), levels))
+            stream.seek(place + header_size)
+            found = decoded_size(_packed_page(stream.read(size), header, _number(meta, _CODEC), levels))
             yield PieceSize(found, size, True, values, nested, path)
             strings += found
-        place += used + size
+        place += header_size + size
     if strings:
         yield PieceSize(strings, packed, is_page=False, values=claimed, nested=nested, path=path)
 
@@ -150,7 +150,7 @@ def _packed_page(body: bytes, header: dict[int, Any], codec: int, levels: int) -
 
 
 def _page_values(header: dict[int, Any]) -> tuple[int, bool | None]:
-    """How many values a page of data holds, and whether each may repeat the one before; 0 and None for another page."""
+    """The number of values of a data page and whether its encoding is DELTA_BYTE_ARRAY; (0, None) for other pages."""
     for form, encoding in _ENCODING.items():
         if isinstance(described := header.get(form), dict):
             return _number(described, _PAGE_VALUES), described.get(encoding) == _BY_PREFIXES

@@ -1,4 +1,4 @@
-"""Scaling of pixels for a model, and the file that describes it."""
+"""Scaling of pixels for a model, and the file that describes it (``preprocessor_config.json``)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FILE_NAME = "preprocessor_config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """The input format of an image model: ``size`` (height, width) or None for any, and the scaling of bytes.
+    """The input format of an image model: ``size`` (height, width), None for any, and the scaling of 8-bit pixels.
 
-    A byte b becomes (b ``factor`` - mean) / std, with a mean and a deviation per channel. They come from the model or
-    are fixed; measured on private images they would be a further release.
+    A byte b becomes (b * ``factor`` - mean) / std, with a mean and a standard deviation per channel. They come from the
+    model or are constants; computed from private images they would be a further release.
     """
 
     channels: int
@@ -34,7 +34,7 @@ class ImageFacts:
     factor: float = 1 / 255
 
     def scale(self, pixels: Tensor) -> Tensor:
-        """Images (n, channels, height, width) float32: bytes (n, height, width, channels) scaled, floats as is."""
+        """Images as float32 (n, channels, height, width): scaled uint8 (n, height, width, channels); floats as is."""
         if pixels.dtype != torch.uint8:
             return pixels
         shape = (1, self.channels, 1, 1)
@@ -43,7 +43,7 @@ class ImageFacts:
         return (pixels.permute(0, 3, 1, 2).float() * self.factor - mean) / std
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``preprocessor_config.json``, which transformers reads too; named as its own method is."""
+        """Write ``preprocessor_config.json``, which transformers reads too; named like the method there."""
         content: dict[str, Any] = {
             "image_processor_type": "ViTImageProcessor",
             "do_rescale": True,
@@ -59,9 +59,9 @@ class ImageFacts:
 
 
 def image_facts(folder: Path, config: Any) -> ImageFacts:
-    """The input format of the model in ``folder``; without a ``preprocessor_config.json``, bytes become -1 to 1.
+    """The input format of the model in ``folder``; without a ``preprocessor_config.json``, bytes scale to [-1, 1].
 
-    Raises InputError unless the file has one finite number per channel.
+    Raises InputError unless the file's means and deviations are one finite number per channel, the latter positive.
     """
     stated: Any = getattr(config, "num_channels", None)
     channels = int(stated or getattr(_vision(config), "num_channels", 3))
@@ -92,12 +92,12 @@ def _numbers(values: Any, name: str, count: int, path: Path) -> tuple[float, ...
 
 
 def _vision(config: Any) -> Any:
-    """The part for images of a configuration for images and texts; None in others."""
+    """The vision part of a configuration for images and texts; None for others."""
     return getattr(config, "vision_config", None)
 
 
 def _size(config: Any) -> tuple[int, int] | None:
-    """The size of images (height, width), which models of images and texts state for their part for images."""
+    """The size of images (height, width), which models of images and texts state in their vision part."""
     size = getattr(config, "image_size", None) or getattr(_vision(config), "image_size", None)
     if isinstance(size, int):
         return size, size

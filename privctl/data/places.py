@@ -30,37 +30,37 @@ from privctl.storage.reader import (
 #: Suffixes (before ``.gz`` and ``.zst``) of files that hold records.
 LINES, TABLES, TEXT, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ".txt", ".parquet", ".arrow"
 RECORDS = (*LINES, *TABLES, TEXT, PARQUET, ARROW)
-#: Suffixes of files that are an image each.
+#: Suffixes of image files.
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm")
-#: Suffixes of files that are a sound each.
+#: Suffixes of sound files.
 SOUNDS = (".wav",)
 STDIN = Path("-")
 
 _SHARD = re.compile(r"(?P<split>.+?)[-_](?P<index>\d{5})-of-(?P<count>\d{5})")
-#: What the splits of a data set are called.
+#: Usual names of the splits of a data set.
 _SPLITS = {"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"}
-#: Files of JSON that describe a data set and hold no records.
 _CONFIG = "config.json"
+#: JSON files of ``datasets`` that describe a data set and hold no records.
 _STATE, _INFO, _SPLITTED = "state.json", "dataset_info.json", "dataset_dict.json"
 _MOST_FILES = 100_000
 
 
 def data_files(path: DataPath) -> tuple[Path, ...]:
-    """The files of records that ``path`` means, in the order of their names; ``path`` itself where it is one file.
+    """The files of records that ``path`` means, sorted by name; ``path`` itself if it is a file.
 
-    A folder may be one that ``datasets`` saved, or hold shards of one format, themselves or in ``data``. Where it holds
-    several splits, ``FOLDER/SPLIT`` is one of them. A pattern such as ``data/*.parquet`` means what it matches; ``-``
-    standard input, which is kept in a file for its owner alone until the program ends. Of several paths, the files of
-    each.
+    A folder may be one that ``datasets`` saved, or hold shards of one format, directly or in ``data``. If it holds
+    several splits, ``FOLDER/SPLIT`` means one of them. A pattern such as ``data/*.parquet`` means the files it matches.
+    ``-`` is standard input, which is kept until the program ends in a file that only its owner may read. For several
+    paths, the files of each.
 
-    Raises InputError for a folder without records, with several splits or formats, or with a shard missing, and for a
-    pattern that matches nothing; FileSystemError where the system refuses.
+    Raises InputError for a folder without records, with several splits or formats, or with a missing shard, for a
+    pattern that matches nothing, and for a file that is given twice; FileSystemError if a folder cannot be read.
     """
     if path == STDIN:
         return (_standard_input(),)
     if isinstance(path, SeveralPaths):
         files = tuple(file for each in path.paths for file in data_files(each))
-        _each_once(path, [file for file in files if file.exists()])
+        _without_repeats(path, [file for file in files if file.exists()])
         return files
     try:
         if path.is_dir():
@@ -75,9 +75,9 @@ def data_files(path: DataPath) -> tuple[Path, ...]:
 
 
 def require_inputs(*paths: DataPath | None) -> None:
-    """Raise InputError for the first of ``paths`` at which nothing lies; None and standard input pass.
+    """Raise InputError for the first of ``paths`` that does not exist; None and standard input pass.
 
-    Commands call this before they look at what is in the way of their outputs, and both before any long work.
+    Commands call this before they check whether their outputs exist, and do both before any long work.
     """
     for path in (each for given in paths if given is not None for each in paths_of(given)):
         if path != STDIN and not path.exists() and not found(path):
@@ -85,14 +85,14 @@ def require_inputs(*paths: DataPath | None) -> None:
 
 
 def found(path: DataPath) -> bool:
-    """Whether there is anything to read at ``path``, or at each of several."""
+    """Whether all files that ``path`` means exist."""
     return path == STDIN or all(file.is_file() for file in data_files(path))
 
 
 def holds_classes(path: DataPath) -> bool:
     """Whether ``path``, or one of several, is a folder of class folders.
 
-    That is one with images or sounds in a folder of its own, or without records.
+    That is a folder with images or sounds in a subfolder, or without files of records.
     """
     if isinstance(path, SeveralPaths):
         return any(map(holds_classes, path.paths))
@@ -108,7 +108,7 @@ def holds_classes(path: DataPath) -> bool:
 
 
 def shown(path: DataPath, file: Path) -> str:
-    """What errors call ``file``, which belongs to ``path``."""
+    """The name in errors of ``file``, one of the files of ``path``."""
     return "standard input" if STDIN in paths_of(path) and file == _standard_input() else str(file)
 
 
@@ -119,7 +119,7 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
         if not isinstance(splits, list) or not splits or not all(_is_name(split) for split in splits):
             raise InputError(f"{path / _SPLITTED} names no splits; save the data set again")
         if len(splits) > 1:
-            raise _several(path, splits)
+            raise _several_splits(path, splits)
         return _of_folder(path / splits[0])
     if (path / _STATE).is_file():
         return _saved(path)
@@ -133,12 +133,12 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
         )
     splits = sorted({split for file in files if (split := _split_of(file)) is not None})
     if len(splits) > 1:
-        raise _several(path, splits)
+        raise _several_splits(path, splits)
     return _of_one_format(path, files)
 
 
 def _is_model(path: Path) -> bool:
-    """Whether it is a model's folder: it holds weights, or the configuration of an architecture."""
+    """Whether the folder is a model's: it holds weights, or a configuration that names an architecture."""
     if any((path / name).is_file() for name in (SINGLE_NAME, INDEX_NAME, ADAPTER_NAME)):
         return True
     config = _json(path / _CONFIG) if (path / _CONFIG).is_file() else None
@@ -146,7 +146,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _saved(path: Path) -> tuple[Path, ...]:
-    """The files of a folder that ``datasets`` saved, in their order."""
+    """The files of a folder that ``datasets`` saved, in the order of its ``state.json``."""
     state = _json(path / _STATE)
     entries: Any = state.get("_data_files") if isinstance(state, dict) else None
     listed = entries if isinstance(entries, list) else []
@@ -158,14 +158,14 @@ def _saved(path: Path) -> tuple[Path, ...]:
     missing = next((name for name in names if not (path / name).is_file()), None)
     if missing is not None:
         raise InputError(f"{path} lacks {missing}, which its {_STATE} names; copy the whole folder")
-    return _each_once(path, [path / name for name in names])
+    return _without_repeats(path, [path / name for name in names])
 
 
 def _records_in(path: Path) -> list[Path]:
-    """The files of records in ``path``, or in its folder ``data``; raises InputError where they are in both."""
+    """The files of records in ``path`` or in its folder ``data``; raises InputError if they are in both."""
     own, inner = _records_of(path), _records_of(path / "data")
     if inner and all(suffix_of(file) == ".json" for file in own):
-        return inner  # such as dataset_infos.json, which describes it
+        return inner  # the .json files, such as dataset_infos.json, only describe the data set
     if own and inner:
         raise InputError(
             f"{path} holds files of records ({own[0].name}) and so does {path / 'data'}; give {path / 'data'}, or a "
@@ -179,7 +179,7 @@ def _records_of(folder: Path) -> list[Path]:
         return []
     names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()]
     suffixes = {name: suffix_of(Path(name)) for name in names if name not in (_STATE, _INFO, _SPLITTED)}
-    # A lone .json beside other files describes them.
+    # A .json file beside other records only describes them.
     known = [name for name, suffix in suffixes.items() if suffix in RECORDS and suffix != ".json"]
     known = known or [name for name, suffix in suffixes.items() if suffix == ".json"]
     return [folder / name for name in sorted(known)]
@@ -193,14 +193,14 @@ def _matching(path: Path) -> tuple[Path, ...]:
 
 
 def _of_split(path: Path) -> tuple[Path, ...]:
-    """The shards of the split that the last part of ``path`` names; empty where there are none."""
+    """The shards of the split that the last part of ``path`` names; empty if there are none."""
     if not path.parent.is_dir() or not path.name or suffix_of(path) in RECORDS:
         return ()
     return _of_one_format(path, [file for file in _records_in(path.parent) if _split_of(file) == path.name])
 
 
 def _split_of(file: Path) -> str | None:
-    """The split that a file's name says it belongs to; None where it says none."""
+    """The split that a file's name states; None if it states none."""
     stem = file.name.split(".")[0]
     if match := _SHARD.fullmatch(stem):
         return match["split"]
@@ -208,7 +208,7 @@ def _split_of(file: Path) -> str | None:
 
 
 def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
-    """``files``, which must be of one format, with no shard missing."""
+    """``files``; raises InputError unless they are of one format with no shard missing."""
     if len(files) > _MOST_FILES:
         raise InputError(f"{path} holds {len(files)} files, and {_MOST_FILES} are read at most; join some")
     formats = {suffix_of(file) for file in files}
@@ -223,11 +223,11 @@ def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
     for (split, count), found in present.items():
         if "*" not in str(path) and found != set(range(count)):
             raise InputError(f"{split} has {len(found)} of its {count} shards; copy the missing ones")
-    return _each_once(path, files)
+    return _without_repeats(path, files)
 
 
-def _each_once(path: DataPath, files: Sequence[Path]) -> tuple[Path, ...]:
-    """``files``. Raises InputError where one is there twice: guarantees hold for records that each count once."""
+def _without_repeats(path: DataPath, files: Sequence[Path]) -> tuple[Path, ...]:
+    """``files``; raises InputError if one occurs twice, since guarantees assume that each record is read once."""
     seen: dict[object, Path] = {}
     for file in files:
         status = file.stat()
@@ -241,7 +241,7 @@ def _each_once(path: DataPath, files: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _several(path: Path, splits: Sequence[str]) -> InputError:
+def _several_splits(path: Path, splits: Sequence[str]) -> InputError:
     example = path / ("train" if "train" in splits else splits[0])
     return InputError(f"{path} holds the splits {', '.join(splits)}; give one of them, such as {example}")
 
@@ -256,7 +256,7 @@ def _json(path: Path) -> Any:
 
 @functools.cache
 def _standard_input() -> Path:
-    """Standard input in a file, which is read more than once: its format is known by its first bytes."""
+    """A file with the content of standard input, so that it can be read repeatedly; its first bytes tell the format."""
     try:
         folder = tempfile.mkdtemp(prefix="privctl-")  # readable by its owner alone
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -265,12 +265,12 @@ def _standard_input() -> Path:
             shutil.copyfileobj(sys.stdin.buffer, stream)
         with path.open("rb") as stream:
             begin = stream.read(4096)
-        return path.rename(path.with_suffix(_sniffed(begin)))
+        return path.rename(path.with_suffix(_suffix_by_content(begin)))
     except OSError as error:
         raise FileSystemError(f"standard input cannot be kept in {tempfile.gettempdir()}: {error.strerror}") from None
 
 
-def _sniffed(begin: bytes) -> str:
+def _suffix_by_content(begin: bytes) -> str:
     if begin.startswith(b"PAR1"):
         return PARQUET
     if begin.startswith((b"ARROW1", b"\xff\xff\xff\xff")):

@@ -1,4 +1,4 @@
-"""The rows of plain text: tables with a first row of names, and files of one record a line."""
+"""The rows of text files: tables with a first row of column names, and files with one record per line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def table_rows(file: Path, suffix: str, place: str, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each row's cells by column name, with the line it begins on."""
+    """(line it begins on, cells by column name) of each row."""
     rows = _cells(file, suffix, place)
     names: list[str] | None = None
     for line, cells in rows:
@@ -33,14 +33,14 @@ def table_rows(file: Path, suffix: str, place: str, columns: Columns) -> Iterato
 
 
 def table_names(file: Path, suffix: str, place: str) -> list[str]:
-    """The names in a table's first row; none of an empty file."""
+    """The column names in a table's first row; empty for an empty file."""
     return next((_header(cells, f"{place} line {line}") for line, cells in _cells(file, suffix, place)), [])
 
 
 def text_lines(
     file: Path, place: str, columns: Columns, within: tuple[int, int] | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line that is not blank, under the name of the text column, with its number."""
+    """(line number, {text column: line}) of each line that is not blank."""
     name = columns.text or "text"
     for number, line in enumerate(_decoded(file, place, within), start=1):
         if line.strip():
@@ -48,7 +48,7 @@ def text_lines(
 
 
 def _cells(file: Path, suffix: str, place: str) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row that is not blank, with the line it begins on."""
+    """(line it begins on, cells) of each row that is not blank."""
     source = _decoded(file, place)
     if suffix == ".csv":
         reader = csv.reader(source, strict=True)
@@ -65,8 +65,8 @@ def _cells(file: Path, suffix: str, place: str) -> Iterator[tuple[int, list[str]
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row, however long its cells. The limit of ``csv`` is global, so it is raised for this call only."""
-    limit = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
+    """The next row, None at the end. The field size limit of ``csv`` is global, so it is raised for this call only."""
+    limit = csv.field_size_limit(LONGEST_LINE)  # the default refuses a text of 128 KiB
     try:
         return next(reader, None)
     finally:

@@ -1,4 +1,4 @@
-"""What a report records of the data that was read: each file, or a folder of class folders as one, with its digest."""
+"""What a report records of the data: the digest of each file, or of a folder of class folders as a whole."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from privctl.storage.digest import DigestedFile, bytes_digest, file_digest
 
 
 def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
-    """The files of the data at ``path``, each with its digest; a folder of class folders is one, digested as a whole.
+    """The files of the data at ``path`` with their digests; a folder of class folders is one entry.
 
-    Behind records that name WAV files come these, as one: the folder that they are named from.
-    Of several paths, those of each in their order.
-    Raises as ``data_files``, ``class_files`` and ``file_digest`` do.
+    Records that name WAV files are followed by one entry for all these files, with the path of the records' folder. For
+    several paths, the files of each in order. Raises as ``data_files``, ``class_files`` and ``file_digest`` do.
     """
     if isinstance(path, SeveralPaths):
         return tuple(file for each in path.paths for file in recorded_files(each))
@@ -36,39 +35,39 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
 
 
 def require_same(path: DataPath, before: Iterable[DigestedFile]) -> None:
-    """Raise InputError where ``recorded_files`` gives other files or digests than ``before`` the data was read."""
+    """Raise InputError if ``recorded_files`` now differs from ``before``, its result before the data was read."""
     if recorded_files(path) != tuple(before):
         raise changed(path)
 
 
 def digested(path: Path) -> DigestedFile:
-    """The one file at ``path`` as it is, whatever it holds. Raises as ``file_digest`` does."""
+    """The single file at ``path`` with its digest, whatever it holds. Raises as ``file_digest`` does."""
     return DigestedFile(path=path, digest=file_digest(path), bytes=path.stat().st_size)
 
 
 def require_unchanged(before: Iterable[DigestedFile]) -> None:
-    """Raise InputError for the first of the files that is not any more what it was ``before`` it was read."""
+    """Raise InputError for the first file whose digest or size changed since ``before``."""
     for file in before:
         if digested(file.path) != file:
             raise changed(file.path)
 
 
 def data_digest(path: DataPath) -> str:
-    """The digest of the data at ``path``: of a single file its BLAKE3.
+    """The digest of the data at ``path``: for a single file, its BLAKE3.
 
-    Of several, and of a folder of class folders, the BLAKE3 of one line for each in the order of reading: the name
-    (with the class before a slash), a NUL, the file's own digest and a line end. Raises as ``recorded_files`` does.
+    For several files, and for a folder of class folders, the BLAKE3 of one line per file in reading order: the name
+    (``CLASS/NAME`` in class folders), a NUL, the file's digest and a line end. Raises as ``recorded_files`` does.
     """
     return digest_of(recorded_files(path))
 
 
 def digest_of(files: Sequence[DigestedFile]) -> str:
-    """``data_digest`` of data whose ``recorded_files`` are these."""
-    return files[0].digest if len(files) == 1 else _together((file.path.name, file.digest) for file in files)
+    """``data_digest`` of data with these ``recorded_files``."""
+    return files[0].digest if len(files) == 1 else _joint_digest((file.path.name, file.digest) for file in files)
 
 
 def changed(path: DataPath) -> InputError:
-    """What to raise for data that was changed while it was read."""
+    """The error for data that was changed while it was read."""
     return InputError(
         f"{path} was changed while it was read, so its digest would not be that of the records that were read; let "
         "nothing write to it, and run the command again"
@@ -79,7 +78,7 @@ def _of_classes(path: Path) -> DigestedFile:
     from privctl.data.images import class_files
 
     files = class_files(path)
-    digest = _together((f"{label}/{file.name}", file_digest(file)) for label, file in files)
+    digest = _joint_digest((f"{label}/{file.name}", file_digest(file)) for label, file in files)
     return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in files))
 
 
@@ -87,9 +86,9 @@ def _of_sounds(path: Path) -> DigestedFile:
     from privctl.data.sounds import listed_sounds
 
     files = listed_sounds(path)
-    digest = _together((file.name, file_digest(file)) for file in files)
+    digest = _joint_digest((file.name, file_digest(file)) for file in files)
     return DigestedFile(path=path.parent, digest=digest, bytes=sum(file.stat().st_size for file in files))
 
 
-def _together(named: Iterable[tuple[str, str]]) -> str:
+def _joint_digest(named: Iterable[tuple[str, str]]) -> str:
     return bytes_digest(b"".join(f"{name}\0{digest}\n".encode("utf-8", "surrogateescape") for name, digest in named))

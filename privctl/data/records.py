@@ -1,4 +1,4 @@
-"""Records of a data set with their numbers, read lazily from whatever files hold them (see ``rows``)."""
+"""Records of a data set with their numbers, read lazily from files of any supported format (see ``rows``)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; ``line`` counts from 1, as editors do.
+    """One record; ``line`` counts from 1.
 
-    ``label`` is the record's label as the file states it, if any. An image has ``pixels`` and an empty ``text``, a
-    sound its samples (n,) as ``pixels``; the ``line`` of both is their position in the set. Of a pair of texts
-    the target begins at character ``start`` of ``text``; else that is 0.
+    ``label`` is the record's label as the file states it, if any. An image has ``pixels`` and an empty ``text``; a
+    sound has its samples (n,) as ``pixels``; the ``line`` of either is its position in the set. In a pair of texts the
+    target begins at character ``start`` of ``text``, which is 0 otherwise.
     """
 
     line: int
@@ -33,7 +33,7 @@ class Record:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Source and target."""
+        """(source, target)."""
         return split_pair(self.text, self.start)
 
     @property
@@ -51,17 +51,17 @@ class Record:
 
     @property
     def content(self) -> bytes:
-        """As ``digest``, but equal for texts that differ in case, white space or the form of letters alone."""
+        """As ``digest``, but equal for texts that differ only as ``text_content`` ignores, and without ``start``."""
         if self.pixels is not None:
             return self.digest
         return hashlib.blake2b(text_content(self.text) + (self.label or "").encode(), digest_size=16).digest()
 
 
 def read_records(path: DataPath, columns: Columns | None = None) -> Iterator[Record]:
-    """The texts of the records at ``path``, one at a time; a file of an unknown suffix is read as JSON lines.
+    """The records at ``path``, one at a time, without labels; a file with an unknown suffix is read as JSON lines.
 
     Raises InputError, naming the line, for anything that is not a record, and for a file without any; FileSystemError
-    where the system refuses.
+    if a file cannot be read.
     """
     columns = columns or USUAL
     for row in rows_of(path, columns, otherwise=".jsonl"):

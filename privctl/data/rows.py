@@ -1,4 +1,4 @@
-"""The one door to records: each row of whatever files a path means, as fields by name, one at a time."""
+"""The single reader of records: the rows of all files that a path means, as fields by name, one at a time."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "re
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Where a file's rows lie: "train.jsonl line", and ``before``, how many rows the files before it have."""
+    """A file's rows among all rows: ``name``, such as "train.jsonl line", and the number of rows ``before`` them."""
 
     name: str
     before: int = 0
 
     def place(self, number: int) -> str:
-        """The file and line of row ``number``, which counts on from file to file, for errors."""
+        """The file and line of row ``number``, which counts across files, for errors."""
         return f"{self.name} {number - self.before}"
 
 
 class Row(NamedTuple):
-    """A record's fields; ``number`` is its line or row, counted on from file to file, in the file of ``stretch``."""
+    """A record's fields, its line or row ``number`` counted across files, and the ``stretch`` of its file."""
 
     number: int
     stretch: Stretch
@@ -54,15 +54,15 @@ def rows_of(
     unit: str | None = None,
     otherwise: str | None = None,
 ) -> Iterator[Row]:
-    """The rows of every file that ``path`` means (see ``data_files``), by the file's suffix.
+    """The rows of every file that ``path`` means (see ``data_files``), read by the file's suffix.
 
     JSON lines or one JSON array (``.jsonl``, ``.ndjson``, ``.json``), tables with a first row of names (``.csv``,
-    ``.tsv``), one record a line (``.txt``), these plain or with ``.gz`` or ``.zst``, parquet and Arrow. ``otherwise``
-    is the suffix of a file that has none of these. Tables are checked for the columns that ``columns``, ``labelled``
-    and ``unit`` require.
+    ``.tsv``), one record per line (``.txt``), all of these plain or with ``.gz`` or ``.zst``, parquet and Arrow. A file
+    with any other suffix is read as if it had the suffix ``otherwise``. Tables are checked for the columns that
+    ``columns``, ``labelled`` and ``unit`` require.
 
-    Raises InputError, naming the line, for what is not such a file, and for one without records; CommandError for an
-    unknown suffix without ``otherwise``; FileSystemError where the system refuses.
+    Raises InputError, naming the line, for a malformed file, and for one without records; CommandError for an unknown
+    suffix without ``otherwise``; FileSystemError if a file cannot be read.
     """
     files = data_files(path)
     suffixes = [_suffix(file, otherwise) for file in files]
@@ -76,7 +76,7 @@ def rows_of(
             schema = schema_of(file, place)
             names = schema.names
             first = first or schema
-            same_types(first.types, schema.types, columns.wanted(unit), place)
+            require_same_types(first.types, schema.types, columns.wanted(unit), place)
             require_named(schema.names, place, columns, labelled=labelled, unit=unit)
         pairs, word = _numbered(file, suffix, place, names, columns, unit)
         if alike is not None:
@@ -94,9 +94,9 @@ def rows_of(
 def rows_of_share(
     path: DataPath, share: FileShare, columns: Columns, *, unit: str | None = None, before: int = 0
 ) -> Iterator[Row]:
-    """The rows of a share of the data at ``path``, numbered on from ``before``; raises as ``rows_of`` does.
+    """The rows of a share of the data at ``path``, numbered from ``before`` + 1; raises as ``rows_of`` does.
 
-    A share of a file may have none. Whether files agree in types and fields is for whoever joins the shares to say.
+    A share may have no rows. Whether files agree in types and fields is checked when the shares are merged.
     """
     suffix, place = _suffix(share.file, None), shown(path, share.file)
     names: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ def rows_of_share(
 
 
 def column_names(path: DataPath) -> tuple[str, ...] | None:
-    """The names of the first record's fields; None for a suffix that is not known. Raises as ``rows_of`` does."""
+    """The names of the first record's fields; None for an unknown suffix. Raises as ``rows_of`` does."""
     file = data_files(path)[0]
     suffix = suffix_of(file)
     if suffix not in (*LINES, *TABLES, TEXT, PARQUET, ARROW):
@@ -127,21 +127,21 @@ def column_names(path: DataPath) -> tuple[str, ...] | None:
 
 
 def image_columns(path: Path) -> tuple[str, ...]:
-    """The columns of images in parquet or Arrow files at ``path``; none for other files."""
+    """The columns of images in parquet or Arrow files at ``path``; empty for other files."""
     file = data_files(path)[0]
     return schema_of(file, shown(path, file)).images if suffix_of(file) in (PARQUET, ARROW) else ()
 
 
 def is_json_lines(path: DataPath) -> bool:
-    """Whether ``path`` is one file of JSON lines; so is one of an unknown suffix."""
+    """Whether ``path`` is a single file of JSON lines; a file with an unknown suffix counts as one."""
     if isinstance(path, SeveralPaths) or path == STDIN or not path.is_file():
         return False
     suffix = suffix_of(path)
     return suffix not in (*TABLES, TEXT, PARQUET, ARROW) and not (suffix == ".json" and opens_array(path))
 
 
-def numbers_in(path: DataPath) -> int:
-    """The number of the last row that ``rows_of`` gives, or somewhat more: what progress counts to."""
+def progress_total(path: DataPath) -> int:
+    """The total for a progress bar: an upper bound on the number of the last row that ``rows_of`` yields."""
     total = 0
     for file in data_files(path):
         if suffix_of(file) in (PARQUET, ARROW):
@@ -151,8 +151,8 @@ def numbers_in(path: DataPath) -> int:
     return total
 
 
-def numbers_in_share(share: FileShare) -> int:
-    """As ``numbers_in``, for a share; of a parquet file, for all its rows where the share is cut from it."""
+def progress_total_of_share(share: FileShare) -> int:
+    """As ``progress_total``, for a share."""
     if suffix_of(share.file) in (PARQUET, ARROW):
         return count_rows(share.file, str(share.file), share.within)
     return sum(1 for _ in byte_lines(share.file, share.within))
@@ -178,8 +178,8 @@ def _missing(suffix: str) -> str:
     return "expected one record a line" if suffix == TEXT else "expected at least one row"
 
 
-def same_types(first: Mapping[str, str], types: Mapping[str, str], wanted: set[str], place: str) -> None:
-    """Raise InputError where a ``wanted`` column of the file ``place`` has another type than in the ``first`` file."""
+def require_same_types(first: Mapping[str, str], types: Mapping[str, str], wanted: set[str], place: str) -> None:
+    """Raise InputError if a ``wanted`` column of the file ``place`` has a different type than in the first file."""
     for name in first.keys() & types.keys() & wanted:
         if first[name] != types[name]:
             raise InputError(
@@ -197,7 +197,7 @@ def _numbered(
     unit: str | None,
     within: tuple[int, int] | None = None,
 ) -> tuple[Iterator[tuple[int, dict[str, Any]]], str]:
-    """The rows of a file from 1 on, or of those that begin ``within`` two bytes; and what one is called."""
+    """The rows of a file, numbered from 1, and the word for a row; only rows that begin ``within`` two offsets."""
     if suffix in (PARQUET, ARROW):
         wanted = columns.wanted(unit)
         chosen = [name for name in names if name in wanted]

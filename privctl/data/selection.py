@@ -1,6 +1,6 @@
-"""Records chosen such that each user is in so many at most (docs/batches.md#records-of-several-users).
+"""Chooses records so that no user is in more than a given number of them (docs/batches.md#records-of-several-users).
 
-What is chosen depends on the users that records name and on the order of the records, on nothing that they say.
+The choice depends only on which users the records name and on the order of the records, not on their contents.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from privctl.data.sharing import Flags
 
-#: Records in dispute up to which an integer program is solved, and the nodes of its search tree.
+#: Most contested records for which an integer program is by_program, and the limit on nodes of its search tree.
 _PROGRAM, _NODES = 4000, 200
-#: Passes of the local search, and users of a record up to which it is exchanged for others.
+#: Most passes of the local search, and most users of a record that it tries to exchange.
 _PASSES, _USERS = 10, 8
 
 
 def select(sharing: Sharing, most: int, rule: SharedRecords, name: str = "the data") -> Flags:
-    """Which records are used, [records], by ``rule``, such that each user is in ``most`` of them at most.
+    """Which records are used, [records], chosen by ``rule`` so that no user is in more than ``most`` of them.
 
-    Raises InputError, calling the data ``name``, where all must be used and a user is in more.
+    Raises InputError, naming the data ``name``, if the rule is to use all records and a user is in more.
     """
     if rule is SharedRecords.ALL:
         _require(sharing, most, name)
@@ -53,10 +53,10 @@ def _require(sharing: Sharing, most: int, name: str) -> None:
 
 
 def first_records(sharing: Sharing, most: int) -> Flags:
-    """The records that are among the first ``most`` of each of their users.
+    """The records that are among the first ``most`` of every one of their users, [records].
 
-    Without some records, the others keep their order: of these, then, only more are used, and only such as share a user
-    with what is gone.
+    Removing records only ever adds to the chosen ones among the rest, and only records that share a user with a removed
+    one.
     """
     order = np.lexsort((sharing.records, sharing.users))
     users = sharing.users[order]
@@ -66,34 +66,35 @@ def first_records(sharing: Sharing, most: int) -> Flags:
 
 
 def greedy(sharing: Sharing, most: int) -> Flags:
-    """Records one after another as long as no user is in more than ``most``, those first whose users are in few.
+    """A greedy choice, [records]: in order of price, each record is used unless a user would exceed ``most``.
 
-    A record's price is the sum of 1 - ``most`` / n over those of its users who are in n > ``most``; the cheapest come
-    first, and among equals the earliest.
+    A record's price is the sum of 1 - ``most`` / n over those of its users who are in n > ``most`` records; ties are
+    broken by the order of records.
     """
-    disputed = _Disputed(sharing, most)
+    contested = _Contested(sharing, most)
     kept = np.ones(len(sharing), np.bool_)
-    kept[disputed.records] = disputed.greedy()
+    kept[contested.records] = contested.greedy()
     return kept
 
 
 def most_records(sharing: Sharing, most: int) -> Flags:
-    """As many records as can be found: the greedy choice, bettered by exchanges, and where few are in dispute by HiGHS.
+    """A choice of as many records as can be found, [records]: the greedy choice, improved by exchanges and by HiGHS.
 
-    What HiGHS finds within its limit is a best choice, or not; the limit is one of nodes, so that it is repeatable.
+    HiGHS is used if few records are contested. It need not find an optimum within its limit, which is on nodes rather
+    than time so that the result is reproducible.
     """
-    disputed = _Disputed(sharing, most)
+    contested = _Contested(sharing, most)
     kept = np.ones(len(sharing), np.bool_)
-    found = disputed.exchanged(disputed.greedy())
+    found = contested.exchanged(contested.greedy())
     if 0 < len(found) <= _PROGRAM:
-        solved = disputed.solved()
-        found = solved if solved is not None and solved.sum() > found.sum() else found
-    kept[disputed.records] = found
+        by_program = contested.by_program()
+        found = by_program if by_program is not None and by_program.sum() > found.sum() else found
+    kept[contested.records] = found
     return kept
 
 
-class _Disputed:
-    """The records of users who are in more than ``most``, with these users only: all other records are used."""
+class _Contested:
+    """The records of users who are in more than ``most``, restricted to these users; all other records are used."""
 
     def __init__(self, sharing: Sharing, most: int) -> None:
         counts = sharing.counts()
@@ -106,7 +107,7 @@ class _Disputed:
         self._most = most
 
     def greedy(self) -> Flags:
-        """See ``greedy``, [disputed records]."""
+        """The greedy choice among the contested records, [contested records]; see the function ``greedy``."""
         wanted = 1 - self._most / self._counts[self._part.users]
         price = np.bincount(self._part.records, weights=wanted, minlength=len(self.records))
         load = [0] * len(self._counts)
@@ -116,19 +117,19 @@ class _Disputed:
         return kept
 
     def _take(self, record: int, load: list[int], kept: Flags) -> bool:
-        """Use the record if nobody is in too many then."""
+        """Use the record, and return True, if it is unused and puts no user over the limit."""
         if kept[record] or any(load[user] >= self._most for user in self._users[record]):
             return False
-        self._move(record, 1, load)
+        self._add_load(record, 1, load)
         kept[record] = True
         return True
 
-    def _move(self, record: int, by: int, load: list[int]) -> None:
+    def _add_load(self, record: int, by: int, load: list[int]) -> None:
         for user in self._users[record]:
             load[user] += by
 
     def exchanged(self, kept: Flags) -> Flags:
-        """``kept``, of which one record after another is given up wherever two or more can take its place."""
+        """``kept`` improved by local search: a record is given up if two or more others can replace it."""
         kept = kept.copy()
         load: list[int] = self._part.counts(kept).tolist()
         for _ in range(_PASSES):
@@ -138,7 +139,7 @@ class _Disputed:
         return kept
 
     def _waiting(self, kept: Flags, load: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
-        """The records that are not used, by those of their users who are in as many as they may be."""
+        """The unused records, grouped by those of their users who are at the limit."""
         found: dict[tuple[int, ...], list[int]] = {}
         for record in np.flatnonzero(~kept).tolist():
             full = tuple(sorted(user for user in self._users[record] if load[user] >= self._most))
@@ -148,11 +149,11 @@ class _Disputed:
     def _exchange(
         self, record: int, waiting: Mapping[tuple[int, ...], list[int]], load: list[int], kept: Flags
     ) -> bool:
-        """Put two or more waiting records in the place of ``record``; whether that could be done."""
+        """Replace ``record`` by two or more waiting records, and return whether that was possible."""
         users = sorted(self._users[record])
         if not kept[record] or len(users) > _USERS:
             return False
-        self._move(record, -1, load)
+        self._add_load(record, -1, load)
         kept[record] = False
         taken: list[int] = []
         for size in range(1, len(users) + 1):
@@ -165,14 +166,14 @@ class _Disputed:
         if len(taken) > 1:
             return True
         for other in taken:
-            self._move(other, -1, load)
+            self._add_load(other, -1, load)
             kept[other] = False
-        self._move(record, 1, load)
+        self._add_load(record, 1, load)
         kept[record] = True
         return False
 
-    def solved(self) -> Flags | None:
-        """The choice of HiGHS for the integer program, at most so many nodes deep; None where it finds none."""
+    def by_program(self) -> Flags | None:
+        """The best choice that HiGHS finds for the integer program within ``_NODES`` nodes; None if it finds none."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         limits, aim = LinearConstraint(self._matrix(), -np.inf, self._most), -np.ones(len(self.records))
@@ -183,10 +184,10 @@ class _Disputed:
         kept = found.x > 1 / 2
         return kept if (self._part.counts(kept) <= self._most).all() else None
 
-    def most_possible(self) -> int:
-        """A bound on how many of the disputed records can be used, by the dual of the linear program.
+    def records_upper_bound(self) -> int:
+        """An upper bound on how many contested records can be used, from the dual of the linear relaxation.
 
-        Any prices of users give one (weak duality), so those of the solver need not be exact.
+        By weak duality any non-negative prices give a bound, so the solver's need not be exact.
         """
         from scipy.optimize import linprog
 
@@ -194,7 +195,7 @@ class _Disputed:
             return 0
         matrix, limits = self._matrix(), np.full(len(self._counts), float(self._most))
         aim = -np.ones(len(self.records))
-        # The types that scipy states know no sparse matrix here.
+        # scipy's type stubs do not allow a sparse matrix here.
         found = linprog(aim, A_ub=matrix, b_ub=limits, bounds=(0, 1), method="highs")  # type: ignore[call-overload]
         if found.ineqlin is None:
             return len(self.records)
@@ -203,18 +204,18 @@ class _Disputed:
         return min(len(self.records), int(np.floor(self._most * prices.sum() + left.sum() + 1e-6)))
 
     def _matrix(self) -> csr_array[np.float64]:
-        """1 where a user is in a record, [users, records]."""
+        """The incidence matrix [users, records], 1 if a user is in a record."""
         from scipy.sparse import csr_array
 
         part, shape = self._part, (len(self._counts), len(self.records))
-        places = (part.users.astype(np.int32), part.records.astype(np.int32))  # scipy 1.13's milp takes no wider ones
+        places = (part.users.astype(np.int32), part.records.astype(np.int32))  # all that milp of scipy 1.13 accepts
         return csr_array((np.ones(len(part.users)), places), shape=shape)
 
 
-def most_possible(sharing: Sharing, most: int) -> int:
-    """A number of records that no choice exceeds in which every user is in ``most`` at most: the linear program's."""
-    disputed = _Disputed(sharing, most)
-    return len(sharing) - len(disputed.records) + disputed.most_possible()
+def records_upper_bound(sharing: Sharing, most: int) -> int:
+    """An upper bound on how many records can be used if no user may be in more than ``most``, by linear relaxation."""
+    contested = _Contested(sharing, most)
+    return len(sharing) - len(contested.records) + contested.records_upper_bound()
 
 
 _RULES: Mapping[SharedRecords, Callable[[Sharing, int], Flags]] = {

@@ -1,4 +1,4 @@
-"""Data at several paths, read one after the other as one data set."""
+"""Data at several paths, read in order as one data set."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from privctl.domain.errors import CommandError
 
 _DUE = "write records to a file, such as one of JSON lines, and give its path"
-#: Characters of the longest path that Linux opens.
+#: Characters of the longest path that Linux can open.
 _LONGEST = 4095
 
 
 @dataclass(frozen=True, slots=True)
 class SeveralPaths:
-    """Two paths or more, in the order in which they are read; it has what readers ask of one path."""
+    """Two or more paths in reading order, with the parts of the interface of Path that readers use."""
 
     paths: tuple[Path, ...]
 
@@ -25,33 +25,33 @@ class SeveralPaths:
 
     @property
     def name(self) -> str:
-        """The last parts of all paths, with `` + `` between them, as reports have it."""
+        """The last parts of all paths, joined by `` + ``, as in reports."""
         return " + ".join(path.name for path in self.paths)
 
     @property
     def suffix(self) -> str:
-        """None: each path has its own."""
+        """Empty: each path has its own suffix."""
         return ""
 
     def resolve(self) -> SeveralPaths:
-        """The same with absolute paths, links followed."""
+        """The same data with absolute paths and symbolic links resolved."""
         return SeveralPaths(tuple(path.resolve() for path in self.paths))
 
     def is_dir(self) -> bool:
-        """Whether it is one folder: it is not."""
+        """False: it is not a single folder."""
         return False
 
     def is_file(self) -> bool:
-        """Whether it is one file: it is not."""
+        """False: it is not a single file."""
         return False
 
 
-#: Where records are: a path as ``data_files`` takes it, or several.
+#: Where records are: one path that ``data_files`` accepts, or several.
 DataPath = Path | SeveralPaths
 
 
 def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.PathLike[str]]) -> DataPath:
-    """The data at one path or several; raises CommandError for none, and for one that is given twice."""
+    """The data at one or several paths; raises CommandError if there is none, or if one is given twice."""
     if isinstance(given, SeveralPaths):
         return given
     if isinstance(given, str | os.PathLike):
@@ -70,12 +70,12 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
 
 
 def paths_of(data: DataPath) -> tuple[Path, ...]:
-    """Each path of ``data``."""
+    """The paths of ``data``, at least one."""
     return data.paths if isinstance(data, SeveralPaths) else (data,)
 
 
 def _path(given: object) -> Path:
-    """Raises CommandError for what is no path, and without quoting it for a text that cannot be one."""
+    """``given`` as a path; raises CommandError for other values. A text that cannot be a path is not quoted."""
     if not isinstance(given, str | os.PathLike):
         raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
     place = os.fspath(given)

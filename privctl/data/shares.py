@@ -1,9 +1,9 @@
-"""Data cut into shares that separate processes read: together they hold each record once, and in the data's order.
+"""Splits data into shares for separate processes: together they hold each record once, in the order of the data.
 
-Files are laid end to end, and shard i of n gets the i-th of n equal stretches of their bytes. A file of lines, and a
-parquet file, may be cut: a line, and a group of rows, belongs to the share in which it begins. Other files cannot be
-entered in the middle (compressed ones, tables whose cells may hold line ends, one JSON array, Arrow), so each belongs
-whole to the shard in whose stretch it begins.
+The files are concatenated, and shard i of n gets the i-th of n equal ranges of bytes. Files of lines and parquet files
+may be split: a line or row group belongs to the share in which it begins. Other files (compressed ones, tables whose
+cells may hold line ends, one JSON array, Arrow) cannot be read from the middle, so each belongs as a whole to the shard
+in whose range it begins.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileShare:
-    """Bytes ``begin`` to ``end`` of ``file``, number ``index`` of the data's files; its size is ``size`` bytes.
+    """Bytes ``begin`` to ``end`` of ``file``, which has ``size`` bytes; ``index`` is its position among the files.
 
-    ``shard`` counts from 0.
+    ``index`` and ``shard`` count from 0.
     """
 
     shard: int
@@ -40,7 +40,7 @@ class FileShare:
 
     @property
     def within(self) -> tuple[int, int] | None:
-        """The bytes in which its lines or groups of rows begin; None for the whole file."""
+        """The byte range in which its lines or row groups begin; None for the whole file."""
         return None if (self.begin, self.end) == (0, self.size) else (self.begin, self.end)
 
     @property
@@ -50,9 +50,9 @@ class FileShare:
 
 
 def shares_of(path: DataPath, count: int) -> tuple[FileShare, ...]:
-    """The shares of all ``count`` shards, in the order of the data. Every process finds the same ones.
+    """The shares of all ``count`` shards, in the order of the data; every process computes the same ones.
 
-    Raises CommandError for standard input, InputError for what is not an ordinary file, and as ``data_files`` does.
+    Raises CommandError for standard input, InputError for a file that is not regular, and as ``data_files`` does.
     """
     if STDIN in paths_of(path):
         raise CommandError("standard input cannot be read in shares; save it to a file that all processes can read")
@@ -64,10 +64,11 @@ def shares_of(path: DataPath, count: int) -> tuple[FileShare, ...]:
 
 
 def digests_of(share: FileShare, shares: Sequence[FileShare]) -> tuple[str, tuple[str, ...]]:
-    """The digest of the share's bytes; and of its whole file and each of its ``shares``, if the file begins in it.
+    """(digest of the share's bytes, digests of its whole file and, if that has several shares, of each share).
 
-    The first of several shares of a file thus reads all of it, so that whoever joins the shares needs no file to know
-    that all of them read the same bytes. Raises InputError for a file that is shorter than it was.
+    The second part is empty unless the file begins in this share. So the process with the first share of a file reads
+    all of it, and merging the shares can check that all processes read the same bytes without reading the file again.
+    Raises InputError if the file has become shorter.
     """
     if not share.is_first or share.within is None:
         digest, _ = _digest(share.file, [(share.begin, share.end)])
@@ -79,7 +80,7 @@ def digests_of(share: FileShare, shares: Sequence[FileShare]) -> tuple[str, tupl
 def _shares(files: Sequence[Path], sizes: Sequence[int], borders: Sequence[int], total: int) -> Iterator[FileShare]:
     count, before = len(borders), 0
     for index, (file, size) in enumerate(zip(files, sizes, strict=True)):
-        # The last of the shards that begin here or before, since of those with equal borders all but that are empty.
+        # The last shard that begins here or earlier: of shards with equal borders, all but the last are empty.
         first = max(shard for shard in range(count) if borders[shard] <= before)
         shard, begin = first, 0
         if size and _can_be_cut(file):
@@ -107,7 +108,7 @@ def _size(file: Path) -> int:
 
 
 def _digest(file: Path, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[str, ...], str]:
-    """The digest of each of adjoining ``ranges`` of bytes, and of all of them together."""
+    """(digest of each of the adjoining byte ``ranges``, digest of all of them together)."""
     whole, each = blake3(), []
     try:
         with file.open("rb", buffering=0) as stream:

@@ -1,4 +1,4 @@
-"""Which users are in which records, by numbers."""
+"""Which users are in which records, both identified by number."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sharing:
-    """Which users are in which records: entry i says that ``users[i]`` is in record ``records[i]``.
+    """Pairs of a user and a record: user ``users[i]`` is in record ``records[i]``.
 
-    Both are numbered from 0 in the order of reading, and entries are in the order of records. A record has an entry for
-    each of its users.
+    Both are numbered from 0 in reading order, and the pairs are sorted by record. Every record has at least one pair.
     """
 
     records: Numbers
@@ -28,7 +27,7 @@ class Sharing:
 
     @classmethod
     def of(cls, named: Iterable[Sequence[str]]) -> Sharing:
-        """That of records that name these users."""
+        """From the users that each record names."""
         numbers: dict[str, int] = {}
         records: list[int] = []
         users: list[int] = []
@@ -43,7 +42,7 @@ class Sharing:
         return int(self.records[-1]) + 1 if len(self.records) else 0
 
     def counts(self, kept: Flags | None = None) -> Numbers:
-        """In how many records each user is, [users]; with ``kept`` [records], in how many of these."""
+        """How many records each user is in, [users]; with flags ``kept`` [records], how many of the kept ones."""
         people = int(self.users.max()) + 1 if len(self.users) else 0
         users = self.users if kept is None else self.users[kept[self.records]]
         return np.bincount(users, minlength=people)

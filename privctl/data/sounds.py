@@ -1,4 +1,4 @@
-"""Sounds to train on: a folder with one subfolder of WAV files a class, or records that name WAV files."""
+"""Sounds to train on: a folder with one subfolder of WAV files per class, or records that name WAV files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: The field of a record that names its WAV file, the first that is there.
+#: Fields that may name a record's WAV file, in order of preference.
 PATHS = ("audio", "path", "file", "file_name")
 
 
@@ -29,7 +29,7 @@ PATHS = ("audio", "path", "file", "file_name")
 class SoundSet:
     """Sounds of one sampling rate with their labels.
 
-    ``waves`` are float32 arrays (samples,), one a sound. ``labels`` and ``places`` (file, for errors) are as many.
+    ``waves`` has a float32 array (samples,) per sound; ``labels`` and ``places`` (the file, for errors) an entry each.
     """
 
     waves: Sequence[NDArray[np.float32]]
@@ -41,15 +41,15 @@ class SoundSet:
 
 
 def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) -> SoundSet:
-    """The sounds at ``path``, in memory, which must have ``rate`` samples a second.
+    """Read the sounds at ``path``, which must have a sampling rate of ``rate`` Hz.
 
-    A folder has one subfolder a class, of WAV files (see ``read_wav``). Records (see ``rows_of``) name a WAV file in
-    one of the fields ``PATHS``, from the folder of the records on, and its label in ``label``, unless ``columns`` names
-    another. By the problem of ``columns`` that is one label, a list of them or a number, as ``label_of`` says. Sounds
-    of several paths are joined.
+    A folder has one subfolder of WAV files (see ``read_wav``) per class. Records (see ``rows_of``) name a WAV file,
+    relative to the folder of the records, in one of the fields ``PATHS``, and its label in ``label`` unless ``columns``
+    names another field. The ``problem`` of ``columns`` says what a label is (see ``label_of``). Sounds of several paths
+    are concatenated.
 
-    Raises InputError, naming the file, for what is not such a sound, for another rate and for a set without any;
-    CommandError for a path that is neither; FileSystemError where the system refuses.
+    Raises InputError, naming the file, for a file that is not such a sound, for another sampling rate and for an empty
+    set; CommandError for any other kind of path; FileSystemError if a file cannot be read.
     """
     columns = columns or USUAL
     named = [each for one in paths_of(path) for each in _labelled(one, columns)]
@@ -86,7 +86,7 @@ def _labelled(path: Path, columns: Columns) -> Iterator[tuple[Path, str]]:
 
 
 def _listed(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
-    """The WAV file that each record names, with the record."""
+    """(WAV file, record) of each record."""
     name = next((name for name in PATHS if name in (column_names(path) or ())), None)
     if name is None:
         fields = ", ".join(column_names(path) or ())
@@ -97,7 +97,7 @@ def _listed(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
 
 
 def lists_sounds(path: Path) -> bool:
-    """Whether ``path`` is a file of records, of which the first names a WAV file and has no text."""
+    """Whether ``path`` is a file of records whose first record names a WAV file and has no text."""
     if suffix_of(path) not in (*LINES, *TABLES) or not path.is_file():
         return False
     try:
@@ -106,7 +106,7 @@ def lists_sounds(path: Path) -> bool:
             names = column_names(path) or ()
             fields = next(rows_of(path, replace(USUAL, text=names[0]))).fields
     except (PrivctlError, StopIteration):
-        return False  # whoever reads it says what is wrong
+        return False  # the reader will report the error
     given = next((fields[name] for name in PATHS if name in fields), None)
     sound = isinstance(given, str) and given.lower().endswith(SOUNDS)
     return sound and not {"text", "prompt", "messages"}.intersection(fields)

@@ -11,7 +11,7 @@ import numpy as np
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
 from privctl.data.columns import Columns, kind_of, label_of
 from privctl.data.decoded import Decoded
-from privctl.data.decoding import array_of, held_of, open_image, other_size
+from privctl.data.decoding import array_of, charged_bytes, open_image, size_mismatch
 from privctl.data.places import data_files, shown
 from privctl.domain.errors import InputError
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def read_table_images(
     path: Path, columns: Columns, *, channels: int, resize: tuple[int, int] | None
 ) -> tuple[NDArray[np.uint8], tuple[str, ...], list[str]]:
-    """The pixels, (n, height, width, channels) uint8, the labels and the places of all images at ``path``.
+    """(pixels, labels, places) of all images at ``path``; pixels are uint8 (n, height, width, channels).
 
-    Raises InputError, naming the row, for what is no image, for a path in an image's place, for sizes that differ
-    without ``resize``, for a row without a label, and where the columns are not there.
+    Raises InputError, naming the row, for a value that is not an encoded image (such as a path), for sizes that differ
+    without ``resize``, and for missing labels or columns.
     """
     label = columns.label_name
     content = bytearray()
@@ -41,10 +41,10 @@ def read_table_images(
             where = f"{place} row {number}"
             with open_image(BytesIO(_encoded(fields[image], image, where)), where) as opened:
                 array = array_of(opened, channels, resize)
-                decoded.add(held_of(opened, array))
+                decoded.add(charged_bytes(opened, array))
             shape = shape or array.shape
             if array.shape != shape:
-                raise other_size(where, array.shape[:2], places[0], shape[:2])
+                raise size_mismatch(where, array.shape[:2], places[0], shape[:2])
             content += array.tobytes()
             labels.append(label_of(fields, where, columns))
             places.append(where)
@@ -54,7 +54,7 @@ def read_table_images(
 
 
 def count_table_images(path: Path) -> int:
-    """How many rows the files at ``path`` have; raises InputError where there are none, or no column of images."""
+    """The number of rows of the files at ``path``; raises InputError if there are none, or no column of images."""
     total = 0
     for file in data_files(path):
         place = shown(path, file)

@@ -1,4 +1,4 @@
-"""Texts to train on, with labels and units of privacy if requested."""
+"""Texts to train on, with labels and units of privacy on request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from privctl.data.users import user_of, users_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRecord:
-    """One record, on line ``line`` (from 1, counted on from file to file) of the file of ``stretch``.
+    """One record, on line ``line`` (from 1, counted across files) of the file of ``stretch``.
 
     The response begins at character ``start`` of ``text``, 0 for plain text. ``label`` and ``unit`` are None unless
-    requested; records of one ``unit`` belong together (to one person, say). Where a record may belong to several,
-    ``users`` are these, and ``unit`` is None. Of words with labels and of questions text and label are as ``annotated``
-    says.
+    requested; records with the same ``unit`` belong together, for instance to one person. If records may belong to
+    several users, ``users`` names them and ``unit`` is None. For token classification and question answering, ``text``
+    and ``label`` are those that ``annotated`` returns.
     """
 
     stretch: Stretch
@@ -35,19 +35,19 @@ class TextRecord:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Source and target, where a response or target begins in the text."""
+        """(source, target) of the text, split at ``start``."""
         return split_pair(self.text, self.start)
 
     @property
     def where(self) -> str:
-        """Its file and line, for errors; made when one is met, as it may be as long as the text."""
+        """Its file and line, for errors; built on demand, since it may be as long as the text."""
         return self.stretch.place(self.line)
 
 
 def read_texts(
     path: DataPath, *, labelled: bool = False, unit: str | None = None, columns: Columns | None = None
 ) -> list[TextRecord]:
-    """All records of a file in a list; see ``iter_texts``."""
+    """A list of all records at ``path``; see ``iter_texts``."""
     return list(iter_texts(path, labelled=labelled, unit=unit, columns=columns))
 
 
@@ -59,16 +59,15 @@ def iter_texts(
     columns: Columns | None = None,
     shared: bool = False,
 ) -> Iterator[TextRecord]:
-    """The records at ``path``, one at a time; see ``rows_of`` for what files may hold them.
+    """The records at ``path``, one at a time; see ``rows_of`` for the supported files.
 
-    A record has ``text``, or a prompt and its response, or messages; with ``labelled`` also ``label``, a string or an
-    integer; and the field that ``unit`` names, likewise, or with ``shared`` a list of such (``users_of``). ``columns``
-    names other fields. Tables name these in their
-    first row. A ``.csv`` may quote cells; in a ``.tsv`` quotes are ordinary characters, and no cell holds a tab or a
-    line end.
+    A record has ``text``, or a prompt and its response, or messages; with ``labelled`` also ``label`` (see
+    ``label_of``); and the field that ``unit`` names, a string or an integer, or with ``shared`` also a list of them
+    (``users_of``). ``columns`` may name other fields. The first row of a table holds their names. Cells of a ``.csv``
+    may be quoted; in a ``.tsv`` quotes are ordinary characters, and no cell holds a tab or a line end.
 
     Raises InputError, naming the line, for anything that is not such a record, and for a file without any; CommandError
-    for a suffix that is not known; FileSystemError where the system refuses.
+    for an unknown suffix; FileSystemError if a file cannot be read.
     """
     columns = columns or USUAL
     for row in rows_of(path, columns, labelled=labelled, unit=unit):
@@ -78,21 +77,21 @@ def iter_texts(
 def iter_share(
     path: DataPath, share: FileShare, *, unit: str | None = None, columns: Columns | None = None, before: int = 0
 ) -> Iterator[TextRecord]:
-    """As ``iter_texts``, of one share of the data at ``path``; see ``rows_of_share``."""
+    """As ``iter_texts``, for one share of the data at ``path``; see ``rows_of_share``."""
     columns = columns or USUAL
     for row in rows_of_share(path, share, columns, unit=unit, before=before):
         yield _record(row, columns, False, unit)
 
 
 def first_fields(path: DataPath) -> tuple[str, ...] | None:
-    """The names of the first record's fields; None for a suffix that is not known. Raises as ``iter_texts`` does."""
+    """The names of the first record's fields; None for an unknown suffix. Raises as ``iter_texts`` does."""
     return column_names(path)
 
 
 def identified_texts(path: DataPath, columns: Columns | None = None) -> tuple[int, str]:
-    """How many records ``iter_texts`` yields, all of them checked, and a BLAKE3 digest of their texts in order.
+    """(number of records, BLAKE3 digest of their texts), from reading and checking all records at ``path``.
 
-    Each is digested behind its length in bytes. Raises as ``iter_texts`` does.
+    Each text is preceded by its length in bytes, 8 bytes little-endian. Raises as ``iter_texts`` does.
     """
     count, hasher = 0, blake3()
     for record in iter_texts(path, columns=columns):

@@ -1,15 +1,15 @@
-"""Thrift's compact protocol, as far as parquet's footers and headers of pages need it."""
+"""A reader of Thrift's compact protocol, as far as parquet's footers and page headers use it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: The deepest nesting.
+#: Limit on the depth of nested structures.
 _DEEPEST = 16
 
 
 def varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at ``place``, 7 bits a byte, and where it ends; raises ValueError for one that is too long."""
+    """(value, offset of its end) of the variable-length integer at ``place``; raises ValueError if it is too long."""
     value = shift = 0
     while shift < 70:
         byte = data[place]
@@ -20,7 +20,7 @@ def varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def structure(data: bytes, place: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """The fields of the structure at ``place`` by number, and where it ends."""
+    """(fields by number, offset of the end) of the structure at ``place``; raises ValueError if it is malformed."""
     if depth > _DEEPEST:
         raise ValueError("it is nested too deeply")
     fields: dict[int, Any] = {}

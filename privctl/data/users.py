@@ -1,4 +1,4 @@
-"""The users that each record belongs to: one, or with ``users_of`` several."""
+"""The user that a record belongs to, or with ``users_of`` its users."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ONE_GROUP = "a record of several groups has no coin; give a string or an intege
 
 
 def user_of(row: Mapping[str, Any], unit: str, where: str, otherwise: str = _ONE) -> str:
-    """The user whom the field that ``unit`` names holds.
+    """The user in the field that ``unit`` names.
 
-    Raises InputError, naming ``where``, for a list, of which a reader of one value would miss the others, also where it
-    is the text of one as a table's cell holds it (``otherwise`` says what to do); and as ``name_of`` does.
+    Raises InputError, naming ``where``, for a list, since its other users would be ignored, and for a string that is a
+    JSON array, as in a table's cell (``otherwise`` ends the message); and as ``name_of`` does.
     """
     value = row.get(field := field_of(unit))
     if isinstance(value, list) or (isinstance(value, str) and _is_list(value)):
@@ -30,15 +30,15 @@ def user_of(row: Mapping[str, Any], unit: str, where: str, otherwise: str = _ONE
 
 
 def group_of(row: Mapping[str, Any], unit: str, where: str) -> str:
-    """As ``user_of``, of a record whose group is judged."""
+    """As ``user_of``, for a record that is audited by group."""
     return user_of(row, unit, where, _ONE_GROUP)
 
 
 def users_of(row: Mapping[str, Any], unit: str, where: str) -> tuple[str, ...]:
-    """The users in a field that holds one or a list, each once, in their order.
+    """The distinct users, in order, in a field that holds one user or a list.
 
-    A string that begins with a bracket is a JSON array: the cell of a table, which has no lists. Raises InputError,
-    naming ``where``, for an empty list and for anything in it but printable strings and integers.
+    A string that begins with a bracket is read as a JSON array, since cells of tables cannot hold lists. Raises
+    InputError, naming ``where``, for an empty list and for anything in it but printable strings and integers.
     """
     value = row.get(field := field_of(unit))
     if isinstance(value, str) and value.lstrip().startswith("["):
@@ -67,7 +67,7 @@ def _named(row: Mapping[str, Any], unit: str, where: str) -> str:
 
 
 def _is_list(text: str) -> bool:
-    """Whether ``text`` is a JSON array, as a table's cell that names several users holds it."""
+    """Whether ``text`` is a JSON array, which a table's cell may hold to name several users."""
     if not text.lstrip().startswith("["):
         return False
     try:

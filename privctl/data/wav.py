@@ -1,4 +1,4 @@
-"""Sounds from WAV files: uncompressed samples of 8 to 32 bits, or floats, brought to one channel."""
+"""Reads WAV files: uncompressed samples of 8 to 32 bits, or floats, averaged to one channel."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Bytes of a file; 3 hours of one channel at 48 kHz and 16 bits take less.
+#: Largest file in bytes: about 3 hours of one channel at 48 kHz and 16 bits.
 MOST_BYTES = 1 << 30
 _INTEGERS, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE
-#: Writers that cannot go back to the header leave this as the length of the samples: they last to the end of the file.
+#: Length of the samples in a streamed file, whose writer could not return to the header: up to the end of the file.
 _UNKNOWN_LENGTH = 0xFFFFFFFF
 
 
 def read_wav(path: Path, where: str) -> tuple[NDArray[np.float32], int]:
-    """The samples (n,) of the file at ``path``, in [-1, 1] if they are integers, and how many there are a second.
+    """(samples (n,), sampling rate in Hz) of the file at ``path``; integer samples are scaled to [-1, 1].
 
-    Channels are averaged. ``where`` names the file in errors. Raises InputError for what is not such a file, is cut
-    off, or holds no sample, NaN or infinity; FileSystemError where the system refuses.
+    Channels are averaged. ``where`` names the file in errors. Raises InputError for an unsupported or truncated file,
+    and for one without samples or with NaN or infinity; FileSystemError if it cannot be read.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -56,7 +56,7 @@ def read_wav(path: Path, where: str) -> tuple[NDArray[np.float32], int]:
 
 
 def _chunks(data: bytes, where: str) -> tuple[bytes | None, bytes | None]:
-    """The contents of the chunks ``fmt`` and ``data``."""
+    """The contents of the chunks ``fmt`` and ``data``, None for one that is missing."""
     stated: bytes | None = None
     place = 12
     while place + 8 <= len(data):

@@ -18,7 +18,14 @@ from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.integrations.users import Users
-from privctl.reports.files import REPORT_SUFFIX, checkpoint_artifacts, now, require_spare, versions, write_report
+from privctl.reports.files import (
+    REPORT_SUFFIX,
+    checkpoint_artifacts,
+    now,
+    require_not_weights_or_report,
+    versions,
+    write_report,
+)
 from privctl.storage.atomic import require_absent
 from privctl.storage.reader import open_checkpoint
 
@@ -75,7 +82,7 @@ def report_place(model: Path, output: Path | None, force: bool) -> Path:
     name = model.name.removesuffix(".safetensors")
     place = output or model.absolute().with_name(name + REPORT_SUFFIX)
     require_absent(place, force, option="output", forced_by="force=True")
-    require_spare(place, but=STEP)
+    require_not_weights_or_report(place, but=STEP)
     return place
 
 

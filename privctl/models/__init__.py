@@ -1,1 +1,1 @@
-"""Models and tokenizers from disk, their inputs, and what a task's losses and scores are."""
+"""Models and tokenizers from disk, the encoding of their inputs, and the losses and scores of tasks."""

@@ -1,7 +1,7 @@
-"""Activations that transformers writes out in Python, run by torch's own kernel of the same formula.
+"""Replaces activations that transformers composes of several operations by torch's fused kernel of the same formula.
 
-Written out, GELU is up to eight operations. Each reads and writes every number, and most keep a tensor for the backward
-pass; the kernel reads its input, writes its output, and keeps the input.
+Composed, GELU takes up to eight operations. Each reads and writes every element, and most save a tensor for the
+backward pass; the kernel reads its input, writes its output, and saves only the input.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.nn import functional
 
 Kernel = Callable[[Tensor], Tensor]
 
-#: Both ways agree to this share of max(1, |x|) in float64, where some classes cut constants off after 8 digits, and to
-#: so many units of rounding in what networks compute in.
-_SAME_FORMULA, _UNITS = 1e-8, 4
+#: Tolerances relative to max(1, |x|): in float64, where some classes truncate constants to 8 digits, and in machine
+#: epsilons for the other formats.
+_FLOAT64_TOLERANCE, _EPSILONS = 1e-8, 4
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def _quick_gelu(x: Tensor) -> Tensor:
 
 _gelu_tanh: Kernel = partial(functional.gelu, approximate="tanh")
 
-#: The kernel of each class, by its module and name: a class that was never imported has no objects.
+#: (module, class) -> kernel; by name, so that nothing needs to be imported.
 KERNELS: dict[tuple[str, str], Kernel] = {
     ("transformers.activations", "NewGELUActivation"): _gelu_tanh,
     ("transformers.activations", "FastGELUActivation"): _gelu_tanh,
@@ -43,10 +43,11 @@ KERNELS: dict[tuple[str, str], Kernel] = {
 
 @contextmanager
 def fused_activations(network: nn.Module) -> Iterator[None]:
-    """Inside, activations of ``network`` that are written out run by torch's kernel; afterwards as they did before.
+    """Within the block, composed activations of ``network`` use torch's kernels.
 
-    Only objects of exactly the classes of ``KERNELS`` do, and only where the kernel gives the values and gradients of
-    their own ``forward`` up to rounding. Nothing that is saved changes. A copy made inside keeps the kernel.
+    This applies to modules of exactly the classes in ``KERNELS`` for which the kernel agrees with ``forward`` in values
+    and gradients up to rounding. The state dict is unchanged. A copy of the network made within the block keeps the
+    kernels.
     """
     place = next(network.parameters(), torch.empty(0))
     changed: list[nn.Module] = []
@@ -59,22 +60,22 @@ def fused_activations(network: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module in changed:
-            vars(module).pop("forward", None)  # gone already where two threads began at once
+            vars(module).pop("forward", None)  # another thread may have removed it already
 
 
 def _kernel_of(module: nn.Module) -> Kernel | None:
-    """The kernel for ``module``; None where it has none, runs it already, or has a ``forward`` put in by others."""
+    """The kernel for ``module``; None if it has none, uses it already, or has a patched ``forward``."""
     kind = type(module)
     kernel = KERNELS.get((kind.__module__, kind.__qualname__))
     if kernel is None or getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
         return None
-    act = getattr(module, "act", None)  # of classes that know both ways, a method of their own or the kernel
-    written_out = act is None or getattr(act, "__self__", None) is module
-    return kernel if written_out and "forward" not in vars(module) else None
+    act = getattr(module, "act", None)  # in classes with both implementations: the module's own method, or the kernel
+    composed = act is None or getattr(act, "__self__", None) is module
+    return kernel if composed and "forward" not in vars(module) else None
 
 
 def _agree(own: Kernel, kernel: Kernel, place: Tensor) -> bool:
-    """Whether values and gradients are the same up to rounding, on a few numbers where ``place`` lies."""
+    """Whether values and gradients agree up to rounding, tested on a few numbers on the device of ``place``."""
     device = torch.device("cpu") if place.is_meta else place.device
     kinds = dict.fromkeys((torch.float64, torch.float32, torch.bfloat16, place.dtype))
     return all(_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
@@ -84,7 +85,7 @@ def _same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) 
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.linspace(-12, 12, 97, dtype=torch.float64, device=device).to(kind).requires_grad_()
         found = [_with_gradient(function, x) for function in (own, kernel)]
-    share = _SAME_FORMULA if kind == torch.float64 else _UNITS * torch.finfo(kind).eps
+    share = _FLOAT64_TOLERANCE if kind == torch.float64 else _EPSILONS * torch.finfo(kind).eps
     allowed = share * x.detach().double().abs().clamp(min=1)
     return all(
         one.dtype == other.dtype and bool(((one.double() - other.double()).abs() <= allowed).all())

@@ -1,7 +1,7 @@
-"""Low-rank adapters (Hu et al. 2021, LoRA) on their base: found, loaded through peft, held against the digested file.
+"""Low-rank adapters (Hu et al. 2021, LoRA): found, loaded onto their base with peft, and compared with their file.
 
-peft reads no file here: it gets settings that were checked and tensors that were read, so that it has nothing to
-download, import or unpickle.
+peft reads no file here: it is given checked settings and loaded tensors, so that it downloads, imports and unpickles
+nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from privctl.models.guard.weights import equal, tensor_of
 from privctl.storage.json_text import shown
 from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, Checkpoint, holds_adapter, open_checkpoint
 
-#: What peft puts before the names of the network's own tensors.
+#: The prefix that peft adds to the names of the network's tensors.
 PREFIX = "base_model.model."
-#: Settings that are taken over as they are, those that follow from the tensors, and those that change no number.
+#: Settings that are copied, settings that follow from the tensors, and settings that do not affect results.
 _TAKEN = ("r", "lora_alpha", "lora_dropout", "fan_in_fan_out", "use_rslora", "use_dora", "rank_pattern",
           "alpha_pattern", "modules_to_save")  # fmt: skip
 _FROM_TENSORS = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
 _WITHOUT_EFFECT = (BASE, "peft_type", "peft_version", "task_type", "inference_mode", "init_lora_weights", "revision",
                    "auto_mapping", "megatron_core", "qalora_group_size", "runtime_config")  # fmt: skip
-#: Starts that leave the base as it is. The others subtract their product from the base's weights.
+#: Initializations that leave the base unchanged. The others subtract their product from the base's weights.
 _STARTS = (True, False, "gaussian", "orthogonal")
 _LOW_RANK = re.compile(r"\.lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.weight)?$")
 _NAME = re.compile(r"[\w.]+")
@@ -39,16 +39,16 @@ _NAME = re.compile(r"[\w.]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOnBase:
-    """The folder of an ``adapter``, and the model that it belongs on."""
+    """The folder of an ``adapter``, and that of its base model."""
 
     adapter: Path
     base: Path
 
 
 def adapter_at(path: Path, base: Path | None) -> AdapterOnBase | None:
-    """The adapter in the folder ``path`` on ``base``, by default the one that it names; None where it holds none.
+    """The adapter in the folder ``path`` with ``base``, by default the base that it names; None for other folders.
 
-    Raises InputError where the base is not here: nothing is downloaded.
+    Raises InputError if the base is not on this machine: nothing is downloaded.
     """
     if not holds_adapter(path):
         return None
@@ -65,7 +65,7 @@ def adapter_at(path: Path, base: Path | None) -> AdapterOnBase | None:
 
 
 def peft_library() -> Any:
-    """The module peft; raises CommandError where it is not installed."""
+    """The module peft; raises CommandError if it is not installed."""
     try:
         return importlib.import_module("peft")
     except ImportError:
@@ -73,13 +73,13 @@ def peft_library() -> Any:
 
 
 def task_type_of(folder: Path) -> str | None:
-    """What peft calls the task of the adapter in ``folder``, such as ``SEQ_CLS``; None where it names none."""
+    """The task of the adapter in ``folder`` by peft's name, such as ``SEQ_CLS``; None if it names none."""
     named = adapter_config(folder / ADAPTER_CONFIG).get("task_type")
     return named if isinstance(named, str) else None
 
 
 def trained_classes(folder: Path) -> int | None:
-    """How many classes the head tells apart that the adapter in ``folder`` holds; None where it holds none."""
+    """The number of classes of the head in the adapter in ``folder``; None if it has no head."""
     heads = adapter_config(folder / ADAPTER_CONFIG).get("modules_to_save")
     if not isinstance(heads, list):
         return None
@@ -89,14 +89,14 @@ def trained_classes(folder: Path) -> int | None:
             for _, info in checkpoint.tensors()
             if info.shape and not _LOW_RANK.search(info.name) and any(str(h) in info.name.split(".") for h in heads)
         ]
-    return min(rows, default=None)  # a head's last layer has one row a class, the others the width of the network
+    return min(rows, default=None)  # the last layer of a head has one row per class, the others the network's width
 
 
 def on_base(network: nn.Module, folder: Path, *, trainable: bool) -> Any:
-    """``network``, changed in place, with the adapter in ``folder``, as a PeftModel; all but the adapter is frozen.
+    """Add the adapter in ``folder`` to ``network``, in place, and return the PeftModel; all else is frozen.
 
-    Raises InputError for settings beyond LoRA's, for an adapter that does not fit the network, and where a loaded
-    tensor is not the one in the file.
+    Raises InputError for settings other than LoRA's, for an adapter that does not fit the network, and if a loaded
+    tensor differs from the one in the file.
     """
     peft = peft_library()
     with open_checkpoint(folder) as checkpoint:
@@ -107,32 +107,32 @@ def on_base(network: nn.Module, folder: Path, *, trainable: bool) -> Any:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{folder}: {name!r} holds NaN or infinity; give other weights")
     dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
-    # As peft does it: low-rank matrices in float32, copies of the network's own modules as the network has them.
+    # As in peft: low-rank matrices in float32, copies of the network's own modules in the network's format.
     ready = {name: t.to(torch.float32 if _LOW_RANK.search(name) else dtype) for name, t in tensors.items()}
     try:
         joined = peft.PeftModel(network, config, low_cpu_mem_usage=True)
         peft.set_peft_model_state_dict(joined, dict(ready), low_cpu_mem_usage=True)
-        held: Mapping[str, torch.Tensor] = state_of(joined)
+        loaded: Mapping[str, torch.Tensor] = state_of(joined)
     except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
         raise InputError(f"{folder} does not fit its base: {str(error).splitlines()[0]}; give another --base") from None
-    _check(folder, held, ready)
+    _check_loaded(folder, loaded, ready)
     return joined
 
 
 def state_of(joined: Any) -> dict[str, torch.Tensor]:
-    """The adapter's tensors by the names that peft gives them in a file."""
+    """The adapter's tensors by their names in peft's files."""
     state: dict[str, torch.Tensor] = peft_library().get_peft_model_state_dict(joined, save_embedding_layers=False)
     return state
 
 
-def _check(folder: Path, held: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor]) -> None:
-    """Raise InputError unless exactly the ``stored`` tensors are held."""
-    for name in sorted(held.keys() | stored.keys()):
-        if name not in held:
+def _check_loaded(folder: Path, loaded: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor]) -> None:
+    """Raise InputError unless the tensors of the network, ``loaded``, are exactly the ``stored`` ones."""
+    for name in sorted(loaded.keys() | stored.keys()):
+        if name not in loaded:
             raise InputError(f"{folder} holds {name!r}, which has no place in its base; give another --base")
-        if name not in stored or held[name].is_meta:
+        if name not in stored or loaded[name].is_meta:
             raise InputError(f"{folder} lacks {name!r}, which its {ADAPTER_CONFIG} asks for; give the folder of peft")
-        if held[name].shape != stored[name].shape or not equal(held[name], stored[name]):
+        if loaded[name].shape != stored[name].shape or not equal(loaded[name], stored[name]):
             raise InputError(
                 f"{folder}: the loaded tensor {name!r} is not the one in {ADAPTER_NAME}, so results would be about "
                 "other weights; check that adapter and base belong together"
@@ -140,7 +140,7 @@ def _check(folder: Path, held: Mapping[str, torch.Tensor], stored: Mapping[str, 
 
 
 def _settings(peft: Any, folder: Path, checkpoint: Checkpoint, *, inference: bool) -> Any:
-    """Peft's settings for the adapter; raises InputError for those that are not supported."""
+    """The adapter's LoraConfig; raises InputError for unsupported settings."""
     path = folder / ADAPTER_CONFIG
     data = adapter_config(path)
     if data["peft_type"] != "LORA":
@@ -169,7 +169,7 @@ def _settings(peft: Any, folder: Path, checkpoint: Checkpoint, *, inference: boo
 
 
 def _check_numbers(path: Path, taken: Mapping[str, Any], largest: int) -> None:
-    """Raise InputError for numbers that no adapter has, and for patterns that are more than names."""
+    """Raise InputError for numbers out of range, and for patterns that are not plain names of layers."""
     heads = taken.get("modules_to_save", [])
     if not isinstance(heads, list) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in heads):
         raise InputError(f"{path} has modules_to_save {shown(heads)}; expected a list of names")

@@ -1,8 +1,8 @@
-"""Words with labels, and questions about a text, as token sequences.
+"""Encoding of labelled words and of questions about a text as token sequences.
 
-Words are tokenized with a space between them, as transformers' pipeline does; the first token of each word has its
-label, as in transformers' examples. A question and its context are one sequence; where the answer was cut off, or there
-is none, it is the classification token.
+Words are joined by spaces and tokenized, as in transformers' pipeline; the first token of each word has its label, as
+in transformers' examples. A question and its context form one sequence. If there is no answer, or it was cut off, the
+answer is the classification token.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from privctl.models.tasks.units import content_key
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Records tokenized at once.
+#: Records per call of the tokenizer.
 _CHUNK = 256
-#: What a token without a label has in its place.
+#: The label number of tokens without a label.
 NO_LABEL = -1
 
 
 class Stated(Protocol):
-    """A record as ``annotated`` reads it, of a training or of an audit."""
+    """A record in the format of ``annotated``, from training or an audit."""
 
     @property
     def text(self) -> str:
-        """Its words, or its question and context."""
+        """The words, or the question and its context."""
         ...
 
     @property
     def start(self) -> int:
-        """Where the context begins."""
+        """The character at which the context begins."""
         ...
 
     @property
     def label(self) -> str | None:
-        """Its labels or answers."""
+        """The labels or answers, as JSON."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotatedRow:
-    """The tokens of one record, ``length`` of them before it was cut.
+    """The tokens of one record; before truncation there were ``length``.
 
-    Of words, ``numbers`` (tokens,) has the number of its label where a word begins, else ``NO_LABEL``. Of a question it
-    has each token's segment, ``context`` is True at the context's tokens, ``begins`` and ``ends`` are their characters
-    in it, and ``answer`` are the first and the last token of the first answer, ``none`` is the token that stands for
-    no answer.
+    For words, ``numbers`` (tokens,) has the number of the label at the first token of each word, else ``NO_LABEL``. For
+    a question, ``numbers`` has the segment of each token, ``context`` (tokens,) is True at the tokens of the context,
+    ``begins`` and ``ends`` are the character offsets of these, ``answer`` is the first and last token of the first
+    answer, and ``none`` is the token that stands for no answer.
     """
 
     ids: NDArray[np.int32]
@@ -77,7 +77,7 @@ class AnnotatedRow:
 
     @property
     def labelled(self) -> NDArray[np.bool_]:
-        """The tokens where a word with a label begins."""
+        """Flags (tokens,) of the first token of each labelled word."""
         flags: NDArray[np.bool_] = self.numbers != NO_LABEL
         return flags
 
@@ -85,10 +85,10 @@ class AnnotatedRow:
 def encode_words(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, labels: LabelSet, keep: Shelf = IN_MEMORY
 ) -> Corpus:
-    """Examples for a model that labels words; the tokens that count are those where a word begins.
+    """Examples for token classification; the counted tokens are those that begin a word.
 
-    Raises InputError, naming the record, for one that is too long (unless ``options.long`` allows it), that has no
-    token, or a label that is not among ``labels``; CommandError for ``LongTextPolicy.SPLIT``.
+    Raises InputError, naming the record, for one that is too long (unless ``options.long`` allows it), without a token
+    to label, or with a label not in ``labels``; CommandError for ``LongTextPolicy.SPLIT``.
     """
     limit = _limit(facts, options)
 
@@ -110,7 +110,7 @@ def encode_words(
 def encode_questions(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
 ) -> Corpus:
-    """Examples for a model that answers questions from a text; the tokens that count are the context's.
+    """Examples for extractive question answering; the counted tokens are the context's.
 
     Raises as ``encode_words`` does, and InputError for a question that leaves no room for its context.
     """
@@ -139,7 +139,7 @@ _Rows = Callable[[Any, Sequence[Any]], Iterator[AnnotatedRow]]
 def word_rows(
     tokenizer: Any, records: Sequence[Stated], number: Callable[[str, Any], int], limit: int | None
 ) -> Iterator[AnnotatedRow]:
-    """The row of each record of words, cut to ``limit`` tokens; ``number`` gives that of a label."""
+    """The row of each record of words, cut to ``limit`` tokens; ``number`` maps a label to its number."""
     settings = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
     with quiet_transformers():
         whole = tokenizer([record.text for record in records], truncation=False, **settings)
@@ -156,13 +156,13 @@ def word_rows(
 
 
 def _first_tokens(text: str, row: dict[str, Any], labels: Sequence[int]) -> NDArray[np.int32]:
-    """The label of each token where a word begins."""
+    """The label (tokens,) of each token that begins a word, else ``NO_LABEL``."""
     numbers = np.full(len(row["input_ids"]), NO_LABEL, np.int32)
     begins = [0, *accumulate(len(word) + 1 for word in text.split(" "))][:-1]
     last = -1
     for i, ((begin, end), special) in enumerate(zip(row["offset_mapping"], row["special_tokens_mask"], strict=True)):
         while begin < end and text[begin] == " ":
-            begin += 1  # some tokenizers count the space in front to the word
+            begin += 1  # some tokenizers include the preceding space in a word's offsets
         if special or begin >= end:
             continue
         word = bisect_right(begins, begin) - 1
@@ -173,7 +173,7 @@ def _first_tokens(text: str, row: dict[str, Any], labels: Sequence[int]) -> NDAr
 
 
 def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) -> Iterator[AnnotatedRow]:
-    """The row of each record of a question and its context, of which the end is cut to ``limit`` tokens in all."""
+    """The row of each question with its context, whose end is cut so that there are at most ``limit`` tokens."""
     first = getattr(tokenizer, "padding_side", "right") == "right"  # as transformers' examples order the two
     settings = {"return_offsets_mapping": True, "return_token_type_ids": True}
     pairs = [split_pair(record.text, record.start) for record in records]
@@ -199,7 +199,7 @@ def _question_row(
 ) -> AnnotatedRow:
     ids = list(encoding["input_ids"][place])
     context = np.array([sequence == side for sequence in encoding.sequence_ids(place)], np.bool_)
-    none = _none(tokenizer, ids)
+    none = _no_answer(tokenizer, ids)
     spans = [span for span, inside in zip(encoding["offset_mapping"][place], context, strict=True) if inside]
     return AnnotatedRow(
         ids=np.asarray(ids, np.int32),
@@ -216,18 +216,18 @@ def _question_row(
 def _answer(
     answers: Sequence[tuple[int, str]], places: NDArray[np.intp], spans: Sequence[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The first and last token of the first answer; None where there is none among the context's tokens."""
+    """The first and last token of the first answer; None if the context's tokens do not contain it."""
     if not answers:
         return None
     begin, end = answers[0][0], answers[0][0] + len(answers[0][1])
     inside = [i for i, span in enumerate(spans) if span[0] < end and span[1] > begin and span[1] > span[0]]
     if not inside or spans[inside[-1]][1] < end:
-        return None  # all of it, or its end, was cut off
+        return None  # the answer or its end was cut off
     return int(places[inside[0]]), int(places[inside[-1]])
 
 
-def _none(tokenizer: Any, ids: Sequence[int]) -> int:
-    """The place of the token that stands for no answer: the classification token, else that which begins a text."""
+def _no_answer(tokenizer: Any, ids: Sequence[int]) -> int:
+    """The position of the token that stands for no answer: the classification token, else the start token, else 0."""
     known = (tokenizer.cls_token_id, tokenizer.bos_token_id)
     return next((ids.index(token) for token in known if token is not None and token in ids), 0)
 
@@ -240,7 +240,7 @@ def _limit(facts: TextFacts, options: TextOptions) -> int | None:
 
 
 def require_offsets(tokenizer: Any) -> None:
-    """Raise CommandError for a tokenizer that does not say which characters a token is made of."""
+    """Raise CommandError for a tokenizer that does not give the character offsets of tokens."""
     if not tokenizer.is_fast:
         raise CommandError(
             "the model's tokenizer gives no offsets of its tokens, by which labels and answers are found; give a model "
@@ -251,7 +251,7 @@ def require_offsets(tokenizer: Any) -> None:
 def _checked(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, rows: _Rows
 ) -> Iterator[tuple[TextRecord, AnnotatedRow]]:
-    """Each record with its row."""
+    """Each record with its row; raises InputError for token ids, lengths or questions out of bounds."""
     for chunk in _chunks(records):
         for record, row in zip(chunk, rows(facts.tokenizer, chunk), strict=True):
             if len(row.ids) and not 0 <= int(row.ids.max()) < facts.vocabulary:

@@ -1,4 +1,4 @@
-"""Conversations as the text that a model's tokenizer makes of them by its chat template."""
+"""Formats conversations as text with the chat template of a model's tokenizer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from privctl.models.guard.templates import render
 from privctl.models.language import read_tokenizer, tokenizer_folder
 from privctl.models.quiet import quiet_transformers
 
-#: Characters that a template may make of one conversation, and of each of its own.
+#: Limits on the characters of a rendered conversation: the larger of a constant and a multiple of its contents' length.
 _LONGEST, _GROWTH = 1 << 20, 100
 
 
 def chat_of(path: Path, adapter: Path | None = None) -> Chat:
-    """The chat of the model at ``path``, whose tokenizer is read when the first conversation is met.
+    """The chat formatter of the model at ``path``, whose tokenizer is read at the first conversation.
 
-    An ``adapter`` for it that has a tokenizer of its own speaks by that one's template, in trainings and audits alike.
-    The chat raises InputError where there is no tokenizer, and as that of ``chat_with`` does.
+    If an ``adapter`` for the model has its own tokenizer, its template is used, in training and audits alike. The
+    formatter raises InputError if there is no tokenizer, and as that of ``chat_with`` does.
     """
     own_folder = tokenizer_folder(adapter)
     named, folder = own_folder or path, own_folder or (path if path.is_dir() else path.parent)
@@ -36,12 +36,12 @@ def chat_of(path: Path, adapter: Path | None = None) -> Chat:
 
 
 def chat_with(tokenizer: Callable[[], Any], path: Path) -> Chat:
-    """The chat of a loaded tokenizer, of the model at ``path``.
+    """The chat formatter of a loaded tokenizer; ``path`` names its model in errors.
 
-    Templates run in Jinja's sandbox, in a process whose time and memory are limited (see ``render``). The response
-    begins where the last message does, if that is the assistant's. A token that the tokenizer puts before every text is
-    left to it.
-    The chat raises InputError for a tokenizer without a template, and for a conversation that it refuses.
+    Templates run in Jinja's sandbox, in a process with limited time and memory (see ``render``). The response begins
+    at the last message if that is the assistant's. A start token that the tokenizer itself adds to every text is
+    removed. The formatter raises InputError for a tokenizer without a template, and for a conversation that the
+    template refuses.
     """
 
     def chat(messages: list[dict[str, str]], where: str) -> Passage:
@@ -52,19 +52,19 @@ def chat_with(tokenizer: Callable[[], Any], path: Path) -> Chat:
             calls.append({"messages": messages[:-1], "add_generation_prompt": True})
         text, *prompts = _rendered(encoder, messages, calls, where, path)
         start = next((len(prompt) for prompt in prompts if text.startswith(prompt)), 0)
-        own = _without_first(encoder, text)
+        own = _without_start_token(encoder, text)
         return Passage(own, max(0, start - (len(text) - len(own))))
 
     return chat
 
 
 def asking_with(tokenizer: Any, path: Path) -> Chat:
-    """As ``chat_with``, where the response is still to come: a text ends in what an answer begins with."""
+    """As ``chat_with``, but for a response yet to be generated: the text ends with the generation prompt."""
 
     def ask(messages: list[dict[str, str]], where: str) -> Passage:
         _require_template(tokenizer, where, path)
         calls: list[dict[str, Any]] = [{"messages": messages, "add_generation_prompt": True}]
-        return Passage(_without_first(tokenizer, _rendered(tokenizer, messages, calls, where, path)[0]))
+        return Passage(_without_start_token(tokenizer, _rendered(tokenizer, messages, calls, where, path)[0]))
 
     return ask
 
@@ -77,8 +77,8 @@ def _require_template(encoder: Any, where: str, path: Path) -> None:
         )
 
 
-def _without_first(encoder: Any, text: str) -> str:
-    """``text`` without the token that the tokenizer puts before every text by itself."""
+def _without_start_token(encoder: Any, text: str) -> str:
+    """``text`` without its start token, if the tokenizer adds that to every text itself."""
     first = encoder.bos_token
     own = first and text.startswith(first) and encoder("a")["input_ids"][:1] == [encoder.bos_token_id]
     return text[len(first) :] if own else text
@@ -87,7 +87,7 @@ def _without_first(encoder: Any, text: str) -> str:
 def _rendered(
     encoder: Any, messages: list[dict[str, str]], calls: list[dict[str, Any]], where: str, path: Path
 ) -> tuple[str, ...]:
-    """The texts that the template makes of ``calls``, which are about ``messages``."""
+    """The template's text for each of ``calls``, all of them about ``messages``."""
     longest = max(_LONGEST, _GROWTH * sum(len(message["content"]) for message in messages))
     tokens = {
         name: [str(each) for each in token] if isinstance(token, list) else str(token)
@@ -95,7 +95,7 @@ def _rendered(
     }
     try:
         texts = render(encoder.get_chat_template(), tokens, calls, longest=longest)
-    except (InputError, ValueError) as error:  # ValueError: of several templates none is the default
+    except (InputError, ValueError) as error:  # ValueError: there are several templates and no default
         raise InputError(
             f"{where} is refused by the chat template of {path}: {error}; repair the conversation or the template"
         ) from None

@@ -1,4 +1,4 @@
-"""What a user chooses among, by the names of the options; imports nothing heavy, for the command line reads it."""
+"""The values of options. The command line imports this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TaskName(StrEnum):
-    """The tasks by the names users give."""
+    """The tasks, by the names that users give."""
 
     CAUSAL_LM = "causal-lm"
     MASKED_LM = "masked-lm"
@@ -18,28 +18,28 @@ class TaskName(StrEnum):
     AUDIO_CLASSIFICATION = "audio-classification"
 
 
-#: Tasks on something else than texts.
+#: Tasks on data other than text.
 NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
-#: Tasks whose records are a text each, some with a label.
+#: Tasks whose records are a single text, possibly with a label.
 ONE_TEXT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM, TaskName.TEXT_CLASSIFICATION)
-#: Tasks that tell classes apart.
+#: Tasks that predict classes.
 CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, *NOT_ON_TEXTS)
 #: Tasks on records that have a label or a target.
 LABELLED = (*CLASSIFICATION, TaskName.SEQ2SEQ_LM)
 
 
 class FloatFormat(StrEnum):
-    """The format of the numbers that a forward pass multiplies."""
+    """The number format of the matrix products in a forward pass."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
 
 class LongTextPolicy(StrEnum):
-    """What becomes of a text that is longer than the model can read.
+    """How texts longer than the model's context are handled.
 
-    ``SPLIT`` cuts it into pieces that are examples of one unit, of which a step sees one (see ``Units``): a record
-    weighs no more for being long, and the unit of privacy stays the whole record.
+    ``SPLIT`` cuts a text into examples of one unit, of which a step uses one (see ``Units``): a long record has no more
+    influence than a short one, and the unit of privacy remains the whole record.
     """
 
     REFUSE = "refuse"

@@ -1,9 +1,9 @@
-"""Encoded texts as flat columns, in memory or in mapped files.
+"""Encoded texts as flat columns, in memory or in memory-mapped files.
 
-A column has one entry a token (``ids``, ``counted``, ``numbers``), an example (``ends``, where its tokens end,
-``records``, ``units``, ``keys``, ``shares``) or a record (``labels``; ``targets`` has several; ``kept`` is bytes, which
-end at ``kept_ends``). It is written from its beginning to its end in small pieces, so that memory does not grow with
-the data.
+A column has one entry per token (``ids``, ``counted``, ``numbers``), per example (``ends``, the offset where its tokens
+end, ``records``, ``units``, ``keys``, ``shares``) or per record (``labels``; ``targets``, several; ``kept``, bytes
+that end at the offset ``kept_ends``). Columns are written sequentially in small pieces, so that memory does not grow
+with the data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from privctl.models.tasks.units import Units
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The type of each column.
+#: Column -> type of its entries.
 COLUMNS: Mapping[str, type[np.generic]] = {
     "ids": np.int32,
     "counted": np.bool_,
@@ -36,18 +36,18 @@ COLUMNS: Mapping[str, type[np.generic]] = {
     "kept": np.uint8,
     "kept_ends": np.int64,
 }
-_OF_TOKENS = ("ids", "counted", "numbers", "kept")
-#: Bytes of tokens that are gathered before they are written.
-_GATHERED = 1 << 20
+_PER_TOKEN = ("ids", "counted", "numbers", "kept")
+#: Bytes of token ids that are buffered before they are written.
+_BUFFERED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """One example: ``ids`` (length,) int32, and ``counted`` (length,) bool.
+    """One example: its token ``ids`` (length,) int32, and flags ``counted`` (length,) of the tokens in its loss.
 
-    Counted are the tokens that a causal model predicts, or that a masked one may be asked for. ``record`` is the
-    position of its record, ``key`` the number of its content. ``numbers`` (length,) int32 is what a task on single
-    tokens knows of each, None for others.
+    Counted tokens are those that a causal model predicts, or that may be masked for a masked model. ``record`` is the
+    index of its record, ``key`` a hash of its content. ``numbers`` (length,) int32 has a number per token for tasks
+    that need one, such as a label or segment; None for others.
     """
 
     ids: NDArray[np.int32]
@@ -60,9 +60,9 @@ class Encoded:
 class EncodedRecord(NamedTuple):
     """The examples of one record.
 
-    ``unit`` names its unit of privacy, None where it is one by itself. ``share`` is that of each example within the
-    unit, None for its counted tokens. ``targets`` are the numbers that a head is to give. ``shortened`` says that the
-    text was truncated. ``kept`` is what an evaluation needs of the text.
+    ``unit`` names its unit of privacy, None if the record is its own. ``share`` is the weight of each example within
+    the unit, None for the number of its counted tokens. ``targets`` are a head's target numbers. ``shortened`` says
+    that the text was truncated. ``kept`` is what evaluation needs of the text.
     """
 
     examples: Sequence[Encoded]
@@ -75,7 +75,7 @@ class EncodedRecord(NamedTuple):
 
 
 class Examples(Sequence[Encoded]):
-    """The examples of a corpus, each made from the columns when it is asked for."""
+    """The examples of a corpus, each built from the columns on access."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._ids, self._counted = columns["ids"], columns["counted"]
@@ -92,7 +92,7 @@ class Examples(Sequence[Encoded]):
     def __getitem__(self, place: slice) -> Sequence[Encoded]: ...
 
     def __getitem__(self, place: int | slice) -> Encoded | Sequence[Encoded]:
-        """The example at ``place``; raises ValueError where the tokens were not kept."""
+        """The example or examples at ``place``; raises ValueError if the tokens were not kept."""
         if isinstance(place, slice):
             return [self[each] for each in range(len(self))[place]]
         place = range(len(self))[place]
@@ -110,11 +110,11 @@ class Examples(Sequence[Encoded]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Encoded records with their units; ``shortened`` records were truncated.
+    """Encoded records with their units; ``shortened`` is how many were truncated.
 
-    ``ends`` (examples,) counts all tokens to the end of each example. ``labels`` has the number of each record's
-    label, ``targets`` (records, outputs) the numbers that a head is to give, if they were read;
-    ``kept_of`` gives what an evaluation needs of a record's text.
+    ``ends`` (examples,) is the total number of tokens up to the end of each example. ``labels`` has the number of each
+    record's label, and ``targets`` (records, outputs) a head's target numbers, if they were read; ``kept_of`` returns
+    what evaluation needs of a record's text.
     """
 
     examples: Sequence[Encoded]
@@ -129,7 +129,7 @@ class Corpus:
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]], shortened: int = 0) -> Corpus:
-        """The corpus in ``columns``."""
+        """The corpus with these ``columns``."""
         records = int(columns["records"][-1]) + 1
         return cls(
             examples=Examples(columns),
@@ -144,37 +144,37 @@ class Corpus:
         )
 
     def length(self, example: int) -> int:
-        """Tokens of an example."""
+        """The number of tokens of an example."""
         return int(self.ends[example]) - (int(self.ends[example - 1]) if example else 0)
 
     def kept_of(self, record: int) -> bytes:
-        """What was kept of the text of a record."""
+        """What was kept of a record's text."""
         return self.kept[int(self.kept_ends[record - 1]) if record else 0 : int(self.kept_ends[record])].tobytes()
 
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of every example."""
+        """The number of tokens of every example, (examples,)."""
         return np.diff(self.ends, prepend=0)
 
 
 class Shelf(Protocol):
-    """Where corpora are kept."""
+    """Storage for corpora."""
 
     def corpus(self, records: Iterable[EncodedRecord]) -> Corpus:
-        """A corpus of ``records``, which are used up; raises InputError where there are none."""
+        """Store ``records``, which are consumed, as a corpus; raises InputError if there are none."""
         ...
 
 
 def write_columns(records: Iterable[EncodedRecord], sinks: Mapping[str, Callable[[bytearray], object]]) -> int:
-    """Hand the columns of ``records`` to ``sinks``, in pieces; returns how many were shortened.
+    """Pass the columns of ``records`` to ``sinks``, in pieces, and return how many records were truncated.
 
-    Raises InputError where there are no records.
+    Raises InputError if there are no records.
     """
-    waiting = {name: bytearray() for name in COLUMNS}
+    buffers = {name: bytearray() for name in COLUMNS}
 
-    def hand_on() -> None:
-        for name, content in waiting.items():
+    def flush() -> None:
+        for name, content in buffers.items():
             sinks[name](content)
-            waiting[name] = bytearray()
+            buffers[name] = bytearray()
 
     end = shortened = units = kept = 0
     numbers: dict[str, int] = {}
@@ -183,27 +183,27 @@ def write_columns(records: Iterable[EncodedRecord], sinks: Mapping[str, Callable
         units = max(units, unit + 1)
         shortened += record.shortened
         if record.label is not None:
-            waiting["labels"] += np.int32(record.label).tobytes()
-        waiting["targets"] += np.asarray(record.targets, np.float32).tobytes()
+            buffers["labels"] += np.int32(record.label).tobytes()
+        buffers["targets"] += np.asarray(record.targets, np.float32).tobytes()
         if record.kept:
             kept += len(record.kept)
-            waiting["kept"] += record.kept
-            waiting["kept_ends"] += kept.to_bytes(8, sys.byteorder)
+            buffers["kept"] += record.kept
+            buffers["kept_ends"] += kept.to_bytes(8, sys.byteorder)
         for example in record.examples:
             end += len(example.ids)
             share = record.share or int(example.counted.sum())
-            for name, content in _of_example(example, end, unit, share):
-                waiting[name] += content
-        if len(waiting["ids"]) >= _GATHERED:
-            hand_on()
+            for name, content in _columns_of_example(example, end, unit, share):
+                buffers[name] += content
+        if len(buffers["ids"]) >= _BUFFERED:
+            flush()
     if not end:
         raise InputError("there are no records to train on; give at least one")
-    hand_on()
+    flush()
     return shortened
 
 
-def _of_example(example: Encoded, end: int, unit: int, share: int) -> Iterator[tuple[str, bytes]]:
-    """What an example adds to the columns that have entries of it or of its tokens."""
+def _columns_of_example(example: Encoded, end: int, unit: int, share: int) -> Iterator[tuple[str, bytes]]:
+    """(column, bytes) that an example adds to the columns with an entry per token or per example."""
     yield "ids", example.ids.tobytes()
     yield "counted", example.counted.tobytes()
     if example.numbers is not None:
@@ -220,7 +220,7 @@ def _of_example(example: Encoded, end: int, unit: int, share: int) -> Iterator[t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMemory:
-    """Keeps corpora in memory, 5 bytes a token; without ``tokens`` only what tells their lengths and units."""
+    """Keeps corpora in memory, 5 bytes per token; without ``tokens``, only their lengths and units."""
 
     tokens: bool = True
 
@@ -229,7 +229,7 @@ class InMemory:
         columns = {name: bytearray() for name in COLUMNS}
         sinks: dict[str, Callable[[bytearray], object]] = {name: column.extend for name, column in columns.items()}
         if not self.tokens:
-            sinks |= dict.fromkeys(_OF_TOKENS, len)
+            sinks |= dict.fromkeys(_PER_TOKEN, len)
         shortened = write_columns(records, sinks)
         return Corpus.of({name: np.frombuffer(column, COLUMNS[name]) for name, column in columns.items()}, shortened)
 

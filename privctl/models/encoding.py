@@ -1,4 +1,4 @@
-"""Texts as token sequences for a model: special tokens, the context's limit, which tokens count."""
+"""Encoding of texts as token sequences: special tokens, the limit of the context, which tokens count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Sh
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
 
-#: Records tokenised at once, and the characters at which there are enough of them.
+#: Most records per call of the tokenizer, and the number of characters at which a call has enough.
 _CHUNK, _CHARACTERS = 1024, 1 << 18
 
 
@@ -26,8 +26,8 @@ _CHUNK, _CHARACTERS = 1024, 1 << 18
 class TextFacts:
     """What encoding needs to know about a model.
 
-    ``context`` is the most tokens it reads (None: no limit known), token ids are below ``vocabulary``, ``pad`` is the
-    id that fills rows. ``once`` is an id that every text must hold exactly once, if there is one.
+    ``context`` is the most tokens it reads (None if no limit is known), token ids are below ``vocabulary``, ``pad`` is
+    the id used for padding. ``once``, if given, is an id that every text must contain exactly once.
     """
 
     tokenizer: Any
@@ -39,10 +39,10 @@ class TextFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How texts become examples.
+    """How texts are encoded as examples.
 
-    ``max_length`` (tokens) may lower the context. For causal models only: ``end`` appends the end-of-text token where
-    the tokenizer has one, and ``response_only`` lets only a response's tokens count.
+    ``max_length`` (tokens) may lower the limit of the context. For causal models only: ``end`` appends the end-of-text
+    token if the tokenizer has one, and ``response_only`` counts only the tokens of a response.
     """
 
     long: LongTextPolicy = LongTextPolicy.REFUSE
@@ -52,7 +52,7 @@ class TextOptions:
 
 
 def with_end(ids: Sequence[int], tokenizer: Any) -> list[int]:
-    """``ids`` as a causal model is trained on them: with the end-of-text token after them, where there is one."""
+    """``ids`` ending in the tokenizer's end-of-text token, if it has one, as in training a causal model."""
     eos = tokenizer.eos_token_id
     return list(ids) if eos is None or (len(ids) and ids[-1] == eos) else [*ids, eos]
 
@@ -71,10 +71,10 @@ def length_limit(facts: TextFacts, options: TextOptions) -> int | None:
 def encode_causal(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
 ) -> Corpus:
-    """Examples for a model that predicts the next token, tokenized a few records at a time and kept by ``keep``.
+    """Examples for a causal model, tokenized a few records at a time and stored by ``keep``.
 
-    Every token but the first counts; pieces of a split text overlap by one token, so each still counts once. Raises
-    InputError, naming the record, for a text that is too long (unless ``options.long`` allows it) or too short.
+    Every token but the first counts. Pieces of a split text overlap by one token, so that each token still counts once.
+    Raises InputError, naming the record, for a text that is too long (unless ``options.long`` allows it) or too short.
     """
     _check_tokenizer(facts, options.response_only)
     return keep.corpus(_causal(records, facts, options, length_limit(facts, options)))
@@ -83,9 +83,9 @@ def encode_causal(
 def encode_masked(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
 ) -> Corpus:
-    """Examples for a model that fills in tokens: all but special ones count. Raises as ``encode_causal`` does."""
+    """Examples for a masked model; all but special tokens count. Raises as ``encode_causal`` does."""
     _check_tokenizer(facts, options.long is LongTextPolicy.SPLIT)
-    return keep.corpus(_whole(records, facts, options, length_limit(facts, options), "to hide"))
+    return keep.corpus(_undivided(records, facts, options, length_limit(facts, options), "to hide"))
 
 
 def encode_classified(
@@ -96,7 +96,7 @@ def encode_classified(
     labels: LabelSet | None = None,
     problem: HeadKind = HeadKind.ONE,
 ) -> Corpus:
-    """Examples for a classifier, with the numbers that their labels have among ``labels``, or their targets.
+    """Examples for a classifier, with the number of each label in ``labels``, or with targets (see ``head_targets``).
 
     Raises as ``encode_causal`` does, InputError for a label that is not among them, and CommandError for
     ``LongTextPolicy.SPLIT``.
@@ -104,13 +104,15 @@ def encode_classified(
     if options.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split would give pieces of a text its label; choose truncate to classify long texts")
     return keep.corpus(
-        _whole(records, facts, options, length_limit(facts, options), "to classify", 1, _LabelReader(problem, labels))
+        _undivided(
+            records, facts, options, length_limit(facts, options), "to classify", 1, _LabelReader(problem, labels)
+        )
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _LabelReader:
-    """Reads a record's label: its number among ``labels``, or the targets of its ``problem``."""
+    """Reads a record's label, as (its number in ``labels``, ()) or (None, targets), depending on the ``problem``."""
 
     problem: HeadKind
     labels: LabelSet | None
@@ -124,7 +126,7 @@ class _LabelReader:
 
 
 def head_targets(problem: HeadKind, labels: LabelSet | None, stated: str, where: str) -> list[float]:
-    """The numbers that a head is to give for a record whose label is ``stated``: a flag for each label, or its number.
+    """A head's targets for a record whose label is ``stated``: 1 or 0 for each label, or the number itself.
 
     Raises InputError, naming ``where``, for a label that is not among ``labels``.
     """
@@ -142,22 +144,22 @@ def _causal(
         if options.response_only:
             counted = [end > record.start for _, end in encoding["offset_mapping"]]
             if ids and ids[-1] == facts.tokenizer.eos_token_id:
-                counted[-1] = True  # a template's end-of-text token has no place in the text
+                counted[-1] = True  # an end-of-text token added by a template has no offsets in the text
         if options.end:
             ids = with_end(ids, facts.tokenizer)
             counted += [True] * (len(ids) - len(counted))
         shortened = False
         if limit is not None and len(ids) > limit:
-            _allow(options.long, record, len(ids), limit)
+            _require_allowed(options.long, record, len(ids), limit)
             shortened = options.long is LongTextPolicy.TRUNCATE
         pieces = _pieces(len(ids), limit, options.long)
         encoded = [_example(ids[piece], counted[piece], index) for piece in pieces]
         for example in encoded:
-            example.counted[:1] = False  # nothing comes before it in its piece
-        yield EncodedRecord(_useful(encoded, record, "to predict"), record.unit, shortened=shortened)
+            example.counted[:1] = False  # the first token of a piece has no preceding token to predict it from
+        yield EncodedRecord(_with_counted_tokens(encoded, record, "to predict"), record.unit, shortened=shortened)
 
 
-def _whole(
+def _undivided(
     records: Iterable[TextRecord],
     facts: TextFacts,
     options: TextOptions,
@@ -172,7 +174,7 @@ def _whole(
         pieces = [(encoding["input_ids"], encoding["special_tokens_mask"])]
         shortened = False
         if limit is not None and len(encoding["input_ids"]) > limit:
-            _allow(options.long, record, len(encoding["input_ids"]), limit)
+            _require_allowed(options.long, record, len(encoding["input_ids"]), limit)
         if cut and len(encoding["input_ids"]) > (limit or 0):
             shortened = options.long is LongTextPolicy.TRUNCATE
             pieces = (
@@ -185,11 +187,13 @@ def _whole(
                 "an encoder-decoder's classifier reads its answer; remove it from the text, or give the model's own "
                 "tokenizer"
             )
-        yield EncodedRecord(_useful(encoded, record, purpose), record.unit, share, label, targets, shortened)
+        yield EncodedRecord(
+            _with_counted_tokens(encoded, record, purpose), record.unit, share, label, targets, shortened
+        )
 
 
 def _cut(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
-    """A text's beginning with special tokens of its own, as (ids, special tokens mask)."""
+    """A text truncated to ``limit`` tokens, special tokens included, as (ids, special tokens mask)."""
     with quiet_transformers():
         encoding = facts.tokenizer(text, truncation=True, max_length=limit, return_special_tokens_mask=True)
     return encoding["input_ids"], encoding["special_tokens_mask"]
@@ -198,9 +202,9 @@ def _cut(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]
 def _split(
     record: TextRecord, ids: Sequence[int], specials: Sequence[int], limit: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """A text's pieces, each between the special tokens that the whole stands between, as (ids, special tokens mask).
+    """A text's pieces, each with the special tokens that surround the whole text, as (ids, special tokens mask).
 
-    Not the tokenizer's own overflow: of tokenizers 0.23.1 and 0.23.2 it ends with the second piece.
+    The tokenizer's own overflow is not used: in tokenizers 0.23.1 and 0.23.2 it ends after the second piece.
     """
     first = next((i for i, special in enumerate(specials) if not special), len(ids))
     last = len(ids) - next((i for i, special in enumerate(reversed(specials)) if not special), 0)
@@ -219,7 +223,7 @@ def _split(
 def _tokenise(
     records: Iterable[TextRecord], facts: TextFacts, **settings: Any
 ) -> Iterator[tuple[int, TextRecord, dict[str, Any]]]:
-    """Each record with its index and its tokenization, not truncated."""
+    """(index, record, encoding without truncation) of each record."""
     index = 0
     for chunk in _chunks(records):
         with quiet_transformers():
@@ -236,7 +240,7 @@ def _tokenise(
 
 
 def _chunks(records: Iterable[TextRecord]) -> Iterator[list[TextRecord]]:
-    """The records in groups of at most ``_CHUNK``, and hardly more than ``_CHARACTERS``."""
+    """The records in groups of at most ``_CHUNK``, each closed once it has ``_CHARACTERS`` characters."""
     chunk: list[TextRecord] = []
     size = 0
     for record in records:
@@ -257,7 +261,7 @@ def _check_tokenizer(facts: TextFacts, required: bool) -> None:
         )
 
 
-def _allow(long: LongTextPolicy, record: TextRecord, length: int, limit: int) -> None:
+def _require_allowed(long: LongTextPolicy, record: TextRecord, length: int, limit: int) -> None:
     if long is LongTextPolicy.REFUSE:
         raise InputError(
             f"{record.where} has {length} tokens where the limit is {limit}; give --long truncate or --long split, or "
@@ -279,8 +283,8 @@ def _example(ids: Sequence[int], counted: Sequence[bool], record: int) -> Encode
     return Encoded(ids=array, counted=flags, record=record, key=content_key(array.tobytes(), flags.tobytes()))
 
 
-def _useful(pieces: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
-    """The pieces with a token that counts. Raises InputError where no piece has one."""
+def _with_counted_tokens(pieces: Sequence[Encoded], record: TextRecord, purpose: str) -> list[Encoded]:
+    """The pieces with a counted token. Raises InputError if there are none."""
     useful = [example for example in pieces if example.counted.any()]
     if not useful:
         length = sum(len(example.ids) for example in pieces)

@@ -1,6 +1,6 @@
-"""Frozen bases of adapters in 4 bits, by bitsandbytes (Dettmers et al. 2023, QLoRA: NF4 with doubly quantized scales).
+"""Frozen bases of adapters in 4 bits, by bitsandbytes (Dettmers et al. 2023, QLoRA: NF4 with double quantization).
 
-The weights are loaded and compared with their file first, and quantized then: what is quantized is what was digested.
+The weights are loaded and compared with their file before they are quantized, so the digest covers what is quantized.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from privctl.domain.errors import CommandError, InputError
 
 _FORMAT = "nf4"
 _ROUNDS_ON_CPU = "support_avx512bf16_for_cpu"
-_WHERE_PEFT_LOOKS = "is_loaded_in_4bit"
+_QUANTIZED_FLAG = "is_loaded_in_4bit"
 
 
 def in_four_bits(network: Any, device: torch.device) -> None:
-    """Quantize the linear layers in the body of ``network`` (transformers'), in place, and move it to ``device``.
+    """Quantize the linear layers in the body of a transformers ``network``, in place, and move it to ``device``.
 
-    Heads stay as they are. Nothing takes gradients any more. Raises CommandError without bitsandbytes, and InputError
-    for a network without linear layers.
+    Heads are not quantized. All parameters are frozen. Raises CommandError without bitsandbytes, and InputError for a
+    network without linear layers.
     """
     library = _library()
-    layers = list(_quantized(network))
+    layers = list(_layers_to_quantize(network))
     if not layers:
         raise InputError(f"a {network.config.model_type} has no linear layers to hold in 4 bits; remove --base-bits")
     network.unquantized = sorted({name for name, module in network.named_modules() if _linear(module)} - set(layers))
@@ -37,11 +37,11 @@ def in_four_bits(network: Any, device: torch.device) -> None:
         parent, _, own = name.rpartition(".")
         setattr(network.get_submodule(parent), own, _quantized_layer(library, network.get_submodule(name), device))
     network.to(device)
-    setattr(network, _WHERE_PEFT_LOOKS, True)
+    setattr(network, _QUANTIZED_FLAG, True)
 
 
 def settings_for_transformers(network: Any) -> BitsAndBytesConfig | None:
-    """The settings with which transformers loads ``network`` as ``in_four_bits`` made it; None where it did not."""
+    """The settings with which transformers loads ``network`` as quantized by ``in_four_bits``; None if it was not."""
     if not hasattr(network, "unquantized"):
         return None
     return BitsAndBytesConfig(
@@ -54,7 +54,7 @@ def settings_for_transformers(network: Any) -> BitsAndBytesConfig | None:
 
 
 def in_full_precision(network: nn.Module) -> None:
-    """Have quantized layers multiply in the format of their input on a CPU too, where some round to bfloat16 first."""
+    """Make quantized layers compute in the format of their input on CPUs too, where some round to bfloat16 first."""
     for module in network.modules():
         if hasattr(module, _ROUNDS_ON_CPU):
             setattr(module, _ROUNDS_ON_CPU, False)
@@ -73,8 +73,8 @@ def _linear(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, Conv1D)
 
 
-def _quantized(network: Any) -> Iterator[str]:
-    """Names of the linear layers that are quantized: those of the body whose weight no other module uses."""
+def _layers_to_quantize(network: Any) -> Iterator[str]:
+    """Names of the linear layers to quantize: those in the body whose weight no other module shares."""
     body = getattr(network, network.base_model_prefix, network)
     inside = {id(module) for module in body.modules()}
     uses: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""How networks that classify images are called, and what they call their classes."""
+"""Calls image classifiers, and reads the names of their classes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_reads_pixels(path: Path, network: nn.Module) -> None:
-    """Raise InputError for a network at ``path`` whose input is not the pixels of one image and nothing else.
+    """Raise InputError for a network at ``path`` whose input is anything but the pixels of one image.
 
-    ImageGPT reads the numbers of colours, ShieldGemma a text beside the image, SigLIP 2 patches of images of
-    different shapes.
+    ImageGPT reads colour indices, ShieldGemma a text beside the image, SigLIP 2 patches of images of different shapes.
     """
     taken = inspect.signature(network.forward).parameters
     kind = getattr(getattr(network, "config", None), "model_type", "image")
@@ -38,9 +37,9 @@ def image_logits(network: Any, pixels: Tensor) -> Tensor:
 
 
 def logits_in(answer: Any) -> Tensor:
-    """The logits in what a network returns; PP-LCNet returns its head's output as the last hidden state.
+    """The logits in the output of a network; PP-LCNet returns its head's output as the last hidden state.
 
-    Of a network that answers questions they are [rows, tokens, 2]: where an answer starts, and where it ends.
+    For question answering they are [rows, tokens, 2]: the logits of an answer's start and end.
     """
     if hasattr(answer, "start_logits"):
         from torch import stack
@@ -51,7 +50,7 @@ def logits_in(answer: Any) -> Tensor:
 
 
 def class_names(config: Any) -> dict[int, str]:
-    """The names of a classifier's outputs by number; transformers' own names where ``config`` only counts them."""
+    """The names of a classifier's outputs by number; transformers' default names if ``config`` has none."""
     if config.id2label is None:  # PVT's configuration
         return {i: f"LABEL_{i}" for i in range(config.num_labels)}
     return {int(i): str(name) for i, name in sorted(config.id2label.items(), key=lambda each: int(each[0]))}

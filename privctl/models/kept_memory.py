@@ -1,7 +1,7 @@
-"""Has the C library keep what a training step or forward pass frees, so that the next one finds it again.
+"""Makes glibc keep the memory that a training step or forward pass frees, so that the next one can reuse it.
 
-By itself glibc returns freed memory to the system at the end of its heap, and that of every block above 32 MiB. The
-next step then asks for it anew, and each of its pages is a page fault: up to 150,000 in a step, some 5 % of its time.
+By default glibc returns freed memory at the end of its heap to the system, and every freed block above 32 MiB. The next
+step requests it again, and every page is then a page fault: up to 150,000 in a step, about 5 % of its time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _NEVER = -1
-#: The default number of blocks outside the heap, and where glibc's thresholds arrive by themselves in any process
-#: that has freed a large block: mallopt cannot tell what they were.
+#: Values to restore, since mallopt cannot read the current ones: the default of M_MMAP_MAX, and the values that glibc's
+#: dynamic thresholds reach in any process that has freed a large block.
 _BLOCKS, _LARGEST, _KEPT_AT_THE_END = 65_536, 32 << 20, 64 << 20
 
 _lock = threading.Lock()
@@ -30,10 +30,10 @@ _inside = 0
 
 @contextmanager
 def kept_memory(device: torch.device) -> Iterator[None]:
-    """Inside, memory of the processor that is freed stays with this process, for work on ``device``.
+    """Within the block, the process keeps freed CPU memory, for work on ``device``.
 
-    Afterwards it is given back. The process holds what it held at its peak, and no more. Where the C library is not
-    glibc, where the environment has settings of its own for it, or on a GPU, nothing is changed.
+    It is returned afterwards. The process never holds more than its peak use. Does nothing if the C library is not
+    glibc, if the environment configures malloc, or on a GPU.
     """
     library = _glibc()
     if library is None or device.type != "cpu" or _set_by_the_user():
@@ -47,7 +47,7 @@ def kept_memory(device: torch.device) -> Iterator[None]:
 
 
 def _count(library: Any, more: int) -> None:
-    """What runs in several threads shares the heap: the first to begin and the last to end change it."""
+    """Count the threads within the block; as they share the heap, the first and the last of them change settings."""
     global _inside
     with _lock:
         before, _inside = _inside, _inside + more

@@ -1,4 +1,4 @@
-"""Kinds of networks: the class of transformers that makes each task's, and whether a model is of that kind."""
+"""Kinds of networks: the transformers class of each task, and checks that a model is of that kind."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from privctl.models.running import check_text_alone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelClass:
-    """What a network is for: transformers' class that makes one, and how an error says what was expected.
+    """A kind of network: the transformers class ``auto`` that builds it, and its description in errors.
 
-    ``mapping`` has the classes of the configurations that such a network can be made of.
+    ``mapping`` has the configuration classes from which such a network can be built.
     """
 
     auto: Any
@@ -102,10 +102,10 @@ KINDS: dict[TaskName, ModelClass] = {
 
 
 def check_kind(path: Path, config: Any, kind: ModelClass) -> None:
-    """Raise InputError where a network of ``config`` cannot be of this ``kind``, before anything else is missed.
+    """Raise InputError if a network of ``config`` cannot be of this ``kind``, before any other check.
 
-    A sequence-to-sequence model has the configuration of a decoder that stands alone, and other weights. X-MOD runs
-    only where one of its languages is set.
+    An encoder-decoder is refused as a causal model although some configurations also allow a stand-alone decoder, whose
+    weights differ. X-MOD is refused unless its configuration selects a language.
     """
     if kind is CAUSAL and getattr(config, "is_encoder_decoder", False):
         raise encoder_decoder(path, config)
@@ -121,7 +121,7 @@ def check_kind(path: Path, config: Any, kind: ModelClass) -> None:
 
 
 def encoder_decoder(path: Path, config: Any) -> InputError:
-    """The error for an encoder-decoder where a model of one text is needed."""
+    """The error for an encoder-decoder where a causal model is needed."""
     text = type(config) in SEQ2SEQ.mapping
     advice = "give --task seq2seq-lm" if text else f"it reads no text, so give {CAUSAL.noun}"
     return InputError(
@@ -130,7 +130,7 @@ def encoder_decoder(path: Path, config: Any) -> InputError:
 
 
 def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputError:
-    """The error for an architecture that cannot be a network of this ``kind``."""
+    """The error for an architecture that has no network of this ``kind``."""
     auto = kind.auto.__name__
     named = (getattr(config, "architectures", None) or [""])[0]
     if named.endswith(auto.removeprefix("AutoModel")):

@@ -1,6 +1,6 @@
-"""Models from files, ready to be evaluated: architecture, weights and tokenizer.
+"""Loads models for evaluation: architecture, weights and tokenizer.
 
-Nothing is fetched, no code that comes with a model is run, and only safetensors is loaded.
+Nothing is downloaded, no code that comes with a model is run, and weights are only read from safetensors files.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, ope
 
 CONFIG_NAME = "config.json"
 _OWN_CLASS = "for a network of your own class see docs/python.md#a-model-of-your-own-class"
-#: Any one of these makes a folder hold a tokenizer.
+#: A folder with any of these files holds a tokenizer.
 TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-#: Everything a tokenizer is made of, for digests.
+#: All files of a tokenizer, for digests.
 TOKENIZER_FILES = (
     *TOKENIZER_NAMES,
     "tokenizer_config.json",
@@ -48,17 +48,17 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
-#: Where a chat template may lie beside them.
+#: Files that may hold a chat template beside them.
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
+    """A model ready for evaluation; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
 
-    ``network`` and ``tokenizer`` are transformers' own objects; only networks that read text have one. ``base``
-    is what an adapter at ``path`` was loaded on, held in ``base_bits`` bits where that is not None. ``precision`` is
-    the one that was asked for.
+    ``network`` and ``tokenizer`` are transformers objects; the tokenizer is None unless the network reads text.
+    ``base`` is the base of an adapter at ``path``, in ``base_bits`` bits unless that is None. ``precision`` is the
+    requested one.
     """
 
     path: Path
@@ -72,22 +72,22 @@ class LanguageModel:
 
     @property
     def tokenizer_from(self) -> Path:
-        """What the tokenizer came with: the base, for an adapter without one of its own, else the model."""
+        """The path of the tokenizer's model: the base for an adapter without its own tokenizer, else ``path``."""
         return self.path if self.base is None or tokenizer_folder(self.path) is not None else self.base
 
     @property
     def context(self) -> int | None:
-        """The most tokens the model can see at once, where its configuration says."""
+        """The context length in tokens; None if it is not stated."""
         return context_of(self.network, None)
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below it; see ``vocabulary_of``."""
+        """The size of the vocabulary; see ``vocabulary_of``."""
         return vocabulary_of(self.network)
 
     @property
     def dtype(self) -> str:
-        """The format the weights are held in, such as ``float32``."""
+        """The number format of the weights, such as ``float32``."""
         return str(self.network.dtype).removeprefix("torch.")
 
 
@@ -103,12 +103,12 @@ def load_model(
 ) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 
-    It may be an adapter's folder, whose base is the model at ``base`` or else the one that the adapter names.
-    ``kind`` is what it must be for. ``folder`` names another place for configuration and tokenizer. ``device`` None is
-    CUDA where there is one, else the CPU. Weights are in ``precision``; None is float32 on a CPU, and the checkpoint's
-    own format elsewhere.
-    With ``base_bits`` 4 all but heads and adapter is held in 4 bits, as a training with ``--base-bits 4`` holds it.
-    Raises InputError for what is missing, unsupported or disagrees; CommandError for a device that is not there.
+    ``path`` may be an adapter's folder, whose base is the model at ``base``, or else the one that the adapter names.
+    The model must be of this ``kind``. ``folder`` is another place for configuration and tokenizer. ``device`` None
+    means CUDA if available, else the CPU. Weights are in ``precision``; None means float32 on a CPU, and the format of
+    the checkpoint elsewhere. With ``base_bits`` 4, all but heads and adapter is in 4 bits, as in training with
+    ``--base-bits 4``. Raises InputError for missing, unsupported or inconsistent files; CommandError for a device that
+    is not available.
     """
     target = choose_device(device)
     adapter = adapter_at(path, base)
@@ -129,11 +129,11 @@ def load_model(
         if base_bits is not None:
             in_four_bits(network, target)
         if adapter is not None:
-            # The same class as before, with the adapter in its layers.
+            # The network's class is unchanged; the adapter is in its layers.
             joined = on_base(network, adapter.adapter, trainable=False)
             network, misfits = joined.base_model.model, without_heads(misfits, joined)
     if kind is MASKED:
-        # pretraining leaves other heads beside the one in question
+        # Pretrained checkpoints may contain heads of other tasks.
         misfits = replace(misfits, unexpected=tuple(n for n in misfits.unexpected if of_body(network, n)))
     refuse(checkpoint.root, misfits)
     network.eval().requires_grad_(False)
@@ -152,23 +152,23 @@ def load_model(
 
 
 def tokenizer_folder(path: Path | None) -> Path | None:
-    """The folder ``path`` where it is an adapter's and holds a tokenizer, which then stands for the base's."""
+    """``path`` if it is the folder of an adapter with its own tokenizer, which replaces the base's; else None."""
     if path is None or not holds_adapter(path) or not any((path / name).is_file() for name in TOKENIZER_NAMES):
         return None
     return path
 
 
 def _fit_head(config: Any, adapter: Path) -> None:
-    """Let the network have as many classes as the head in the folder ``adapter``, if there is one."""
+    """Set the number of classes to that of the head in the folder ``adapter``, if it has one."""
     classes = trained_classes(adapter)
     if classes not in (None, config.num_labels):
         config.num_labels = classes
 
 
 def vocabulary_of(network: Any) -> int:
-    """How many token ids the network takes: the rows of its input embedding, else its configuration's ``vocab_size``.
+    """The number of token ids: the rows of the input embedding, else ``vocab_size`` of the configuration.
 
-    A network with neither hashes characters (CANINE), and takes every code point.
+    A network with neither hashes characters (CANINE), and accepts every code point.
     """
     try:
         table = getattr(network.get_input_embeddings(), "weight", None)
@@ -181,7 +181,7 @@ def vocabulary_of(network: Any) -> int:
 
 
 def pad_of(network: Any, tokenizer: Any) -> int:
-    """The id that fills rows up; not every configuration has a padding token, or a field for one."""
+    """A token id for padding, even for models without a padding token."""
     vocabulary = vocabulary_of(network)
     stated = getattr(network.config, "pad_token_id", None)
     candidates = (stated, tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
@@ -189,7 +189,7 @@ def pad_of(network: Any, tokenizer: Any) -> int:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device called ``name``; None is CUDA where available, else the CPU. Raises CommandError for one not there."""
+    """The device ``name``; None means CUDA if available, else the CPU. Raises CommandError for an unknown device."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -205,10 +205,10 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def read_config(folder: Path, path: Path) -> Any:
-    """The transformers configuration in ``folder``; ``path`` is what the user named.
+    """The transformers configuration in ``folder``; ``path`` names the model in errors.
 
-    Raises InputError where there is none, one of an architecture that does not come with transformers, or one that
-    makes a loader do more than build a network.
+    Raises InputError if there is none, if its architecture does not come with transformers, or if it would make a
+    loader do more than build a network.
     """
     if not path.exists():
         raise missing_model(path)
@@ -240,7 +240,7 @@ def read_config(folder: Path, path: Path) -> Any:
 
 
 def read_tokenizer(folder: Path, path: Path) -> Any:
-    """The transformers tokenizer in ``folder``; raises InputError where there is none, or it cannot be loaded."""
+    """The transformers tokenizer in ``folder``; raises InputError if there is none, or if it cannot be loaded."""
     if not any((folder / name).is_file() for name in TOKENIZER_NAMES):
         raise InputError(
             f"{path} has no tokenizer beside its weights (such as {TOKENIZER_NAMES[0]}); copy the original model's"
@@ -258,10 +258,10 @@ def read_tokenizer(folder: Path, path: Path) -> Any:
 def read_network(
     checkpoint: Checkpoint, folder: Path, config: Any, dtype: torch.dtype | str, kind: ModelClass
 ) -> tuple[Any, TensorMismatch]:
-    """The network with the checkpoint's weights, and every tensor that did not fit: those were made up at random.
+    """The network with the checkpoint's weights, and the tensors that did not fit, which are random in the network.
 
-    Raises InputError for an architecture that is not of this ``kind``, for weights that cannot be read, and where the
-    loaded numbers are not the checkpoint's.
+    Raises InputError for an architecture that is not of this ``kind``, for weights that cannot be read, and if the
+    loaded numbers differ from the checkpoint's.
     """
     try:
         check_size(kind.auto, config, folder, checkpoint)
@@ -283,7 +283,7 @@ def read_network(
     except PrivctlError:
         raise
     except Exception as error:
-        # what an architecture makes of settings that contradict each other: no heads, an unknown activation
+        # Contradictory settings, such as no attention heads or an unknown activation, raise anything.
         detail = str(error) if isinstance(error, (RuntimeError, OSError)) else f"{type(error).__name__} {error}"
         raise InputError(
             f"{checkpoint.root} cannot be loaded: {detail}; "

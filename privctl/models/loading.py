@@ -1,4 +1,4 @@
-"""Models ready to be trained: a checkpoint's weights, or random ones where only the architecture is given."""
+"""Loads models for training, with a checkpoint's weights or, given only an architecture, with random ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 
-#: Tasks whose head may be new.
+#: Tasks whose head may be newly initialized.
 _HEADED = (*CLASSIFICATION, TaskName.QUESTION_ANSWERING)
 
 
@@ -41,15 +41,15 @@ _HEADED = (*CLASSIFICATION, TaskName.QUESTION_ANSWERING)
 class TrainingModel:
     """A network in float32 on the CPU whose parameters all require gradients, and the format of its data.
 
-    ``text`` and ``tokenizer`` are set for tasks on text, ``images`` for those on images, ``sounds`` for
-    those on sounds, ``labels`` for classification, in the order of the network's outputs. ``tokenizer`` is only saved,
+    ``text`` and ``tokenizer`` are set for tasks on text, ``images`` for tasks on images, ``sounds`` for tasks on
+    sounds, and ``labels``, in the order of the network's outputs, for classification. ``tokenizer`` is only saved,
     never used to encode: a tokenizer stores whether it truncated its last text, which would leak into the saved files.
-    ``fresh`` names tensors drawn at random from ``seed`` although there is a checkpoint, ``dropped`` those of the
-    checkpoint that the task does not use, ``frozen_norms`` layers of batch normalisation that keep their running
-    statistics; ``converted`` says "batch-norm" where these were moved into scales and shifts. ``decoder_start`` is the
-    id with which the decoder of a sequence-to-sequence model begins, None where that is the target's last. ``problem``
-    is what a classifier predicts. ``files`` are those that the weights were read from, or yet are to be. ``by_main``
-    names a tensor for which the main process alone reads the weights of a model in shards.
+    ``fresh`` names tensors that were drawn at random from ``seed`` although there is a checkpoint, ``dropped`` tensors
+    of the checkpoint that the task does not use, and ``frozen_norms`` batch normalisation layers that keep their
+    running statistics; ``converted`` is "batch-norm" if these were moved into scales and shifts. ``decoder_start`` is
+    the first input id of a sequence-to-sequence model's decoder, None if that is the target's last token. ``problem``
+    is what a classifier predicts. ``files`` are those from which the weights were or will be read. ``by_main`` names a
+    tensor due to which the main process alone reads the weights of a sharded model.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class TrainingModel:
 
     @property
     def companion(self) -> Any:
-        """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or how others are read."""
+        """The object whose ``save_pretrained`` saves the input format: the tokenizer, or the image or sound facts."""
         return self.tokenizer if self.text is not None else self.images or self.sounds
 
 
@@ -92,19 +92,19 @@ def load_for_training(
     convert: str | None = None,
     unfilled: bool = False,
 ) -> TrainingModel:
-    """The model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one), ready for ``task``.
+    """Load the model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one) for ``task``.
 
-    Random weights are drawn from ``seed`` with ``from_scratch``, and for a directory that has a config.json and no
-    weights; ``vocabulary`` may then stand in for a tokenizer. ``labels`` name a classifier's outputs in order, None
-    takes the model's own. A classification head that is missing, or of another size, is drawn anew. With ``norm``
-    "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
-    and shifts; without, it is refused. ``dropout`` leaves it on. ``adapter`` is the folder of an adapter that the model
-    will get: its tokenizer is taken, if there is one, and its head needs none in the model. ``convert`` "batch-norm"
-    does as ``norm`` "frozen", and moves the statistics into scales and shifts first. ``unfilled`` reads no weights: the
-    parameters lie on the meta device, for a process that is handed the numbers that another one has loaded.
+    Weights are drawn at random from ``seed`` with ``from_scratch``, and for a directory that has a config.json but no
+    weights; ``vocabulary`` may then replace a tokenizer. ``labels`` name a classifier's outputs in order; None means
+    the model's own. A classification head that is missing or of another size is drawn at random. With ``norm``
+    "frozen", batch normalisation keeps its running statistics (0 and 1 with random weights) and trains scales and
+    shifts; ``convert`` "batch-norm" does the same after moving the statistics into scales and shifts; without either,
+    batch normalisation is refused. ``dropout`` enables dropout. ``adapter`` is the folder of an adapter that will be
+    added to the model: its tokenizer is used if it has one, and its head replaces the model's. With ``unfilled`` no
+    weights are read: the parameters are on the meta device, for a process that receives numbers that another process
+    has loaded.
 
-    Raises InputError for what is missing, unsupported or disagrees; CommandError for settings that contradict each
-    other.
+    Raises InputError for missing, unsupported or inconsistent files; CommandError for contradictory settings.
     """
     folder = path if path.is_dir() else path.parent
     random = from_scratch or without_weights(path)
@@ -170,7 +170,7 @@ def load_for_training(
 
 
 def known_labels(path: Path) -> tuple[str, ...] | None:
-    """The labels that the model at ``path`` names in its config.json; None where they are only numbered."""
+    """The names of the labels in the config.json of the model at ``path``; None if they are only numbered."""
     folder = path if path.is_dir() else path.parent
     with quiet_transformers():
         names = _names(read_config(folder, path))
@@ -178,13 +178,13 @@ def known_labels(path: Path) -> tuple[str, ...] | None:
 
 
 def class_count(path: Path) -> int:
-    """How many classes the config.json of the model at ``path`` has, by transformers' default where it states none."""
+    """The number of classes in the config.json of the model at ``path``; transformers' default if not stated."""
     with quiet_transformers():
         return len(_names(read_config(path if path.is_dir() else path.parent, path)))
 
 
 def trained_outputs(path: Path, task: TaskName) -> int | None:
-    """How many classes the trained head of the model at ``path`` tells apart; None where it has none for ``task``."""
+    """The number of classes of the trained head of the model at ``path``; None if it has no head for ``task``."""
     return None if without_weights(path) or task_named(path) is not task else class_count(path)
 
 
@@ -193,7 +193,7 @@ def _names(config: Any) -> tuple[str, ...]:
 
 
 def without_weights(path: Path) -> bool:
-    """Whether a folder holds only an architecture. Pickles and GGUF count as weights: they must be converted."""
+    """Whether a folder holds only an architecture. Pickles and GGUF files count as weights, which must be converted."""
     if not path.is_dir():
         return False
     weights = (SINGLE_NAME, INDEX_NAME)
@@ -240,12 +240,12 @@ def _adapt_config(config: Any, task: TaskName, labels: Sequence[str] | None, voc
     if vocabulary is not None:
         config.vocab_size = len(vocabulary.tokenizer)
         if (start := getattr(config, "decoder_start_token_id", None)) is not None:
-            # Targets begin with <bos>: behind another one, T5, which knows distances alone, could not tell them apart.
+            # Targets begin with <bos>. After another <bos>, T5 could not tell the two apart, as it only uses distances.
             role = "pad_token_id" if start == getattr(config, "pad_token_id", None) else "eos_token_id"
             config.decoder_start_token_id = getattr(vocabulary.tokenizer, role)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(config, name, getattr(vocabulary.tokenizer, name))
-        if getattr(config, "forced_eos_token_id", None) is not None:  # what generate() ends its longest texts with
+        if getattr(config, "forced_eos_token_id", None) is not None:  # generate() ends texts of full length with it
             config.forced_eos_token_id = vocabulary.tokenizer.eos_token_id
 
 
@@ -262,7 +262,7 @@ def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
 
 
 def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMismatch) -> None:
-    """Refuse misfits in the body of the network: only a head may be new, and only heads may be unused."""
+    """Raise InputError for misfits in the network's body: only a head may be new, and only heads may be unused."""
     head = task in _HEADED
     spare = head or task is TaskName.MASKED_LM
     refuse(
@@ -276,7 +276,7 @@ def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMism
 
 
 def _without_head(path: Path, adapter: Path, misfits: TensorMismatch) -> TensorMismatch:
-    """The ``misfits`` left where the adapter brings its head. Raises InputError where neither has one."""
+    """The remaining ``misfits`` if the adapter has the head. Raises InputError if neither has one."""
     fresh = [*misfits.missing, *misfits.mismatched]
     if fresh and trained_classes(adapter) is None:
         raise InputError(
@@ -287,7 +287,7 @@ def _without_head(path: Path, adapter: Path, misfits: TensorMismatch) -> TensorM
 
 
 def _check_numbers(path: Path, network: Any) -> None:
-    """Refuse weights that are not finite, before training appears to have caused it."""
+    """Raise InputError for weights that are not finite, which training would otherwise seem to have caused."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             raise InputError(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
@@ -306,8 +306,8 @@ def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> Tex
     masked, causal = (type(network.config) in KINDS[t].mapping for t in (TaskName.MASKED_LM, TaskName.CAUSAL_LM))
     last = task is TaskName.TEXT_CLASSIFICATION and not (masked and not causal)
     if last and getattr(network.config, "pad_token_id", None) is None:
-        # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a
-        # padding id never trains that row. In a Funnel transformers would set it to zero as it loads it.
+        # Causal classifiers look for the last token that is not padding. This is set only now, because an embedding
+        # built with a padding id never trains that row, and transformers sets it to zero when loading a Funnel.
         network.config.pad_token_id = pad
     reads_end = task is TaskName.TEXT_CLASSIFICATION and getattr(network.config, "is_encoder_decoder", False)
     return TextFacts(

@@ -1,4 +1,4 @@
-"""Tensors by which weights and architecture disagree, and which of them are refused."""
+"""Tensors on which weights and architecture disagree, and which of these disagreements are refused."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from privctl.domain.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMismatch:
-    """Tensor names by which weights and architecture disagree.
+    """Names of tensors on which weights and architecture disagree.
 
-    ``mismatched`` have other shapes, ``missing`` are not among the weights, ``unexpected`` have no place.
+    ``mismatched`` tensors differ in shape, ``missing`` ones are not in the weights, and ``unexpected`` ones are not in
+    the architecture.
     """
 
     mismatched: tuple[str, ...] = ()
@@ -22,7 +23,7 @@ class TensorMismatch:
 
 
 def without_heads(misfits: TensorMismatch, joined: Any) -> TensorMismatch:
-    """The ``misfits`` of a base, less those of modules that the adapter replaces and of heads that it replaced."""
+    """The ``misfits`` of a base, without those of modules and heads that the adapter in ``joined`` replaces."""
     own = {name.replace(".modules_to_save.default", "") for name, _ in joined.base_model.model.named_parameters()
            if ".modules_to_save." in name}  # fmt: skip
     heads = {name.rpartition(".")[0] for name in own}
@@ -34,7 +35,7 @@ def without_heads(misfits: TensorMismatch, joined: Any) -> TensorMismatch:
 
 
 def refuse(path: Path, misfits: TensorMismatch) -> None:
-    """Raise InputError for weights that only partly fit: transformers has made up the rest at random."""
+    """Raise InputError for weights that only partly fit: transformers has initialized the rest at random."""
     for names, fault in (
         (misfits.mismatched, "has other shapes than its config.json describes for"),
         (misfits.missing, "lacks"),
@@ -49,9 +50,9 @@ def refuse(path: Path, misfits: TensorMismatch) -> None:
 
 
 def of_body(network: Any, name: str) -> bool:
-    """Whether a tensor belongs to what all heads share; its name may lack the body's prefix in a headless checkpoint.
+    """Whether a tensor belongs to the body that all heads share; a headless checkpoint may omit the body's prefix.
 
-    A pooler is counted to the head: masked language models have none.
+    A pooler counts as part of the head, since masked language models have none.
     """
     prefix = network.base_model_prefix
     first_part = name.removeprefix(f"{prefix}.").split(".")[0]

@@ -1,4 +1,4 @@
-"""Batch normalisation in a training that must not mix examples: frozen, or converted to a scale and shift a channel."""
+"""Batch normalisation in private training, which must not mix examples: frozen, or converted to scales and shifts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import nn
 
 from privctl.domain.errors import CommandError, InputError
 
-#: What ``--norm`` may say: batch normalisation keeps its running statistics, and trains scales and shifts.
+#: The value of ``--norm``: batch normalisation keeps its running statistics, and trains scales and shifts.
 FROZEN = "frozen"
 
 
 def batch_norms(network: nn.Module) -> tuple[str, ...]:
-    """The names of the network's batch normalisation layers, of any dimension."""
+    """The names of the network's batch normalisation layers (1d, 2d and 3d)."""
     kind = nn.modules.batchnorm._BatchNorm
     return tuple(name for name, module in network.named_modules() if isinstance(module, kind))
 
 
 def freeze(network: nn.Module, names: tuple[str, ...]) -> None:
-    """Put the batch normalisation layers ``names`` into evaluation mode; ``network.train()`` would undo it.
+    """Put the batch normalisation layers ``names`` into evaluation mode, which ``network.train()`` would undo.
 
-    Raises InputError for one that keeps no running statistics, which normalises by its batch in any mode.
+    Raises InputError for a layer without running statistics, which normalises by its batch in any mode.
     """
     for name in names:
         module = network.get_submodule(name)
@@ -35,17 +35,17 @@ def freeze(network: nn.Module, names: tuple[str, ...]) -> None:
         module.eval()
 
 
-#: What ``--convert`` may say: running statistics are moved into scales and shifts before the training.
+#: The value of ``--convert``: running statistics are moved into scales and shifts before training.
 BATCH_NORM = "batch-norm"
 
 
 def convert_batch_norms(network: nn.Module, names: tuple[str, ...]) -> None:
     """Move the statistics of the frozen layers ``names`` into their scales and shifts; in place, on the CPU.
 
-    The layers then keep the statistics that torch gives a new one, mean 0 and variance 1: in evaluation mode each is
-    one scale and one shift a channel, and gives what it gave before, up to rounding. No config.json can name another
-    layer in place of batch normalisation, so this is the conversion that plain transformers loads. Raises InputError
-    for a layer without scales and shifts.
+    The layers then have the initial statistics, mean 0 and variance 1. In evaluation mode each is a scale and a shift
+    per channel, with the same output as before up to rounding. A config.json cannot replace batch normalisation by
+    another layer, so plain transformers can load only this kind of conversion. Raises InputError for a layer without
+    scales and shifts.
     """
     for name in names:
         module: Any = network.get_submodule(name)
@@ -58,13 +58,13 @@ def convert_batch_norms(network: nn.Module, names: tuple[str, ...]) -> None:
             mean, variance = module.running_mean.double(), module.running_var.double()
             scale = module.weight.double() / torch.sqrt(variance + module.eps)
             module.bias.copy_(module.bias.double() - mean * scale)
-            module.weight.copy_(scale * (1 + module.eps) ** 0.5)  # which the layer divides out of variance 1
+            module.weight.copy_(scale * (1 + module.eps) ** 0.5)  # the layer divides by sqrt(1 + eps)
             module.reset_running_stats()
     require_initial(network, names)
 
 
 def require_initial(network: nn.Module, names: tuple[str, ...]) -> None:
-    """Raise InputError unless the layers ``names`` hold the statistics of new ones: nothing was collected in them."""
+    """Raise InputError unless the layers ``names`` have initial statistics, so that none were collected from data."""
     for name in names:
         module: Any = network.get_submodule(name)
         if module.running_mean.any() or not (module.running_var == 1).all():
@@ -74,9 +74,9 @@ def require_initial(network: nn.Module, names: tuple[str, ...]) -> None:
 
 
 def checked_batch_norms(path: Path, network: Any, norm: str | None, convert: str | None) -> tuple[str, ...]:
-    """The network's layers of batch normalisation, which ``norm`` or ``convert`` must allow for.
+    """The network's batch normalisation layers, which require ``norm`` or ``convert``.
 
-    Raises InputError for such layers without these options, CommandError for these options without such layers.
+    Raises InputError for such layers without either option, CommandError for an option without such layers.
     """
     layers = batch_norms(network)
     if layers and norm is None and convert is None:

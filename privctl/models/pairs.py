@@ -1,7 +1,7 @@
-"""Pairs of texts as token sequences for an encoder-decoder: a source that is read, and a target that is predicted.
+"""Encoding of pairs of texts for an encoder-decoder: a source that is read, and a target that is predicted.
 
-An example of a corpus holds both, one behind the other; the tokens that count are the target's. ``split`` takes them
-apart.
+An example of a corpus holds the source followed by the target, whose tokens are the counted ones; ``split`` separates
+them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Pairs tokenized at once.
+#: Pairs per call of the tokenizer.
 _CHUNK = 256
 
 
 def encode_pairs(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
 ) -> Corpus:
-    """Examples for a model that predicts a target from its source, tokenized a few at a time and kept by ``keep``.
+    """Examples for a sequence-to-sequence model, tokenized a few at a time and stored by ``keep``.
 
-    The limit of length holds for each of the two texts. Raises InputError, naming the record, for a text that is too
-    long (unless ``options.long`` allows it) or empty; CommandError for ``LongTextPolicy.SPLIT``.
+    The limit on tokens applies to source and target separately. Raises InputError, naming the record, for a text that
+    is too long (unless ``options.long`` allows it) or empty; CommandError for ``LongTextPolicy.SPLIT``.
     """
     if options.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split would part a source from its target; choose truncate")
@@ -44,22 +44,22 @@ def encode_pairs(
 
 
 def split(row: Encoded) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The ids of an example's source and of its target."""
+    """(source ids, target ids) of an example."""
     begin = int(row.counted.argmax())
     return row.ids[:begin], row.ids[begin:]
 
 
 def joined(source: Sequence[int], target: Sequence[int], record: int) -> Encoded:
-    """The example of a source and a target; see ``split``."""
+    """The example made of a source and a target; the inverse of ``split``."""
     ids = np.asarray([*source, *target], np.int32)
     counted = np.arange(len(ids)) >= len(source)
     return Encoded(ids=ids, counted=counted, record=record, key=content_key(ids.tobytes(), counted.tobytes()))
 
 
 def tokenise_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
-    """The ids of each source and target in the tokenizer's templates, not cut.
+    """(source ids, target ids) of each pair, with the tokenizer's special tokens and without truncation.
 
-    A target ends in the end-of-text token, if there is one.
+    The end-of-text token, if there is one, is appended to a target that lacks it.
     """
     for start in range(0, len(pairs), _CHUNK):
         sources, targets = map(list, zip(*pairs[start : start + _CHUNK], strict=True))
@@ -74,7 +74,7 @@ def tokenise_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> Iterator
 def cut_pair(
     tokenizer: Any, texts: tuple[str, str], ids: tuple[list[int], list[int]], limit: int
 ) -> tuple[list[int], list[int]]:
-    """The ``ids`` of source and target, of one that is too long ``limit``: its beginning, with the template around."""
+    """The ``ids`` of source and target, each truncated to ``limit`` tokens including special ones if it is longer."""
     source, target = ids
     with quiet_transformers():
         if len(source) > limit:
@@ -85,9 +85,9 @@ def cut_pair(
 
 
 def decoder_start(path: Path, network: Any) -> int | None:
-    """The id that the decoder begins with; None where a target's last token is moved to its front, as in mBART.
+    """The decoder's first input id; None if the target's last token is moved to the front, as in mBART.
 
-    Found by running ``network`` on labels, as it then shifts them itself. Raises InputError where it does not.
+    Found by running ``network`` on labels, which it shifts itself. Raises InputError if it does not shift them by one.
     """
     device = next(network.parameters()).device
     captured: list[torch.Tensor] = []
@@ -120,7 +120,7 @@ def decoder_start(path: Path, network: Any) -> int | None:
 
 
 def decoder_inputs(targets: NDArray[np.int64], lengths: Sequence[int], start: int | None) -> NDArray[np.int64]:
-    """What the decoder is given for padded ``targets`` (n, length) of ``lengths`` real tokens: each shifted by one."""
+    """The decoder's inputs (n, length): padded ``targets`` (n, length) with ``lengths`` real tokens, shifted by one."""
     shifted = np.roll(targets, 1, axis=1)
     shifted[:, 0] = [targets[i, length - 1] for i, length in enumerate(lengths)] if start is None else start
     return shifted

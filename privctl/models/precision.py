@@ -1,4 +1,4 @@
-"""The number format that forward passes are made in: what --precision chooses."""
+"""The number format of forward passes, which --precision selects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.models.choices import FloatFormat
 
 
 def precision_named(name: str | None) -> FloatFormat | None:
-    """The precision of this name; None for none. Raises CommandError for another."""
+    """The precision ``name``; None for None. Raises CommandError for an unknown name."""
     try:
         return None if name is None else FloatFormat(name)
     except ValueError:
@@ -19,16 +19,16 @@ def precision_named(name: str | None) -> FloatFormat | None:
 
 
 def precision_of(network: Any) -> FloatFormat | None:
-    """The precision of the format that the weights of ``network`` are in; None for another format."""
+    """The precision of the weights of ``network``; None if they are in another format."""
     name = str(network.dtype).removeprefix("torch.")
     return FloatFormat(name) if name in set(FloatFormat) else None
 
 
 def convert(network: Any, precision: FloatFormat) -> None:
-    """Round the weights and stored buffers of ``network`` in place, so that its layers compute in that format.
+    """Round the weights and saved buffers of ``network`` in place, so that its layers compute in that format.
 
-    Buffers that are computed when a network is made, such as the frequencies of rotary positions, stay as they are,
-    and so does what its class keeps in float32, as where transformers loads a network in that format.
+    As when transformers loads a network in that format, buffers that are computed at construction, such as rotary
+    frequencies, do not change, nor do modules that the class keeps in float32.
     """
     dtype = getattr(torch, precision)
     stored = set(network.state_dict(keep_vars=True))
@@ -41,7 +41,7 @@ def convert(network: Any, precision: FloatFormat) -> None:
 
 
 def why_slow(precision: FloatFormat | None, device: torch.device) -> str:
-    """Why passes in ``precision`` take longer than in float32 on ``device``; empty where nothing speaks for it."""
+    """Why passes in ``precision`` may be slower than in float32 on ``device``; empty if there is no reason."""
     if precision is not FloatFormat.BFLOAT16 or device.type != "cpu" or _multiplies_bfloat16():
         return ""
     return (
@@ -51,6 +51,6 @@ def why_slow(precision: FloatFormat | None, device: torch.device) -> str:
 
 
 def _multiplies_bfloat16() -> bool:
-    """Whether PyTorch finds instructions for products of bfloat16 on this processor."""
+    """Whether PyTorch reports bfloat16 instructions on this processor."""
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(has is True for name, has in found.items() if "bf16" in name)

@@ -1,4 +1,4 @@
-"""What a model is for, by the class that its config.json names."""
+"""The task of a model, from the class that its config.json names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privctl.models.kinds import KINDS, SEQ2SEQ, encoder_decoder
 from privctl.models.language import read_config
 from privctl.models.quiet import quiet_transformers
 
-#: How transformers ends the name of a task's class; GPT-2's language model is named in its own way.
+#: Suffixes of the names of transformers' classes for each task; GPT-2's language model has its own.
 _ENDINGS = {
     TaskName.CAUSAL_LM: ("ForCausalLM", "LMHeadModel"),
     TaskName.MASKED_LM: ("ForMaskedLM",),
@@ -31,14 +31,14 @@ _ENDINGS = {
     TaskName.QUESTION_ANSWERING: ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
     TaskName.IMAGE_CLASSIFICATION: ("ForImageClassification",),
 }
-#: What the head of a task predicts whatever config.json says.
+#: Tasks whose head always predicts the same kind of target.
 _HEADS = {TaskName.TOKEN_CLASSIFICATION: HeadKind.TOKENS, TaskName.QUESTION_ANSWERING: HeadKind.SPAN}
-#: Tasks whose head predicts what config.json says.
+#: Tasks whose head predicts what ``problem_type`` in config.json says.
 _BY_PROBLEM = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 
 
 def class_named(path: Path) -> str:
-    """The class that the config.json of the model at ``path`` names first; "" where it names none.
+    """The first class that the config.json of the model at ``path`` names; "" if it names none.
 
     Raises InputError as ``read_config`` does.
     """
@@ -48,19 +48,19 @@ def class_named(path: Path) -> str:
 
 
 def task_named(path: Path) -> TaskName | None:
-    """The task of that class; None where config.json names none, or one without a head that is known."""
+    """The task of the class that config.json names; None if it names none, or a class without a known head."""
     name = class_named(path)
     if name in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values():
-        return TaskName.SEQ2SEQ_LM  # networks of sounds and images end in ForConditionalGeneration too
+        return TaskName.SEQ2SEQ_LM  # not by suffix: speech and image models end in ForConditionalGeneration too
     if name in MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES.values():
-        return TaskName.AUDIO_CLASSIFICATION  # Wav2Vec2's ends in ForSequenceClassification, as those of texts do
+        return TaskName.AUDIO_CLASSIFICATION  # before text: Wav2Vec2's class ends in ForSequenceClassification too
     return next((task for task, endings in _ENDINGS.items() if name.endswith(endings)), None)
 
 
 def checked_problem(path: Path, config: Any, task: TaskName) -> HeadKind:
-    """What the head of a model of ``config`` predicts, a classifier's by its ``problem_type``; of other tasks ``ONE``.
+    """What the head of a model of ``config`` predicts, for a classifier by its ``problem_type``; by default ``ONE``.
 
-    Raises InputError for a number of outputs that does not fit.
+    Raises InputError for regression with more than one output.
     """
     if task in _HEADS:
         return _HEADS[task]
@@ -77,17 +77,17 @@ def checked_problem(path: Path, config: Any, task: TaskName) -> HeadKind:
 
 
 def problem_of(path: Path, task: TaskName) -> HeadKind:
-    """What the classifier at ``path`` predicts; see ``checked_problem``."""
+    """``checked_problem`` of the model at ``path``."""
     with quiet_transformers():
         return checked_problem(path, read_config(path if path.is_dir() else path.parent, path), task)
 
 
 def task_meant(path: Path) -> TaskName:
-    """The task of the model at ``path`` where none was asked for.
+    """The task of the model at ``path`` if the user named none.
 
-    A model without a named head predicts text if that is all its kind does. Raises CommandError where its
-    kind does several things, as BERT's, so that a guess could take it for something else than was meant,
-    and InputError for an encoder-decoder that reads no text.
+    A model whose config.json names no head is taken for the only task of its architecture. Raises CommandError if the
+    architecture serves several tasks, as BERT does, so that a guess might be wrong, and InputError for an
+    encoder-decoder that does not read text.
     """
     task = task_named(path)
     if task is not None:

@@ -1,4 +1,4 @@
-"""transformers without its own messages: what there is to say, the command says."""
+"""Silences transformers' own messages; commands report what users need to know."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 
 from transformers.utils import logging as _logging
 
-_chatter: Any = _logging
+_hf_logging: Any = _logging
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' progress bars and warnings off the streams while the block runs.
+    """Suppress transformers' progress bars and warnings within the block.
 
-    Its handlers are quieted, not its logger: a logger's new level makes each of a thousand others look its own up anew.
+    The levels of its handlers are changed, not that of its logger, which would invalidate the cached levels of a
+    thousand other loggers.
     """
-    root, bars = _chatter.get_logger(), _chatter.is_progress_bar_enabled()
+    root, bars = _hf_logging.get_logger(), _hf_logging.is_progress_bar_enabled()
     propagates, levels = root.propagate, [(handler, handler.level) for handler in root.handlers]
-    root.propagate = False  # with CI in the environment, transformers lets them through to others' handlers
+    root.propagate = False  # if CI is set in the environment, transformers propagates them to other handlers
     for handler, _ in levels:
         handler.setLevel(logging.CRITICAL)
-    _chatter.disable_progress_bar()
+    _hf_logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -34,4 +35,4 @@ def quiet_transformers() -> Iterator[None]:
         for handler, level in levels:
             handler.setLevel(level)
         if bars:
-            _chatter.enable_progress_bar()
+            _hf_logging.enable_progress_bar()

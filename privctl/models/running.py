@@ -1,4 +1,4 @@
-"""Networks that cannot be run on what privctl gives them, and what to do about it."""
+"""Errors for networks that cannot be run on the inputs that privctl gives them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from privctl.domain.errors import InputError, PrivctlError
 
-#: Model types that read a text and something else, which records of texts do not have.
+#: Model type -> the input it needs besides text, which records of texts lack.
 _BESIDE_TEXT = {
     "bros": "where each word stands on a page (bbox)",
     "lxmert": "the features of an image (visual_feats)",
@@ -19,9 +19,9 @@ _BESIDE_TEXT = {
 
 
 def check_text_alone(path: Path, config: Any, noun: str) -> None:
-    """Raise InputError, asking for ``noun``, for a model at ``path`` whose ``config`` needs more than a text.
+    """Raise InputError, which suggests ``noun``, for a model at ``path`` whose ``config`` needs more than a text.
 
-    transformers gives those inputs defaults, so that only running the network shows it.
+    transformers has defaults for those inputs, so without this check only running the network would show it.
     """
     kind = getattr(config, "model_type", "")
     if kind in _BESIDE_TEXT:
@@ -33,10 +33,10 @@ def check_text_alone(path: Path, config: Any, noun: str) -> None:
 
 @contextmanager
 def network_errors(path: Path, network: Any, given: str = "what it is given") -> Iterator[None]:
-    """Turn whatever ``network``, of the model at ``path``, raises in the block into an InputError of one sentence.
+    """Turn any exception of ``network``, of the model at ``path``, within the block into an InputError of one sentence.
 
-    Settings that contradict each other, or inputs that it lacks, show only when it is run. ``given`` names what it is
-    run on. Running out of a device's memory is passed on.
+    Contradictory settings and missing inputs show only when a network is run. ``given`` describes its input. Running
+    out of device memory and PrivctlError are passed on.
     """
     try:
         yield

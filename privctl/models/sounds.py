@@ -1,4 +1,4 @@
-"""How sounds become what a network reads: by transformers' feature extractors, one sound at a time."""
+"""Converts sounds to a network's input, one sound at a time, with transformers' feature extractors."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from privctl.storage.reader import read_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The extractor of each family; all others read samples as they are.
+#: Model type -> its extractor; all others read raw samples.
 _EXTRACTORS: dict[str, Any] = {
     "audio-spectrogram-transformer": ASTFeatureExtractor,
     "wav2vec2-bert": SeamlessM4TFeatureExtractor,
     "whisper": WhisperFeatureExtractor,
 }
-#: Extractors whose every sound has one length, cut or filled up.
-_OF_ONE_LENGTH = (ASTFeatureExtractor, WhisperFeatureExtractor)
-#: Bounds of an extractor's numbers, against a file that would have it fill the memory.
+#: Extractors that truncate or pad all sounds to one length.
+_FIXED_LENGTH = (ASTFeatureExtractor, WhisperFeatureExtractor)
+#: Limits on an extractor's numbers, so that a malicious file cannot exhaust memory.
 _LARGEST, _LARGEST_OF = 1 << 13, {"sampling_rate": 1 << 18}
-#: The key of ``SoundFacts.samples`` in the file; extractors of one length have another use for it.
+#: The key of ``SoundFacts.samples`` in the file; extractors of fixed length use it differently.
 _SAMPLES = "max_length"
 
 
@@ -49,10 +49,9 @@ _SAMPLES = "max_length"
 class SoundFacts:
     """The input format of a network that reads sounds.
 
-    ``extractor`` is transformers' own. ``samples`` is the length to which every sound is cut or filled up with zeros;
-    None takes sounds as they are, and then those of a data set must have one length. With ``masked`` the network is
-    told what is filled up. Everything comes from the model or the user; measured on private sounds it would be a
-    further release.
+    ``extractor`` is transformers' own. ``samples`` is the length to which every sound is truncated or zero-padded; with
+    None, all sounds of a data set must have the same length. With ``masked`` the network gets an attention mask for the
+    padding. Everything comes from the model or the user; computed from private sounds it would be a further release.
     """
 
     extractor: Any
@@ -61,16 +60,16 @@ class SoundFacts:
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
+        """The sampling rate in Hz."""
         return int(self.extractor.sampling_rate)
 
     @property
     def input_name(self) -> str:
-        """What the network calls its input."""
+        """The name of the network's input."""
         return str(self.extractor.model_input_names[0])
 
     def features(self, wave: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the network reads of a sound (samples,), not filled up: (samples,) or (frames, features) float32.
+        """The features of a sound (samples,), not padded: (samples,) or (frames, features) float32.
 
         Raises InputError for a sound that is too short.
         """
@@ -87,13 +86,13 @@ class SoundFacts:
 
     @property
     def length(self) -> int | None:
-        """The first dimension of ``features`` with all that is filled up; None where it is that of the sound."""
+        """The first dimension of padded ``features``; None if sounds are not padded."""
         if self.samples is None:
             return None
         return len(self.features(np.zeros(self.samples, np.float32)))
 
     def padded(self, features: Sequence[NDArray[np.float32]], length: int | None = None) -> dict[str, Tensor]:
-        """The network's input: all ``features`` filled up to ``length``, or the longest, and what of it is theirs."""
+        """The network's inputs: all ``features``, padded to ``length`` or the longest, and with ``masked`` the mask."""
         length = length or max(map(len, features))
         values = np.zeros((len(features), length, *features[0].shape[1:]), np.float32)
         real = np.zeros((len(features), length), np.int64)
@@ -103,9 +102,9 @@ class SoundFacts:
         return {**inputs, "attention_mask": torch.from_numpy(real)} if self.masked else inputs
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``preprocessor_config.json``, which transformers reads too; named as its own method is."""
+        """Write ``preprocessor_config.json``, which transformers reads too; named like the method there."""
         content = {"feature_extractor_type": type(self.extractor).__name__, **_settings(self.extractor)}
-        if not isinstance(self.extractor, _OF_ONE_LENGTH):
+        if not isinstance(self.extractor, _FIXED_LENGTH):
             content["return_attention_mask"] = self.masked
             if self.samples is not None:
                 content[_SAMPLES] = self.samples
@@ -113,11 +112,11 @@ class SoundFacts:
 
 
 def sound_facts(folder: Path, config: Any, samples: int | None = None) -> SoundFacts:
-    """The input format of the model in ``folder``, by its ``preprocessor_config.json``; ``samples`` replaces its own.
+    """The input format of the model in ``folder``, by its ``preprocessor_config.json``; ``samples`` overrides its own.
 
-    The extractor is that of the model's family. Where the file does not say whether the network is told what is filled
-    up, it is if it normalises each frame by itself, as transformers' documentation has it. Raises InputError for a file
-    that is missing or not one of this family.
+    The extractor is that of the model type. If the file does not say whether to pass an attention mask, one is passed
+    to networks with layer normalisation in the feature extractor, as transformers documents. Raises InputError for a
+    file that is missing or describes another extractor.
     """
     path = folder / FILE_NAME
     if not path.is_file():
@@ -133,7 +132,7 @@ def sound_facts(folder: Path, config: Any, samples: int | None = None) -> SoundF
         extractor = kind(**known)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"{path} is refused by transformers: {error}; copy the original model's") from None
-    if kind in _OF_ONE_LENGTH:
+    if kind in _FIXED_LENGTH:
         return SoundFacts(extractor=extractor, masked=False)
     if kind is Wav2Vec2FeatureExtractor:
         frames = getattr(config, "feat_extract_norm", "layer") == "layer"
@@ -163,7 +162,7 @@ def _check(name: str, value: Any, path: Path) -> None:
 
 
 def features_of(facts: SoundFacts, sounds: SoundSet, path: Path) -> list[NDArray[np.float32]]:
-    """What the model at ``path`` reads of each sound; raises InputError, naming it, where their lengths differ."""
+    """The features of each sound for the model at ``path``; raises InputError if lengths differ and are not padded."""
     found: list[NDArray[np.float32]] = []
     for wave, place in zip(sounds.waves, sounds.places, strict=True):
         found.append(facts.features(wave))
@@ -176,6 +175,6 @@ def features_of(facts: SoundFacts, sounds: SoundSet, path: Path) -> list[NDArray
 
 
 def sound_logits(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The logits [n, classes] for ``SoundFacts.padded``; other entries of ``inputs`` are left out."""
+    """The logits [n, classes] for ``inputs`` from ``SoundFacts.padded``; other entries of ``inputs`` are ignored."""
     names = ("input_values", "input_features", "attention_mask")
     return logits_in(network(**{name: inputs[name] for name in names if name in inputs}))

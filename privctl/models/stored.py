@@ -1,4 +1,4 @@
-"""Networks whose parameters stay in the checkpoint's files, of which each process reads the rows that it will hold."""
+"""Networks whose parameters stay in the checkpoint's files until each process reads the rows that it needs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from privctl.models.guard.weights import TORCH_TYPES, names_in_network, tensor_o
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import Checkpoint, SafetensorsFile
 
-#: The attribute of a parameter without memory that says where its numbers are.
+#: The attribute of a parameter without memory that holds its ``Stored``.
 _STORED = "privctl_stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The tensor of an open file that a parameter's numbers are."""
+    """The tensor in an open file with the numbers of a parameter."""
 
     file: SafetensorsFile
     info: TensorInfo
 
     @property
     def dtype(self) -> torch.dtype:
-        """The format in the file."""
+        """The number format in the file."""
         return TORCH_TYPES[self.info.dtype]
 
     def rows(self, first: int, count: int) -> Tensor:
-        """So many rows from the ``first``, in the file's format; no other byte of the tensor is read."""
+        """``count`` rows from row ``first`` on, in the file's format; no other byte of the tensor is read."""
         width = self.info.size // self.info.shape[0]
         shape = (count, *self.info.shape[1:])
         if not count:
@@ -40,17 +40,17 @@ class Stored:
 
 
 def stored_of(parameter: Tensor) -> Stored | None:
-    """Where the numbers of a ``parameter`` without memory are; None for one that has them."""
+    """Where the numbers of a ``parameter`` without memory are; None for other parameters."""
     found: Stored | None = getattr(parameter, _STORED, None)
     return found
 
 
 def leave_stored(network: nn.Module, checkpoint: Checkpoint) -> str | None:
-    """Note for each parameter of ``network``, all on the meta device, which tensor of the ``checkpoint`` it is.
+    """Record for each parameter of ``network``, all on the meta device, which tensor of the ``checkpoint`` it is.
 
-    Buffers of the checkpoint are read. Returns None; or, with nothing noted, the name of the first tensor that is not
-    in the other as it is: of another name, shape or number of tensors (experts that transformers joins), fresh, unused,
-    or stored twice although it is tied.
+    Buffers of the checkpoint are read. Returns None on success. Otherwise nothing is recorded, and the name of the
+    first tensor without an exact counterpart is returned: one with another name or shape, one that transformers merges
+    with others (experts), one that is fresh or unused, or a tied one that is stored twice.
     """
     state = {**dict(network.named_parameters(remove_duplicate=False)), **_kept_buffers(network)}
     prefix: str = getattr(network, "base_model_prefix", "")
@@ -83,9 +83,9 @@ def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:
 
 
 def as_if_filled(network: nn.Module) -> None:
-    """Give the stored parameters of ``network`` a single number's memory on the CPU, which all their entries share.
+    """Back each stored parameter of ``network`` by a single number on the CPU, which all its entries share.
 
-    Libraries that add to a network look where its parameters are.
+    Libraries that extend a network look at the device of its parameters.
     """
     _replace(network, lambda p: torch.zeros((), dtype=p.dtype).expand(p.shape))
 
@@ -113,11 +113,11 @@ def _stored(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def is_stored(network: nn.Module) -> bool:
-    """Whether parameters of ``network`` are in a file, to be read from there."""
+    """Whether ``network`` has parameters whose numbers are still in a file."""
     return any(stored_of(parameter) is not None for parameter in network.parameters())
 
 
 def stored_as(network: Any, dtype: torch.dtype) -> frozenset[str]:
-    """The names of the parameters of ``network`` whose numbers a file holds in that format."""
+    """The names of the parameters of ``network`` that a file stores in the format ``dtype``."""
     places = ((name, stored_of(parameter)) for name, parameter in network.named_parameters())
     return frozenset(name for name, stored in places if stored is not None and stored.dtype == dtype)

@@ -1,6 +1,6 @@
 """Synthetic public examples for a task, with the task's own batches and losses.
 
-Tokens and pixels come from a fixed seed, so no result obtained with them depends on a private example.
+All numbers come from a fixed seed, so no result obtained with them depends on a private example.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SEED = 20_160
 
 
 def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = (), classes: int = 2) -> Task:
-    """``task`` on made-up examples, one for each of ``lengths`` in tokens, which images and sounds ignore.
+    """``task`` on synthetic examples, one for each of ``lengths`` in tokens, which images and sounds ignore.
 
-    Those at the places in ``plain`` repeat one token, or are of one brightness. Labels are below ``classes``. Raises
-    TypeError for another task than on texts, images or sounds.
+    Examples at the positions in ``plain`` repeat one token, or are of one brightness or a tone. Labels are below
+    ``classes``. Raises TypeError for a task that is not on texts, images or sounds.
     """
     source = np.random.default_rng(_SEED)
     labels = source.integers(max(1, classes), size=len(lengths)).tolist()
@@ -45,9 +45,9 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
     rows = (text(task.facts, length, place, source, plain=place in plain) for place, length in enumerate(lengths))
     if isinstance(task, WordClassification):
         rows = (_labelled(row, max(1, classes), source) for row in rows)
-    asked = isinstance(task, QuestionAnswering)
-    between = _between(task.facts) if asked else []
-    records = (_asked(row, between) for row in rows) if asked else (EncodedRecord([row], share=1) for row in rows)
+    is_question = isinstance(task, QuestionAnswering)
+    between = _between(task.facts) if is_question else []
+    records = (_question(row, between) if is_question else EncodedRecord([row], share=1) for row in rows)
     corpus = IN_MEMORY.corpus(records)
     if isinstance(task, TextClassification):
         return replace(task, corpus=corpus, labels=_labels(task.problem, labels, max(1, classes)))
@@ -55,7 +55,7 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
 
 
 def _labels(problem: HeadKind, drawn: list[int], classes: int) -> Any:
-    """Labels for ``problem``, made of numbers below ``classes``."""
+    """Labels in the format of ``problem``, from ``drawn`` numbers below ``classes``."""
     if problem is HeadKind.ONE:
         return drawn
     numbers = np.array(drawn)[:, None]
@@ -65,7 +65,7 @@ def _labels(problem: HeadKind, drawn: list[int], classes: int) -> Any:
 
 
 def _text(facts: TextFacts, length: int, record: int, source: np.random.Generator, *, plain: bool) -> Encoded:
-    """Tokens without a special meaning, between the tokenizer's own at the ends where there is room."""
+    """Ordinary tokens, surrounded by the tokenizer's special tokens if there is room."""
     head, tail = _ends(facts)
     if length < len(head) + len(tail) + 2:
         head, tail = [], []
@@ -85,14 +85,14 @@ def _pair(facts: TextFacts, length: int, record: int, source: np.random.Generato
 
 
 def _labelled(row: Encoded, classes: int, source: np.random.Generator) -> Encoded:
-    """A word at each ordinary token."""
+    """The example with a random label for each token."""
     return replace(row, numbers=source.integers(classes, size=len(row.ids)).astype(np.int32))
 
 
-def _asked(row: Encoded, between: Sequence[int]) -> EncodedRecord:
-    """The second half as the context of the first, after what the tokenizer puts between two texts where there is room.
+def _question(row: Encoded, between: Sequence[int]) -> EncodedRecord:
+    """A question, the first half, with its context, the second half, and an answer within that.
 
-    The answer is somewhere in it.
+    The special tokens between two texts separate the halves if there is room.
     """
     half = len(row.ids) // 2
     start = half + len(between)
@@ -128,7 +128,7 @@ def _ordinary(facts: TextFacts) -> np.ndarray:
 def _images(
     task: ImageClassification, count: int, plain: Collection[int], labels: Any, source: np.random.Generator
 ) -> Task:
-    """Of the size and type of the task's own. The brightest is far brighter where numbers are not limited to bytes."""
+    """Random images of the task's size and type; plain ones are white, or 100 if they are floats."""
     originals = task.images.pixels
     shape = (count, *originals.shape[1:])
     if originals.dtype == np.uint8:
@@ -144,13 +144,13 @@ def _images(
 def _sounds(
     task: SoundClassification, count: int, plain: Collection[int], labels: Any, source: np.random.Generator
 ) -> Task:
-    """Noise of the task's length and less, where a network is told what is filled up; plain ones are a loud tone."""
+    """Noise of the task's length, or down to half of it if the network gets a mask; plain ones are a loud tone."""
     least = (task.length + 1) // 2 if task.facts.masked and task.facts.samples is not None else task.length
     features = []
     for place in range(count):
         length = task.length - (task.length - least) * place // count
         made = source.standard_normal((length, *task.features[0].shape[1:])).astype(np.float32)
-        # A constant would leave a normalisation over time nothing but rounding.
+        # Normalisation over time would reduce a constant to rounding errors.
         tone = 100 * np.sin(np.arange(length, dtype=np.float32)).reshape(-1, *[1] * (made.ndim - 1))
         features.append(np.broadcast_to(tone, made.shape).copy() if place in plain else made)
     return replace(task, features=features, labels=labels)

@@ -1,7 +1,7 @@
-"""Corpora in files that are mapped into memory: one process of a machine writes them, and all of it read the same.
+"""Corpora in memory-mapped files: one process per machine writes them, and all processes of the machine read them.
 
-The tokens are as private as the data. The files have no names where one process needs them, else names in a hidden
-folder until every process has mapped them; so a process that is killed leaves files only if others waited for them.
+The tokens are as private as the data. With a single process the files have no names. Otherwise they are named, in a
+hidden folder, until every process has mapped them, so a killed process leaves files behind only during that time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class TokenCache:
-    """A ``Shelf`` on disk, for the length of a block: hidden beside ``path``, whose folder must have the room.
+    """A ``Shelf`` on disk for the duration of a block, hidden beside ``path``, whose folder must have room.
 
-    It takes 5 bytes a token and 36 an example. All ``workers`` must ask for the same corpora, in the same order.
+    It takes 5 bytes per token and 36 per example. All ``workers`` must request the same corpora in the same order.
     """
 
     def __init__(self, path: Path, workers: Workers = ALONE) -> None:
@@ -39,25 +39,25 @@ class TokenCache:
         self._folder: ScratchFolder | None = None
 
     def corpus(self, records: Iterable[EncodedRecord]) -> Corpus:
-        """See ``Shelf``. ``records`` are gone through in one process of each machine.
+        """See ``Shelf``. Only one process per machine reads ``records``.
 
-        Raises FileSystemError where the disk is full or a process cannot read what another wrote.
+        Raises FileSystemError if the disk is full, or if a process cannot read what another wrote.
         """
         if self._workers.size == 1:
             files, shortened = self._written(records)
             return Corpus.of({name: _mapped(file.descriptor, name) for name, file in files.items()}, shortened)
-        said = json.loads(self._workers.once_a_machine(lambda: self._announced(records)))
+        announced = json.loads(self._workers.once_a_machine(lambda: self._announced(records)))
         columns, fault = {}, None
         try:
-            columns = {name: _opened(Path(said["folder"], name), name) for name in COLUMNS}
+            columns = {name: _opened(Path(announced["folder"], name), name) for name in COLUMNS}
         except OSError as error:
-            fault = f"{said['folder']} cannot be read by process {self._workers.rank}: {error.strerror}"
+            fault = f"{announced['folder']} cannot be read by process {self._workers.rank}: {error.strerror}"
         (failed,) = self._workers.any_of(fault is not None)
         if failed:
             raise FileSystemError(f"{fault or 'a process cannot read the tokens'}; choose another folder for --output")
         if self._folder is not None:
             self._folder.empty()
-        return Corpus.of(columns, said["shortened"])
+        return Corpus.of(columns, announced["shortened"])
 
     def _announced(self, records: Iterable[EncodedRecord]) -> bytes:
         _, shortened = self._written(records)
@@ -89,7 +89,7 @@ def _opened(path: Path, name: str) -> NDArray[Any]:
 
 
 def _mapped(descriptor: int, name: str) -> NDArray[Any]:
-    """A column's file. Nobody else may shorten it, which would end who has it mapped."""
+    """The column in a file, memory-mapped. The file must not be truncated, which would kill the process."""
     size = os.fstat(descriptor).st_size
     if not size:
         return np.empty(0, COLUMNS[name])

@@ -1,4 +1,4 @@
-"""Networks whose parameters have no memory yet, for processes that are handed their share of them."""
+"""Networks whose parameters have no memory yet, for processes that receive their shard of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import nn
 
 @contextmanager
 def without_parameters() -> Iterator[None]:
-    """Inside, the parameters of modules that are made lie on the meta device.
+    """Within the block, the parameters of new modules are on the meta device.
 
-    Buffers, and tensors that are neither, are computed as usual: no file holds all of them (rotary frequencies).
+    Buffers and other tensors are computed as usual, since no file holds all of them (rotary frequencies, for instance).
     """
     plain = nn.Module.register_parameter
 
     def register(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         plain(module, name, param)
-        if param is not None and not param.is_meta:  # one that is already may be tied
+        if param is not None and not param.is_meta:  # a meta parameter may be tied, and must stay the same object
             empty = torch.empty_like(param, device="meta")
             module._parameters[name] = nn.Parameter(empty, requires_grad=param.requires_grad)
 
@@ -33,7 +33,7 @@ def without_parameters() -> Iterator[None]:
 
 
 def layout_of(network: Any) -> bytes:
-    """The names, shapes and types of the network's parameters and buffers, and which parameters are tied; as JSON."""
+    """JSON of the names, shapes and types of the network's parameters and buffers, and of which are tied."""
     first: dict[int, str] = {}
     parameters = [
         [name, first.setdefault(id(each), name), list(each.shape), str(each.dtype)]

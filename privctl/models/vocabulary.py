@@ -1,4 +1,4 @@
-"""A word-level tokenizer, for models that are trained from random weights."""
+"""A word-level tokenizer for models that are trained from random weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privctl.data.packed import byte_lines
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputError
 
-#: Ids 0 to 4; ``<bos>`` and ``<eos>`` stand around every text, and serve as BERT's [CLS] and [SEP].
+#: Ids 0 to 4; ``<bos>`` and ``<eos>`` surround every text, and serve as BERT's [CLS] and [SEP].
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>", "<mask>")
 _ROLES = {
     "pad_token": "<pad>",
@@ -32,7 +32,7 @@ _ROLES = {
 class Vocabulary:
     """A tokenizer of lower-cased words and single punctuation marks.
 
-    ``from_private_data`` says that its words were collected from the private records: then the list of words itself is
+    ``from_private_data`` says that its words were collected from the private records. Then the list of words is
     released with the model, and no guarantee covers it.
     """
 
@@ -41,7 +41,7 @@ class Vocabulary:
 
 
 def vocabulary_from_file(path: Path, *, limit: int | None = None) -> Vocabulary:
-    """The words of a public file, one a line, the first ``limit`` of them; a word that repeats counts once.
+    """The first ``limit`` distinct words of a public file with one word per line.
 
     Raises InputError, naming the line, for a line of more than one word, and for a file without any.
     """
@@ -64,9 +64,9 @@ def vocabulary_from_file(path: Path, *, limit: int | None = None) -> Vocabulary:
 
 
 def frequent_words(records: Iterable[TextRecord], *, min_frequency: int = 2, limit: int | None = 20_000) -> list[str]:
-    """The words that occur at least ``min_frequency`` times, the ``limit`` most frequent, ties in alphabetical order.
+    """The ``limit`` most frequent words that occur at least ``min_frequency`` times; ties are broken alphabetically.
 
-    Raises InputError where no word is that frequent.
+    Raises InputError if no word is that frequent.
     """
     splitter = _splitter([])
     counts = Counter(word for record in records for word in _words(splitter, record.text))

@@ -1,1 +1,1 @@
-"""Privacy reports: JSON and back, on disk, and their signatures."""
+"""Privacy reports: conversion to and from JSON, files, and signatures."""

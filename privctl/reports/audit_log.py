@@ -1,11 +1,12 @@
-"""The log of a model's audits: each is entered when it begins and when it ends, so that a missing report shows.
+"""The log of a model's audits: each is recorded when it begins and when it ends, so that a missing report shows.
 
-Each line is a JSON object that names the line before it by digest and ends in its own. An audit is entered before the
-first attack looks at the model, so that one that was abandoned leaves its trace, and again when its report is written.
+Each line is a JSON object that contains the digest of the line before it and ends with its own. An audit is recorded
+before the first attack reads the model, so that an abandoned audit leaves a trace, and again when its report is
+written.
 
-The log cannot prevent an audit that was entered into another log, or into none, nor a log that its owner rewrites from
-the start. The latter shows as soon as somebody else keeps the digest of an earlier line, the head (``privctl sign``
-over the log, ``audit_log_head`` of a gate).
+The log cannot prevent audits that are recorded in another log or in none, nor that its owner rewrites it from the
+start. The latter is detected if somebody else keeps the digest of an earlier line, the head (``privctl sign`` over the
+log, ``audit_log_head`` of a gate).
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_named_bytes
 
 LOG_SUFFIX = ".audits.jsonl"
-#: How a digest of the log begins wherever it is shown.
+#: The prefix of the log's digests wherever they are shown.
 PREFIX = "blake3:"
 _CHAIN = Chain(root=blake3(b"privctl log of audits 1").hexdigest(), prefix=b',"digest":"', suffix=b'"}')
-#: A model has some dozen audits, each with two lines of some hundred bytes.
-#: How the first line begins.
+#: The beginning of the first line.
 _FIRST = b'{"entry":1,'
+#: Largest log in bytes; a model has some dozen audits, each with two lines of some hundred bytes.
 _LARGEST = 8 << 20
 _LONGEST_REASON = 300
-#: JSON holds whole numbers that no float does.
+#: JSON may hold integers that no float can represent.
 _LARGEST_NUMBER = 1e300
 
 
 class AuditEvent(StrEnum):
-    """What a line says: the log was begun, an audit was, its report was written, or it ended without one."""
+    """The event of a line: the log was opened, an audit begun, its report written, or it ended without a report."""
 
     OPENED = "opened"
     BEGUN = "begun"
@@ -51,9 +52,9 @@ class AuditEvent(StrEnum):
     ENDED = "ended"
 
 
-#: What every line says, and what those of each event say besides, with its type in JSON.
-_EVERY = ("entry", "previous", "event", "at")
-_SAYS: dict[AuditEvent, dict[str, type]] = {
+#: The fields of every line, and the additional fields of each event with their types in JSON.
+_COMMON_FIELDS = ("entry", "previous", "event", "at")
+_DETAILS: dict[AuditEvent, dict[str, type]] = {
     AuditEvent.OPENED: {"id": str},
     AuditEvent.BEGUN: {"id": str, "privctl": str, "folder": str, "weights": list, "tensors": str, "settings": dict},
     AuditEvent.WRITTEN: {"begun": int, "report": str, "refuted": int, "worst": dict},
@@ -63,39 +64,39 @@ _SAYS: dict[AuditEvent, dict[str, type]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line: its ``number`` from 1, its ``digest``, the time (UTC, ISO 8601), and what else it says."""
+    """One line: its ``number`` from 1, its ``digest``, its time ``at`` (UTC, ISO 8601), and the event's ``details``."""
 
     number: int
     digest: str
     event: AuditEvent
     at: str
-    says: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAudit:
-    """One audit: the line that began it, and the line that ended it, if there is one."""
+    """One audit: the line of its beginning, and that of its end, if there is one."""
 
     begun: Entry
     end: Entry | None = None
 
     @property
     def report(self) -> str | None:
-        """The digest of its report; None where none was written."""
+        """The digest of its report; None if none was written."""
         written = self.end is not None and self.end.event is AuditEvent.WRITTEN
-        return str(self.end.says["report"]) if self.end is not None and written else None
+        return str(self.end.details["report"]) if self.end is not None and written else None
 
     @property
     def weights(self) -> frozenset[str]:
         """Digests of the weight files that were audited."""
-        return frozenset(self.begun.says["weights"])
+        return frozenset(self.begun.details["weights"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLog:
-    """A log whose chain is whole, as it was read from ``path``: its whole lines are ``content``.
+    """A log with an intact chain, read from ``path``; ``content`` is its complete lines.
 
-    ``torn`` says that half a line follows them.
+    ``torn`` says that an incomplete line follows them.
     """
 
     path: Path
@@ -105,14 +106,14 @@ class AuditLog:
 
     @property
     def head(self) -> str:
-        """The digest of the last line, which stands for all of them."""
+        """The digest of the last line, which covers all lines."""
         return self.entries[-1].digest
 
     @property
     def audits(self) -> tuple[LoggedAudit, ...]:
         """Every audit that was begun, in order."""
         ends = {
-            entry.says["begun"]: entry
+            entry.details["begun"]: entry
             for entry in self.entries
             if entry.event in (AuditEvent.WRITTEN, AuditEvent.ENDED)
         }
@@ -123,12 +124,12 @@ class AuditLog:
         )
 
     def holds(self, digest: str) -> Entry | None:
-        """The line of this digest."""
+        """The line with this digest; None if there is none."""
         return next((entry for entry in self.entries if entry.digest == digest), None)
 
 
 def read_log(path: Path) -> AuditLog:
-    """The log at ``path``. Raises InputError, in one sentence, where it is missing, none, or was tampered with."""
+    """The log at ``path``. Raises InputError if it is missing, not a log, or was tampered with."""
     log = _parse(path, read_named_bytes(path))
     if not log.entries:
         raise InputError(f"{path} holds no entry, which no log of audits does; restore it as privctl wrote it")
@@ -136,24 +137,24 @@ def read_log(path: Path) -> AuditLog:
 
 
 def begin(path: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]) -> Entry:
-    """Enter that an audit of the model whose files are ``inputs`` begins, and return the line, durable on disk.
+    """Record the beginning of an audit of the model with the files ``inputs``, and return the line, synced to disk.
 
-    The log is made where there is none. Raises InputError for a log that was tampered with, FileSystemError where it
+    The log is created if it does not exist. Raises InputError for a log that was tampered with, FileSystemError if it
     cannot be written.
     """
-    says = {
-        "id": secrets.token_hex(16),  # lines of two forks must differ even where they say the same
+    details = {
+        "id": secrets.token_hex(16),  # lines of two forks of a log must differ even with equal fields
         "privctl": VERSION,
         "folder": folder_digest(inputs),
         "weights": sorted(item.digest for item in inputs if item.role == "model"),
         "tensors": tensors_digest(tensor for item in inputs if item.role == "model" for tensor in item.tensors),
         "settings": dict(settings),
     }
-    return _enter(path, AuditEvent.BEGUN, says)
+    return _enter(path, AuditEvent.BEGUN, details)
 
 
 def is_log(path: Path) -> bool:
-    """Whether the file at ``path`` begins as a log of audits does, or cannot be read, which ``read_log`` then says."""
+    """Whether the file at ``path`` begins like a log of audits, or cannot be read, which ``read_log`` then reports."""
     try:
         with path.open("rb") as file:
             return _FIRST.startswith(file.read(len(_FIRST)))
@@ -162,35 +163,35 @@ def is_log(path: Path) -> bool:
 
 
 def finish(path: Path, begun: LogPosition, *, report: str, refuted: int, worst: Mapping[str, float]) -> Entry:
-    """Enter the digest of the ``report`` of the audit that stands at ``begun``.
+    """Record the digest of the ``report`` of the audit that began at ``begun``.
 
-    ``refuted`` counts its verdicts REFUTED; ``worst`` holds the largest value that it measured of each quantity.
-    Raises InputError where the log is another by now.
+    ``refuted`` is the number of its verdicts REFUTED; ``worst`` has the largest measured value of each quantity. Raises
+    InputError if the log no longer contains ``begun``.
     """
-    says = {"begun": begun.entry, "report": report, "refuted": refuted, "worst": dict(worst)}
-    return _enter(path, AuditEvent.WRITTEN, says, known=begun.digest)
+    details = {"begun": begun.entry, "report": report, "refuted": refuted, "worst": dict(worst)}
+    return _enter(path, AuditEvent.WRITTEN, details, known=begun.digest)
 
 
 def abandon(path: Path, begun: LogPosition, reason: str) -> Entry:
-    """Enter that the audit that stands at ``begun`` ended without a report; raises InputError as ``finish`` does."""
-    says = {"begun": begun.entry, "reason": reason[:_LONGEST_REASON]}
-    return _enter(path, AuditEvent.ENDED, says, known=begun.digest)
+    """Record that the audit that began at ``begun`` ended without a report; raises InputError as ``finish`` does."""
+    details = {"begun": begun.entry, "reason": reason[:_LONGEST_REASON]}
+    return _enter(path, AuditEvent.ENDED, details, known=begun.digest)
 
 
 def folder_digest(inputs: Sequence[Artifact]) -> str:
-    """One digest of all files of a model by their names, the order aside."""
+    """A digest of all files of a model with their names, regardless of order."""
     rows = sorted(f"{item.digest} {Path(item.path).name}\n" for item in inputs)
     return tag(blake3("".join(rows).encode()))
 
 
 def tensors_digest(tensors: Any) -> str:
-    """One digest of all tensors by name, type and shape, however they are spread over files."""
+    """A digest of all tensors with name, type and shape, however they are distributed over files."""
     listed: list[TensorDigest] = sorted(tensors, key=lambda tensor: tensor.name)
     rows = (f"{each.digest} {each.dtype} {list(each.shape)} {json.dumps(each.name)}\n" for each in listed)
     return tag(blake3("".join(rows).encode()))
 
 
-def _enter(path: Path, event: AuditEvent, says: Mapping[str, Any], known: str | None = None) -> Entry:
+def _enter(path: Path, event: AuditEvent, details: Mapping[str, Any], known: str | None = None) -> Entry:
     with log_file(path) as file:
         content = file.content()
         log = _parse(path, content) if content else None
@@ -201,24 +202,24 @@ def _enter(path: Path, event: AuditEvent, says: Mapping[str, Any], known: str | 
         last = None if log is None or not log.entries else log.entries[-1]
         if last is None:
             last = _add(file.add, None, AuditEvent.OPENED, {"id": secrets.token_hex(16)})
-        entry = _add(file.add, last, event, says)
+        entry = _add(file.add, last, event, details)
         file.sync()
         return entry
 
 
-def _add(write: Any, last: Entry | None, event: AuditEvent, says: Mapping[str, Any]) -> Entry:
+def _add(write: Any, last: Entry | None, event: AuditEvent, details: Mapping[str, Any]) -> Entry:
     number = 1 if last is None else last.number + 1
     head = _CHAIN.root if last is None else last.digest.removeprefix(PREFIX)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **says}
+    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **details}
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
     line, digest = _CHAIN.line(head, text.removesuffix("}").encode())
     write(line)
-    return Entry(number=number, digest=PREFIX + digest, event=event, at=at, says=says)
+    return Entry(number=number, digest=PREFIX + digest, event=event, at=at, details=details)
 
 
 def _parse(path: Path, content: bytes) -> AuditLog:
-    """The log in ``content``, its chain checked; no entries where not even the first line is whole."""
+    """The log in ``content``, after checking its chain; without entries if not even the first line is complete."""
     if len(content) > _LARGEST:
         raise InputError(f"{path} has more than {_LARGEST >> 20} MiB, which no log of audits has; name another file")
     try:
@@ -243,20 +244,20 @@ def _parse(path: Path, content: bytes) -> AuditLog:
         if entry.event is AuditEvent.BEGUN:
             open_audits.add(number)
         elif entry.event is not AuditEvent.OPENED:
-            if entry.says["begun"] not in open_audits:
+            if entry.details["begun"] not in open_audits:
                 raise _tampered_error(path, number, "ends an audit that was not begun or has ended")
-            open_audits.remove(entry.says["begun"])
+            open_audits.remove(entry.details["begun"])
         entries.append(entry)
     whole = content[: len(content) - len(rest)]
     return AuditLog(path=path, content=whole, entries=tuple(entries), torn=bool(rest))
 
 
 def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> Entry:
-    """What a line says. Raises InputError for one that privctl does not write: anybody can make a chain of those."""
+    """The entry in a line. Raises InputError for one that privctl does not write, since anybody can chain lines."""
     fields = parse_json((body + b"}").decode("utf-8", "replace"), f"{path} line {number}")
     known = isinstance(fields, dict) and fields.get("event") in set(AuditEvent)
     event = AuditEvent(fields["event"]) if known else AuditEvent.OPENED
-    wanted = {"entry": int, "previous": str, "event": str, "at": str, **_SAYS[event]}
+    wanted = {"entry": int, "previous": str, "event": str, "at": str, **_DETAILS[event]}
     fits = known and all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
     if (
         not fits
@@ -266,8 +267,8 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
         raise InputError(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
     if fields["entry"] != number or fields["previous"] != previous:
         raise _tampered_error(path, number, "does not name the line before it")
-    says = {name: value for name, value in fields.items() if name not in _EVERY}
-    return Entry(number=number, digest=digest, event=event, at=fields["at"], says=says)
+    details = {name: value for name, value in fields.items() if name not in _COMMON_FIELDS}
+    return Entry(number=number, digest=digest, event=event, at=fields["at"], details=details)
 
 
 def _numbers(worst: Any) -> bool:

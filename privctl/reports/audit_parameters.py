@@ -1,4 +1,4 @@
-"""What the parameters of an audit's report say; ``privctl.reports.parameters`` reads them."""
+"""The parameters of an audit's report, as typed values; ``privctl.reports.parameters`` reads them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption
 
-#: The assumption under which scores that privctl did not make say something of a model; a gate's policy accepts it by
-#: this name.
+#: The assumption that scores which privctl did not compute are those of the model; a gate's policy accepts it by this
+#: name.
 SCORES_OF_MODEL = "scores of the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedAudit:
-    """What an audit was asked, as far as something could be left out of its report.
+    """What an audit was requested to do, as far as results could be missing from its report.
 
-    ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
-    of the model's own report included; ``curve`` says that of its mechanism was, ``noise`` that its noise was to be
-    bounded. ``columns`` are those of scores, ``record_column`` and ``member_column`` those beside them, None where they
-    are ``id`` and ``member``; ``text_column`` and ``label_column`` the fields of records, None where they have the
-    usual names.
-    ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
-    method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
-    ``precision`` is the format of forward passes, ``max_length`` the tokens kept of a record. ``logged`` says that it
-    was entered into a log.
+    ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each claim to judge, including
+    those of the model's own report; ``curve`` says that the trade-off curve of its mechanism was to be judged, and
+    ``noise`` that its noise was to be bounded. ``columns`` are the columns of scores; ``record_column`` and
+    ``member_column`` are None if they are ``id`` and ``member``; ``text_column`` and ``label_column`` are None if the
+    fields of records have the default names. ``beam`` is the width of a beam search for secrets, and ``secret_figures``
+    name all figures on secrets as method, colon, quantity. ``reference`` says that text which a reference model also
+    produces was not to count as extracted. ``precision`` is the format of forward passes, ``max_length`` the number of
+    tokens kept of a record. ``logged`` says that the audit was recorded in a log.
     """
 
     files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -59,14 +58,13 @@ class AskedAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditParameters:
-    """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own.
+    """Parameters of ``privctl audit`` that other parts read; each attack adds entries of its own.
 
-    ``asked`` is what it was asked; a report without it does not pass.
-    ``score_conditions`` is what an audit of scores that privctl did not make rests on, where it is tied to a model.
-    ``canary_steps`` is what a bound on the noise multiplier rests on.
-    ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
-    Of each record the first ``max_length`` tokens were scored; ``cut`` counts the records that are longer, by side.
-    ``resize`` is the height and width that images were brought to, None where they were read as they are.
+    ``asked`` is the request; a report without it does not pass. ``score_conditions`` are the assumptions of an audit of
+    scores that privctl did not compute, if it is tied to a model. ``canary_steps`` is the assumption of a bound on the
+    noise multiplier. ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
+    The first ``max_length`` tokens of each record were scored; ``cut`` is the number of longer records by side.
+    ``resize`` is the height and width to which images were resized, None if they were not.
     """
 
     task: str | None = None

@@ -1,4 +1,4 @@
-"""The chain of reports: the one walk by which every reader follows reports to those they build on."""
+"""The chain of reports: the single traversal that follows reports to the reports that they build on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from privctl.reports.codec import decode
 from privctl.storage.digest import bytes_digest
 from privctl.storage.reader import named_text, read_named_bytes
 
-#: Reports that are followed; a model has a handful.
+#: Most reports that are followed; a model has a handful.
 MOST_REPORTS = 1000
 
 
 class ChainTooLongError(InputError):
-    """More reports are in one chain than are followed; ``path`` is the first one left out."""
+    """A chain has more reports than are followed; ``path`` is the first one left out."""
 
     def __init__(self, path: Path, most: int) -> None:
         super().__init__(f"more than {most} reports are in one chain")
@@ -29,8 +29,7 @@ class ChainTooLongError(InputError):
 class ReportFile:
     """The file at a report's path: the digest of its bytes, and the report.
 
-    ``digest`` is None where there is no file that can be read, ``report`` None where it holds no report; ``fault`` says
-    why.
+    ``digest`` is None if the file cannot be read, and ``report`` None if it holds no report; ``fault`` then says why.
     """
 
     path: Path
@@ -40,13 +39,13 @@ class ReportFile:
 
 
 class ReportFiles:
-    """Reports by path, each read once however often it is named."""
+    """A cache of reports by path; each file is read only once."""
 
     def __init__(self) -> None:
         self._read: dict[Path, ReportFile] = {}
 
     def at(self, path: Path) -> ReportFile:
-        """The file at ``path``; for a file that is no report, ``fault`` names the place and repeats no content."""
+        """The file at ``path``; if it is not a report, ``fault`` names the place without quoting content."""
         place = absolute_path(path)
         if place not in self._read:
             self._read[place] = _file_at(place)
@@ -55,10 +54,11 @@ class ReportFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """One report as another names it.
+    """A report as it is named by another.
 
-    ``recorded`` is the digest by which ``child`` names it, as the parent number ``index``; None at the start of a
-    chain. ``loops``: it is among the reports that led to it. ``again``: it was visited before, under another digest.
+    ``recorded`` is the digest by which ``child`` names it, as its parent number ``index``; None at the start of a
+    chain. ``loops`` says that it is among its own descendants, and ``revisited`` that it was visited before, under
+    another digest.
     """
 
     file: ReportFile
@@ -67,11 +67,11 @@ class Visit:
     child: ReportFile | None = None
     index: int = 0
     loops: bool = False
-    again: bool = False
+    revisited: bool = False
 
     @property
     def unchanged(self) -> bool:
-        """Whether it still has the digest by which it is named."""
+        """Whether the file still has the recorded digest; true at the start of a chain."""
         return self.recorded is None or self.recorded == self.file.digest
 
 
@@ -86,12 +86,12 @@ class _Waiting:
 
 
 def absolute_path(path: Path) -> Path:
-    """``path`` from the root, without following links, so that one place has one name."""
+    """The normalized absolute ``path``, without resolving links."""
     return Path(os.path.normpath(path.absolute()))
 
 
 def path_of(report: Path, named: Artifact | ParentReport) -> Path:
-    """Where the report at ``report`` says that a file or another report is."""
+    """The path of a file or report that the report at ``report`` names."""
     return absolute_path(report.parent / named.path)
 
 
@@ -103,10 +103,10 @@ def walk(
     follow: Callable[[Visit], bool] = lambda visit: True,
     most: int = MOST_REPORTS,
 ) -> Iterator[Visit]:
-    """Visit the reports at ``starts`` and all that they build on, a child before its parents, each once.
+    """Visit the reports at ``starts`` and all reports that they build on, each once, children before parents.
 
-    A report that is named by two digests is visited under both. Parents whose digest is ``known`` are left out, and so
-    are those of visits that are not to be followed. Raises ChainTooLongError after ``most`` visits.
+    A report that is named by two digests is visited under both. Skipped are parents whose digest is ``known``, and all
+    parents of a visit for which ``follow`` is false. Raises ChainTooLongError after ``most`` visits.
     """
     waiting = [_Waiting(absolute_path(path), 0, frozenset()) for path in reversed(starts)]
     visited: set[tuple[Path, str | None]] = set()
@@ -121,18 +121,18 @@ def walk(
         if len(visited) == most:
             raise ChainTooLongError(step.path, most)
         visited.add((step.path, step.recorded))
-        visit = _visit(step, files.at(step.path), again=step.path in followed)
+        visit = _visit(step, files.at(step.path), revisited=step.path in followed)
         yield visit
-        if visit.file.report is None or visit.again or not follow(visit):
+        if visit.file.report is None or visit.revisited or not follow(visit):
             continue
         followed.add(step.path)
         waiting += reversed(list(_parents(step, visit.file, visit.file.report, known)))
 
 
-def _visit(step: _Waiting, file: ReportFile, *, loops: bool = False, again: bool = False) -> Visit:
+def _visit(step: _Waiting, file: ReportFile, *, loops: bool = False, revisited: bool = False) -> Visit:
     return Visit(
         file=file, depth=step.depth, recorded=step.recorded, child=step.child, index=step.index, loops=loops,
-        again=again,
+        revisited=revisited,
     )  # fmt: skip
 
 

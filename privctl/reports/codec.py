@@ -1,8 +1,8 @@
-"""Reports to JSON and back, driven by the domain's own types through a closed table of tags.
+"""Converts reports to JSON and back, driven by the domain's types and a closed table of tags.
 
-Nothing is ever imported or constructed by a name found in the data: a tagged union's members are listed in ``TAGS``,
-kinds of events in the domain's ``EVENTS``.
-Not by pydantic: the gate installs without it, and no value is coerced to the type that was expected.
+Nothing is imported or constructed by a name found in the data: the members of tagged unions are listed in ``TAGS``, the
+kinds of events in the domain's ``EVENTS``. pydantic is not used: the gate installs without it, and no value may be
+coerced to the expected type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAGS: dict[str, type] = {
     "ledger": Ledger,
 }
 Value = TypeVar("Value")
-#: From a value of JSON, the file's name, the place in it, and how deep that is; raises InputError.
+#: (JSON value, name of the file, place in it, depth of nesting) -> value; raises InputError.
 Reader = Callable[[Any, str, str, int], Any]
 
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
@@ -36,22 +36,22 @@ _DEPTH_LIMIT = 64
 
 
 def encode(report: PrivacyReport) -> str:
-    """The report as JSON text, keys in declared order, ending in a newline.
+    """The report as JSON text, with keys in declared order and a final newline.
 
-    Raises ValueError for NaN or infinite numbers: a report says None where nothing finite is known.
+    Raises ValueError for NaN or infinity: reports use None for values that are not finite.
     """
     return json.dumps(_to_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def encode_value(value: Any) -> Any:
-    """A dataclass of plain values, lists and further ones as JSON data, keys in declared order."""
+    """A dataclass of plain values, lists and other dataclasses as JSON data, with keys in declared order."""
     return _to_json(value)
 
 
 def decode_value(kind: type[Value], data: Any, source: str, where: str) -> Value:
-    """The ``kind`` that JSON ``data`` describes, nothing missing or left over; ``source`` and ``where`` are for errors.
+    """The value of type ``kind`` that JSON ``data`` describes; ``source`` and ``where`` are for errors.
 
-    Raises InputError for anything else.
+    Raises InputError for any other data, including missing or unknown keys.
     """
     value: Value = _from_json(kind, data, source, where)
     return value
@@ -107,17 +107,17 @@ def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
 
 
 def _tag_of(cls: type) -> str | None:
-    """What ``type`` says of objects of a class; None for those that need no tag."""
+    """The value of ``type`` in JSON objects of a class; None if the class needs no tag."""
     return cls.tag if issubclass(cls, Event) else _TAG_OF.get(cls)
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The classes that a union stands for; ``Event`` stands for all kinds that compose."""
+    """The members of a union; for ``Event``, all kinds of events that compose."""
     return tuple(event for event in EVENTS.values() if event.composes) if kind is Event else get_args(kind)
 
 
 def _to_json(value: Any) -> Any:
-    if value is None or type(value) in (str, int, float, bool):  # most values, and quick to tell
+    if value is None or type(value) in (str, int, float, bool):  # first, as most values are of these types
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         body = {name: _to_json(getattr(value, name)) for name in _fields(type(value))}
@@ -137,13 +137,13 @@ def _from_json(kind: Any, data: Any, source: str, where: str) -> Any:
 
 
 def _event(data: Any, source: str, where: str, depth: int) -> Any:
-    """Of any kind that is in the table now."""
+    """An event of any kind that is in the table at the time of the call."""
     return _union_reader(_members(Event))(data, source, where, depth)
 
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """What reads a kind of value: types are looked into once, not for every value."""
+    """The reader of a type, cached so that types are not inspected for every value."""
     origin = get_origin(kind)
     if kind is Event:
         return _event
@@ -185,7 +185,7 @@ def _object_reader(item: Any) -> Reader:
 
 
 def _shallow(data: Any, source: str, where: str, depth: int) -> Any:
-    """``data``, of any kind, unless it is nested deeper than everything else may be."""
+    """``data``, of any type, after checking the depth of its nesting."""
     if depth > _DEPTH_LIMIT:
         raise InputError(f"{source} is nested too deeply at {where}")
     for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
@@ -245,7 +245,7 @@ def _union_reader(options: tuple[Any, ...]) -> Reader:
 
 
 def _body(tag: str | None, data: Any, source: str, where: str) -> dict[str, Any]:
-    """The fields of an object, without the ``tag`` that says its type."""
+    """The fields of an object, without its ``type``, which must be ``tag`` if that is not None."""
     if not isinstance(data, dict):
         raise _mismatch(source, where, data, "an object")
     if tag is not None and data.get("type") != tag:
@@ -267,7 +267,7 @@ def _dataclass_reader(cls: Any) -> Reader:
         for name in needed:
             if name not in body:
                 raise InputError(f"{source}: {where} lacks the key {name!r}")
-        # Looked up here, not beforehand: a class may hold others of its kind.
+        # Readers are looked up here, not in advance, because a class may contain itself.
         values = {k: _reader(fields[k][0])(v, source, f"{where}.{k}", depth + 1) for k, v in body.items()}
         try:
             return cls(**values)

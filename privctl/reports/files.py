@@ -1,4 +1,4 @@
-"""Reports as files: where a model's report lies, how one is read, what every step writes into its envelope."""
+"""Report files: their paths, reading and writing, and the entries that the reports of all steps share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privctl.storage.folder import companions_of
 from privctl.storage.journal import recover
 from privctl.storage.reader import Checkpoint, read_named_text
 
-#: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.
+#: Key in the metadata of a safetensors header: the path of the report, relative to the file's folder.
 POINTER = "privctl.report"
 
 REPORT_SUFFIX = ".report.json"
@@ -32,29 +32,29 @@ _FILE_SUFFIXES = (".gz", ".jsonl", ".ndjson", ".json", ".safetensors")
 
 @dataclass(frozen=True, slots=True)
 class FoundReport:
-    """A report with the place it was read from."""
+    """A report with the path from which it was read."""
 
     path: Path
     report: PrivacyReport
 
     def parent_of(self, child: Path) -> ParentReport:
-        """How the report written at ``child`` refers to this one."""
+        """The reference to this report in a report at ``child``."""
         return ParentReport(path=relative(self.path, child), digest=file_digest(self.path))
 
 
 def read_report(path: Path) -> PrivacyReport:
-    """The report at ``path``; raises InputError where it is not one."""
+    """The report at ``path``; raises InputError if the file is not a report."""
     return decode(read_named_text(path), str(path))
 
 
 def write_report(path: Path, report: PrivacyReport) -> None:
-    """Write ``report``, whole or not at all."""
+    """Write ``report`` atomically."""
     write_bytes(path, encode(report).encode())
 
 
 @contextmanager
 def staged_report(place: Path, report: PrivacyReport) -> Iterator[PendingFile]:
-    """``report``, written but yet to get its name."""
+    """Within the block, ``report`` is written but not yet committed to ``place``."""
     with PendingFile(place) as pending:
         pending.write_at(0, encode(report).encode())
         yield pending
@@ -68,7 +68,7 @@ def commit_with_report(
     replace: bool,
     remove: Sequence[Path] = (),
 ) -> None:
-    """Give ``outputs`` their names together with their ``report``, at ``place``; see ``commit_together``."""
+    """Commit ``outputs`` together with their ``report`` at ``place``; see ``commit_together``."""
     if takes_a_stream(place):
         commit_together(outputs, replace=replace, remove=remove)
         write_report(place, report)
@@ -78,7 +78,7 @@ def commit_with_report(
 
 
 def pointer_of(checkpoint: Checkpoint) -> Path | None:
-    """Where the checkpoint's header says its report lies, whether or not it is there."""
+    """The path of the report that the checkpoint's header names, whether or not it exists; None if it names none."""
     for file in checkpoint.files:
         pointer = file.metadata.get(POINTER)
         if pointer:
@@ -87,18 +87,18 @@ def pointer_of(checkpoint: Checkpoint) -> Path | None:
 
 
 def report_of(checkpoint: Checkpoint) -> FoundReport | None:
-    """The report a checkpoint's header points to; None where it names none or the file is gone.
+    """The report that a checkpoint's header names; None if it names none or the file does not exist.
 
-    Raises InputError where the file is there but is no report.
+    Raises InputError if the file exists but is not a report.
     """
     path = pointer_of(checkpoint)
     return FoundReport(path, read_report(path)) if path is not None and os.path.isfile(path) else None
 
 
-def require_spare(path: Path, *, but: str = "") -> None:
-    """Raise CommandError where ``path`` is a model's weights or a report: neither is ever replaced by what others say.
+def require_not_weights_or_report(path: Path, *, but: str = "") -> None:
+    """Raise CommandError if ``path`` holds tensors or a report, which are not to be overwritten.
 
-    A report of the step ``but`` may be replaced, by one of that step.
+    A report of the step ``but`` may be overwritten, by one of the same step.
     """
     if not os.path.isfile(path):
         return
@@ -116,12 +116,12 @@ def require_spare(path: Path, *, but: str = "") -> None:
 
 
 def require_replaceable(folder: Path, place: Path, force: bool, *, inputs: Iterable[Path] = ()) -> None:
-    """Raise CommandError where ``folder`` is taken and may not be replaced by a new one whose report is at ``place``.
+    """Raise CommandError if ``folder`` exists and may not be replaced by a new one whose report is at ``place``.
 
-    With ``force`` a folder may be, if the report at ``place`` lists every file in it, so that nothing else is lost, and
-    none of the ``inputs`` is in it.
+    It may be replaced with ``force`` if the existing report at ``place`` lists every file in it with its digest, so
+    that nothing else is lost, and if it contains none of the ``inputs``.
     """
-    recover(folder.absolute().parent)  # a commit that was interrupted may still create the folder
+    recover(folder.absolute().parent)  # completing an interrupted commit may create the folder
     if not os.path.isdir(folder) or os.path.islink(folder):
         require_no_folder(folder)
         return
@@ -154,7 +154,7 @@ def require_replaceable(folder: Path, place: Path, force: bool, *, inputs: Itera
 
 
 def report_beside(path: Path) -> Path:
-    """Where the report of a file of records or arrays lies: beside it, under its name without what tells its format."""
+    """The path of the report beside a file of records or arrays: its name without suffixes of formats."""
     name = path.name
     for suffix in _FILE_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -162,12 +162,12 @@ def report_beside(path: Path) -> Path:
 
 
 def relative(path: Path, report: Path) -> str:
-    """``path`` as the report at ``report`` names it: relative to the report's folder, forward slashes."""
+    """``path`` relative to the folder of the report at ``report``, with forward slashes."""
     return Path(os.path.relpath(path.absolute(), report.absolute().parent)).as_posix()
 
 
 def file_artifact(role: str, path: Path, report: Path) -> Artifact:
-    """The artifact entry of any file, digested here."""
+    """The artifact entry of a file, including its digest."""
     return Artifact(
         role=role,
         path=relative(path, report),
@@ -177,7 +177,7 @@ def file_artifact(role: str, path: Path, report: Path) -> Artifact:
 
 
 def weights_artifacts(checkpoint: Checkpoint, report: Path) -> Iterator[Artifact]:
-    """The artifact entries of a checkpoint's weights with digests of their tensors, all digested here."""
+    """The artifact entries of a checkpoint's weights, including digests of files and tensors."""
     for file in checkpoint.files:
         hashed = hash_tensors(file)
         yield Artifact(
@@ -190,18 +190,18 @@ def weights_artifacts(checkpoint: Checkpoint, report: Path) -> Iterator[Artifact
 
 
 def checkpoint_artifacts(checkpoint: Checkpoint, report: Path) -> tuple[Artifact, ...]:
-    """The artifact entries of a checkpoint's weights, and of all other files that a loader may read."""
+    """The artifact entries of a checkpoint's weights and of all other files that a loader may read."""
     companions = (file_artifact("companion", path, report) for path in companions_of(checkpoint))
     return (*weights_artifacts(checkpoint, report), *companions)
 
 
 def digested_artifact(role: str, file: DigestedFile, report: Path) -> Artifact:
-    """The artifact entry of data that was digested already."""
+    """The artifact entry of a file whose digest is known."""
     return Artifact(role=role, path=relative(file.path, report), digest=file.digest, bytes=file.bytes)
 
 
 def pending_artifact(role: str, pending: PendingFile, report: Path) -> Artifact:
-    """The artifact entry of a file that is written but does not have its name yet."""
+    """The artifact entry of a file that is written but not yet committed."""
     return Artifact(
         role=role,
         path=relative(pending.path, report),
@@ -211,19 +211,19 @@ def pending_artifact(role: str, pending: PendingFile, report: Path) -> Artifact:
 
 
 def now() -> str:
-    """The time as reports write it: UTC, ISO 8601, to the second."""
+    """The current time in the format of reports: UTC, ISO 8601, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """privctl's, Python's and the named packages' versions; a package that is not installed is left out."""
+    """The versions of privctl, Python and the named packages; a package that is not installed is left out."""
     installed = {package: found for package in packages if (found := _version(package)) is not None}
     return {"privctl": VERSION, "python": platform.python_version(), **installed}
 
 
-@cache  # what is imported stays what it was, and the search takes milliseconds a package
+@cache  # versions do not change in a process, and each look-up takes milliseconds
 def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version  # here, as whoever only reads reports needs none
+    from importlib.metadata import PackageNotFoundError, version  # here, as reading reports does not need it
 
     try:
         return version(package)

@@ -1,4 +1,4 @@
-"""The reports of a model, found beside it: a report is about a model only if the digests of its weights fit."""
+"""Finds the reports of a model beside it; a report is about a model only if the digests of its weights match."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from privctl.reports.files import REPORT_SUFFIX, FoundReport, pointer_of, report
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 
-#: Steps that examine a model and make none.
+#: Steps that examine a model and do not create one.
 _EXAMINING = ("audit", "verify")
-#: Files that are read to find a model's reports.
+#: Most files that are read to find a model's reports.
 _MOST_FILES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportsOfModel:
-    """``own`` is the report of the step that made the model; ``examining`` those of its audits and verifications.
+    """``own`` is the report of the step that created the model; ``examining`` those of its audits and verifications.
 
-    ``outdated`` are audits and verifications of the same files when they held other weights; ``strange`` are reports
-    at the places of its own and of its audit that are about another model.
+    ``outdated`` are audits and verifications of the same files when they held other weights; ``unrelated`` are reports
+    that have the default name of its own or its audit's report, but are about another model.
     """
 
     own: Path
     examining: tuple[Path, ...] = ()
     outdated: tuple[Path, ...] = ()
-    strange: tuple[Path, ...] = ()
+    unrelated: tuple[Path, ...] = ()
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """All of them, the model's own first."""
+        """The reports about the model, its own first."""
         return (self.own, *self.examining)
 
 
 def is_model(path: Path) -> bool:
-    """Whether ``path`` is given where a report may be, but is a folder or a file of tensors."""
+    """Whether ``path``, given in place of a report, is a folder or a file of tensors."""
     return path.is_dir() or path.suffix == ".safetensors"
 
 
 def weight_bytes(model: Path) -> int:
-    """The size of all weight files, for a progress bar; raises InputError where there is no model."""
+    """The total size of all weight files, for a progress bar; raises InputError if there is no model."""
     with open_checkpoint(model) as checkpoint:
         return sum(file.size for file in checkpoint.files)
 
 
 def weight_digests(model: Path, advance: Advance = silent) -> frozenset[str]:
-    """Digests of all weight files; raises InputError where there is no model."""
+    """The digests of all weight files; raises InputError if there is no model."""
     with open_checkpoint(model) as checkpoint:
         return frozenset(file_digest(file.path, advance) for file in checkpoint.files)
 
 
 def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
-    """The reports beside ``model``, inside it, and where its header names one, that are about these very ``weights``.
+    """The reports about exactly these ``weights`` beside ``model``, inside it, and at the path that its header names.
 
-    Raises InputError where none says that it made them, or more than one does.
+    Raises InputError unless exactly one of them is the report of the step that wrote the weights.
     """
     read, found = _reports_near(model)
     own = [file for file in found.values() if file.report is not None and _weights(file.report.outputs) == weights]
@@ -71,7 +71,7 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         examined = [os.path.relpath(path) for path in _examiners(found, weights)]
         raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read, examined)}")
     about = {own[0].digest}
-    for _ in _EXAMINING:  # first what is about the model or its own report, then verifications of those
+    for _ in _EXAMINING:  # first reports about the model or its own report, then verifications of those
         about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
     examining = tuple(file.path for digest, file in found.items() if digest in about and file is not own[0])
     outputs = () if own[0].report is None else own[0].report.outputs
@@ -81,17 +81,17 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         if digest not in about and file.report is not None and file.report.step in _EXAMINING
         and _weight_places(file.path, file.report.inputs) == places
     )  # fmt: skip
-    strange = tuple(
+    unrelated = tuple(
         place for place in _named_after(model)
         if read[place].digest in found.keys() - about and read[place].path not in outdated
     )  # fmt: skip
-    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated, strange=strange)
+    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated, unrelated=unrelated)
 
 
-def examiners_alone(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
-    """Audits and verifications of these very ``weights`` beside ``model``, where no report of its own is expected.
+def audits_without_own_report(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
+    """Audits and verifications of exactly these ``weights`` beside ``model``, if it has no report of its own.
 
-    None where one lies at its place, whatever it is about, or where another says that it made the weights.
+    Empty if a file exists at the path of its own report, whatever it is about, or if any report wrote the weights.
     """
     read, found = _reports_near(model)
     if any(read[place].digest is not None for place in _expected(model)):
@@ -102,7 +102,7 @@ def examiners_alone(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
 
 
 def _reports_near(model: Path) -> tuple[dict[Path, ReportFile], dict[str, ReportFile]]:
-    """What lies where reports of ``model`` may be, by its place, and the reports among it by their digests."""
+    """The files at all paths where reports of ``model`` may be, by path, and the reports among them, by digest."""
     files = ReportFiles()
     read = {place: files.at(place) for place in _places(model)}
     found: dict[str, ReportFile] = {}
@@ -113,7 +113,7 @@ def _reports_near(model: Path) -> tuple[dict[Path, ReportFile], dict[str, Report
 
 
 def _examiners(found: Mapping[str, ReportFile], weights: frozenset[str]) -> tuple[Path, ...]:
-    """Of the reports ``found``, those that look at these weights themselves."""
+    """The reports in ``found`` that examine these weights directly."""
     return tuple(
         sorted(
             file.path for file in found.values()
@@ -123,9 +123,9 @@ def _examiners(found: Mapping[str, ReportFile], weights: frozenset[str]) -> tupl
 
 
 def own_reports(model: Path) -> tuple[FoundReport, ...]:
-    """The reports beside ``model`` that say they made its weights: one, unless somebody wrote another.
+    """The reports beside ``model`` of steps that wrote its weights: one, unless somebody wrote another.
 
-    Weights are read only where a report lies beside them.
+    Weights are read only if there is a report beside them.
     """
     try:
         places = [place for place in _places(model) if os.path.isfile(place)]
@@ -140,9 +140,9 @@ def own_reports(model: Path) -> tuple[FoundReport, ...]:
 
 
 def report_by_name(model: Path) -> Path | None:
-    """The report beside ``model`` that says it wrote these very files, whatever they hold now; no weights are read.
+    """The report beside ``model`` that lists its files as outputs, whatever they hold now; weights are not read.
 
-    None where none says so, or several that differ do.
+    None if there is no such report, or if there are several different ones.
     """
     with open_checkpoint(model) as checkpoint:
         weights = {absolute_path(file.path) for file in checkpoint.files}
@@ -157,7 +157,7 @@ def report_by_name(model: Path) -> Path | None:
 
 
 def changed_since(report: Path, model: Path) -> str:
-    """What is wrong where ``report`` is that of ``model`` by its name alone."""
+    """The message for a ``report`` that belongs to ``model`` only by the names of its files."""
     return (
         f"{os.path.relpath(report)} names the files of {model}, but the digest of its weights is another: they were "
         "changed or replaced after it was written"
@@ -165,7 +165,7 @@ def changed_since(report: Path, model: Path) -> str:
 
 
 def _examines(report: PrivacyReport, weights: frozenset[str], about: set[str | None]) -> bool:
-    """Whether it is about these weights, or builds on one that is."""
+    """Whether ``report`` examines these weights, or reports with digests in ``about`` if it lists no weights."""
     if report.step not in _EXAMINING:
         return False
     looked_at = _weights(report.inputs)
@@ -177,18 +177,18 @@ def _weights(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
 
 
 def _weight_places(report: Path, artifacts: tuple[Artifact, ...]) -> set[Path]:
-    """Where the weights lie of which a report at ``report`` speaks."""
+    """The paths of the weights among ``artifacts`` of a report at ``report``."""
     return {path_of(report, each) for each in artifacts if each.role == "model"}
 
 
 def _named_after(model: Path) -> tuple[Path, Path]:
-    """Where the report of ``model`` and that of its audit lie by its name."""
+    """The default paths of the report of ``model`` and of its audit's report."""
     own = report_beside(absolute_path(model))
     return own, own.with_name(f"{own.name.removesuffix(REPORT_SUFFIX)}.audit{REPORT_SUFFIX}")
 
 
 def _expected(model: Path) -> tuple[Path, ...]:
-    """Where the report of ``model`` lies by its header, if that names one, and by its name."""
+    """The path of the report of ``model`` in its header, if that names one, and the default path."""
     with open_checkpoint(model) as checkpoint:
         named = pointer_of(checkpoint)
     beside = report_beside(absolute_path(model))
@@ -196,7 +196,7 @@ def _expected(model: Path) -> tuple[Path, ...]:
 
 
 def _places(model: Path) -> Iterator[Path]:
-    """Where reports of ``model`` may lie: where its header and its name say, beside it, and inside its folder."""
+    """All paths where reports of ``model`` may be: by its header, by its name, beside it, and inside its folder."""
     place = absolute_path(model)
     places = dict.fromkeys((*_expected(model), *_named_after(model)))
     folders = [path.parent for path in places if path.parent.is_dir()] + [place] * place.is_dir()
@@ -211,7 +211,7 @@ def _places(model: Path) -> Iterator[Path]:
 
 
 def _advice(model: Path, read: dict[Path, ReportFile], examined: Sequence[str]) -> str:
-    """What to do where no report fits: the one that is expected there may be damaged, or about other weights.
+    """What to do if no report matches; a report at an expected path may be damaged, or about other weights.
 
     ``examined`` are reports of audits of these weights.
     """
@@ -247,11 +247,11 @@ def reports_at(
     by_name: bool = False,
     examined: bool = False,
 ) -> tuple[Path, ...]:
-    """``paths`` with each model replaced by the reports beside it that fit its weights, its own first; each once.
+    """``paths`` without repeats, with each model replaced by the reports beside it that match its weights, own first.
 
-    ``known`` are the digests of models whose weights were read already. With ``by_name``, a model that no report fits
-    is replaced by the one that names its files. With ``examined``, a model of which nothing says how it was made is
-    replaced by its audits. Raises InputError where a model has no report of its own, or several.
+    ``known`` are the weight digests of models that were read already. With ``by_name``, a model without a matching
+    report is replaced by the report that lists its files. With ``examined``, a model without a report of its own is
+    replaced by its audits. Otherwise raises InputError if a model has no report of its own, or several.
     """
     found: dict[Path, tuple[Path, ...]] = {}
     for path in dict.fromkeys(filter(is_model, paths)):
@@ -266,7 +266,7 @@ def reports_at(
                 found[path] = (named,)
                 notify(changed_since(named, path))
                 continue
-            if not examined or not (audits := examiners_alone(path, weights)):
+            if not examined or not (audits := audits_without_own_report(path, weights)):
                 raise
             found[path] = audits
             notify(f"nothing beside {path} says how it was made; what examined it: {_listed(audits)}")
@@ -278,8 +278,8 @@ def reports_at(
                 f"left out, because the weights have changed since: {_listed(reports.outdated)}; run what wrote them "
                 "again"
             )
-        if reports.strange:
-            notify(f"left out, not about this model: {_listed(reports.strange)}")
+        if reports.unrelated:
+            notify(f"left out, not about this model: {_listed(reports.unrelated)}")
     every = (each for path in paths for each in found.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
 

@@ -1,8 +1,8 @@
-"""What the parameters of a report say, as typed values: one class a kind of report.
+"""The parameters of reports as typed values: one class per kind of report.
 
-The codec keeps ``parameters`` as JSON, whose entries differ by step. Whoever needs them reads them here, once, into a
-frozen value; nothing else takes entries by their names. An entry that older reports lack is None. What verify expects
-of each training method stands in ``verify.methods``; the classes of audits are in ``audit_parameters``.
+The codec keeps ``parameters`` as JSON, whose entries depend on the step. Code that needs them reads them here into a
+frozen value; nothing else accesses entries by name. An entry that older reports lack is None. What verify expects of
+each training method is in ``verify.methods``; the classes of audits are in ``audit_parameters``.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Parameters = TypeVar("Parameters")
 
 
 class ParametersError(InputError):
-    """The parameters of a report lack an entry, or hold one of the wrong kind."""
+    """The parameters of a report lack an entry, or hold one of the wrong type."""
 
 
 def parameters_as(kind: type[Parameters], report: PrivacyReport) -> Parameters:
-    """The entries of ``report`` that are fields of ``kind``, each of its type; ``unknown_entries`` names the others.
+    """The parameters of ``report`` that are fields of ``kind``; ``unknown_entries`` names the others.
 
-    Raises ParametersError where one without a default is missing or one is of another type.
+    Raises ParametersError if a field without a default is missing, or if an entry has the wrong type.
     """
-    # Every class is hashable, and mypy doubts it of a type variable's.
+    # Every class is hashable, but mypy does not know it of a type variable.
     found = _read(kind, _Identity(report.parameters), report.step)  # type: ignore[arg-type]
     assert isinstance(found, kind)
     return found
 
 
 def unknown_entries(kind: type, report: PrivacyReport) -> list[str]:
-    """Names of the parameters of ``report`` that are no fields of ``kind``."""
+    """The sorted names of the parameters of ``report`` that are not fields of ``kind``."""
     return sorted(report.parameters.keys() - _names(kind))
 
 
 class _Identity:
-    """One mapping, equal to itself alone: reports do not change, and comparing large ones takes longer than reading."""
+    """Compares a mapping by identity: reports do not change, and comparing large ones is slower than reading them."""
 
     __slots__ = ("mapping",)
 
@@ -71,12 +71,13 @@ def _names(kind: type) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionTest:
-    """The test, before the first step, that no record changes what another contributes.
+    """The test, before the first step, that no record affects the contribution of another.
 
-    ``records`` in the largest batch, ``tokens`` in it with padding, ``padded_to`` tokens each text (None: to the
-    longest). ``differences`` found and ``allowed`` by stage, relative to the size of what was compared. Each of
-    ``promoted`` is a ``module`` that was differentiated as a whole, its ``class``, ``because`` of what and how it is
-    ``differentiated``; that took ``promoted_share`` of the time of gradients.
+    The largest batch had ``records`` records and ``tokens`` tokens including padding; texts were padded to
+    ``padded_to`` tokens (None: to the longest). ``differences`` are those found, and ``allowed`` the limits, by stage,
+    relative to the size of what was compared. Each of ``promoted`` is a ``module`` that was differentiated as a whole,
+    with its ``class``, the reason (``because``) and how it is ``differentiated``; these modules took
+    ``promoted_share`` of the time for gradients.
     """
 
     records: int
@@ -90,7 +91,7 @@ class ContributionTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedPlan:
-    """The plan of protection that a training followed; ``digest`` is the file's, ``book`` that of its book."""
+    """The plan of protection that a training run followed; ``digest`` is its file's, ``book`` that of its book."""
 
     digest: str
     book: str | None = None
@@ -110,14 +111,14 @@ class FollowedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingParameters:
-    """Of ``privctl retrain``: what the reports of all methods share.
+    """Parameters of ``privctl retrain`` that the reports of all methods share.
 
-    ``batch_size`` is the expected one, ``sample_rate`` the chance that a step draws an example. ``updates`` were made,
-    ``steps_begun`` were begun and count as spent. ``text_column`` and ``label_column`` are fields of the data, None
-    where they have the usual names. At most ``max_length`` tokens of a text were read, or of each piece of one where
-    ``long`` is ``split``; None in older reports and where nothing limits it. Images were brought to the height and
-    width of ``resize``. ``history`` holds the measures of each epoch by name.
-    ``similar_names`` is how many users have names that only their spelling tells from another's, None in older reports.
+    ``batch_size`` is the expected one, ``sample_rate`` the probability that a step samples an example. ``updates`` is
+    the number of updates made, ``steps_begun`` that of steps begun, which all count as spent. ``text_column`` and
+    ``label_column`` are fields of the data, None for the default names. At most ``max_length`` tokens of a text were
+    read, or of each piece if ``long`` is ``split``; None in older reports and if nothing limits it. Images were resized
+    to the height and width of ``resize``. ``history`` has the scores of each epoch by name. ``similar_names`` is the
+    number of users whose name differs from another's only in spelling, None in older reports.
     """
 
     method: str | None = None
@@ -179,12 +180,12 @@ class TrainingParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalTrainingParameters:
-    """Of a training in a loop that privctl did not write; ``program`` says what wrote the report.
+    """Parameters of training in a loop that is not privctl's; ``program`` is what wrote the report.
 
-    ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
-    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry. ``clip_norms`` is the
-    path of an adaptive clip norm. ``unit`` is what was called a user where all ``records`` of one were an example;
-    ``similar_names`` and ``records_per_draw`` are as in ``TrainingParameters``.
+    ``batch_size`` is the expected one. ``steps_begun`` counts as spent; ``updates`` is the number of updates made.
+    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry. ``clip_norms`` are the
+    successive values of an adaptive clip norm. ``unit`` is the term for a user if all ``records`` of one were an
+    example; ``similar_names`` and ``records_per_draw`` are as in ``TrainingParameters``.
     """
 
     program: str
@@ -218,7 +219,7 @@ class ExternalTrainingParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseParameters:
-    """Of ``privctl noise``; ``tensors_untouched`` gives the reason why each of them got none."""
+    """Parameters of ``privctl noise``; ``tensors_untouched`` maps each tensor without noise to the reason."""
 
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] | None = None
@@ -241,9 +242,9 @@ class PlannedMethod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetParameters:
-    """Of ``privctl account``: the options that were given; ``found`` is what was looked for.
+    """Parameters of ``privctl account``: the given options; ``found`` is the answer.
 
-    What only one kind of event has stands in its row of ``verify.events``.
+    Options of a single kind of event are in its row of ``verify.events``.
     """
 
     mechanism: str | None = None
@@ -283,7 +284,7 @@ class TriedCap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionParameters:
-    """Of ``privctl secrets plan``; ``targets`` are the prior and the posterior of each kind that has its own."""
+    """Parameters of ``privctl secrets plan``; ``targets`` are (prior, posterior) of each kind that has its own."""
 
     steps: int | None = None
     batch_size: float | None = None
@@ -320,7 +321,7 @@ class FoundKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanParameters:
-    """Of ``privctl secrets scan``; ``text_column`` is the field of the texts, None for the usual ones."""
+    """Parameters of ``privctl secrets scan``; ``text_column`` is the field of the texts, None for the default."""
 
     dataset_size: int
     found: Mapping[str, FoundKind]
@@ -329,7 +330,7 @@ class ScanParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowParameters:
-    """Of ``privctl shadow``: so many models, each trained on half of the records."""
+    """Parameters of ``privctl shadow``: ``count`` models, each trained on half of the ``records``."""
 
     count: int
     records: int

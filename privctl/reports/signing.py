@@ -1,12 +1,12 @@
 """Signed reports: a DSSE envelope beside a report says who vouches for it and for the files it wrote.
 
 The envelope (https://github.com/secure-systems-lab/dsse, version 1) holds an in-toto Statement v1 whose subjects are
-the report and every file among its outputs, by digest. Keys are Ed25519 (RFC 8032). A bundle that Sigstore's
-model-transparency made with an elliptic-curve key serves as well: it
-(https://github.com/sigstore/protobuf-specs, version 0.3) wraps a DSSE envelope whose statement
-(https://model_signing/signature/v1.0) lists files by SHA-256 under one digest of all. A bundle made without a key
-(keyless) holds a certificate and a proof of a public log instead; those are for the tool that made it. A signature
-shows who spoke; whether it is true is for ``privctl verify``.
+the report and every file among its outputs, by digest. Keys are Ed25519 (RFC 8032). A bundle made by Sigstore's
+model-transparency with an elliptic-curve key is accepted too: it (https://github.com/sigstore/protobuf-specs, version
+0.3) wraps a DSSE envelope whose statement (https://model_signing/signature/v1.0) lists files by SHA-256, and one digest
+of all of them. A bundle made without a key (keyless) holds a certificate and a proof from a public log instead, which
+only the tool that made it can check. A signature shows who made a statement; ``privctl verify`` checks whether it is
+true.
 """
 
 from __future__ import annotations
@@ -38,52 +38,55 @@ if TYPE_CHECKING:
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-#: Names of our own that need no server (RFC 4151).
+#: Our own predicate types, as tag URIs, which need no server (RFC 4151).
 PREDICATE = "tag:privctl,2026:signed-report/v1"
 _OTHERS = "named by others as sha256"
 HEAD_PREDICATE = "tag:privctl,2026:head-of-audits/v1"
 ENVELOPE_SUFFIX = ".dsse.json"
 PRIVATE_SUFFIX, PUBLIC_SUFFIX = ".key", ".pub"
-#: The hash that goes with each curve in Sigstore's specification.
+#: Curve -> its hash in Sigstore's specification.
 _HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 BUNDLE_PREDICATE = "https://model_signing/signature/v1.0"
-#: A bundle lies beside what it signs, under this ending.
+#: The suffix of a bundle beside the file that it signs.
 BUNDLE_SUFFIX = ".sigstore.json"
 _MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
-#: No envelope or key is larger.
+#: Largest envelope or key in bytes.
 LARGEST = 16 << 20
-#: Each signature is tried with each key, which takes up to a millisecond.
+#: Most signatures of an envelope; each is tried with each key, which takes up to a millisecond.
 _MOST_SIGNATURES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signer:
-    """A public key, with the file it was read from."""
+    """A public key and the file from which it was read."""
 
     path: Path
     key: PublicKey
 
     @property
     def key_id(self) -> str:
-        """SHA-256 of the key's DER form, in hexadecimal."""
+        """The SHA-256 of the key's DER form, in hexadecimal."""
         return _key_id(self.key)
 
 
 def envelope_path(report: Path) -> Path:
-    """Where the envelope of the report or log at ``report`` lies: beside it, under its name."""
+    """The path of the envelope beside the report or log at ``report``."""
     suffix = next(s for s in (REPORT_SUFFIX, ".jsonl", ".json", "") if report.name.endswith(s))
     return report.with_name(report.name.removesuffix(suffix) + ENVELOPE_SUFFIX)
 
 
 def signatures_of(path: Path) -> tuple[Path, ...]:
-    """Where signatures of the report or log at ``path`` may lie: those that are there, or privctl's own if none is."""
+    """The existing signature files of the report or log at ``path``, or the path of privctl's own if there is none."""
     own = envelope_path(path)
     bundle = own.with_name(own.name.removesuffix(ENVELOPE_SUFFIX) + BUNDLE_SUFFIX)
     return tuple(place for place in (own, bundle) if os.path.lexists(place)) or (own,)
 
 
 def make_keys(stem: Path) -> tuple[Path, Path]:
-    """A new pair in ``stem.key``, its owner's alone, and ``stem.pub``; raises CommandError where one exists."""
+    """Create a key pair in ``stem.key``, readable only by its owner, and ``stem.pub``; both paths are returned.
+
+    Raises CommandError if either exists.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -101,7 +104,7 @@ def make_keys(stem: Path) -> tuple[Path, Path]:
 
 
 def private_key(path: Path, content: bytes) -> Ed25519PrivateKey:
-    """The key in ``content``, read from ``path``; raises InputError where it is no unencrypted Ed25519 key in PEM."""
+    """The key in ``content``, read from ``path``; raises InputError unless it is an unencrypted Ed25519 key in PEM."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -116,7 +119,7 @@ def private_key(path: Path, content: bytes) -> Ed25519PrivateKey:
 def signer(path: Path, content: bytes) -> Signer:
     """The public key in ``content``, read from ``path``.
 
-    Raises InputError where it is neither an Ed25519 key in PEM nor one on a curve of NIST, as others' tools use.
+    Raises InputError unless it is an Ed25519 key in PEM, or one on a NIST curve, as used by other tools.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -135,7 +138,7 @@ def signer(path: Path, content: bytes) -> Signer:
 
 
 def envelope(report: PrivacyReport, name: str, content: bytes, digest: str, key: Ed25519PrivateKey) -> bytes:
-    """A DSSE envelope over the report called ``name``, whose bytes are ``content`` with BLAKE3 ``digest``."""
+    """A DSSE envelope for the report ``name``, whose bytes are ``content`` with BLAKE3 ``digest``."""
     subjects = [{"name": name, "digest": {**_digest(digest), "sha256": sha256(content).hexdigest()}}]
     subjects += [{"name": artifact.path, "digest": _digest(artifact.digest)} for artifact in report.outputs]
     statement = {
@@ -144,11 +147,11 @@ def envelope(report: PrivacyReport, name: str, content: bytes, digest: str, key:
         "predicateType": PREDICATE,
         "predicate": {"step": report.step, "created": report.created, "parents": [p.digest for p in report.parents]},
     }
-    return _sealed(statement, key)
+    return _signed_envelope(statement, key)
 
 
 def head_envelope(log: AuditLog, key: Ed25519PrivateKey) -> bytes:
-    """A DSSE envelope over the head of ``log``, which stands for all of its lines."""
+    """A DSSE envelope for the head of ``log``, which covers all of its lines."""
     digests = {**_digest(bytes_digest(log.content)), "sha256": sha256(log.content).hexdigest()}
     statement = {
         "_type": STATEMENT,
@@ -156,21 +159,21 @@ def head_envelope(log: AuditLog, key: Ed25519PrivateKey) -> bytes:
         "predicateType": HEAD_PREDICATE,
         "predicate": {"lines": len(log.entries), "head": log.head},
     }
-    return _sealed(statement, key)
+    return _signed_envelope(statement, key)
 
 
 def signed_by(
     content: bytes, signers: Sequence[Signer], report: PrivacyReport, digest: str, sha256_digest: str
 ) -> Signer:
-    """Who among ``signers`` signed the report of ``digest``, by the envelope or bundle in ``content``.
+    """The one of ``signers`` who signed the report with ``digest``, by the envelope or bundle in ``content``.
 
-    A bundle need only name the report, by ``sha256_digest``: that holds the digests of what it wrote.
+    A bundle only needs to name the report, by ``sha256_digest``, since the report has the digests of its outputs.
 
-    Raises InputError, with the end of a sentence about the envelope, where it is none, is about other files, or
-    bears no signature of theirs.
+    Raises InputError, whose message continues a sentence about the envelope, if it is not an envelope, is about other
+    files, or has no valid signature by any of them.
     """
     payload_type, payload, signatures = _opened(content)
-    signer = _signature(_encoded(payload_type, payload), signatures, signers)
+    signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
         names = ", ".join(str(each.path) for each in signers)
         raise InputError(f"bears no valid signature by {names}")
@@ -182,13 +185,13 @@ def signed_by(
 
 
 def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tuple[Signer, Entry]:
-    """Who among ``signers`` signed a head of ``log``, by the envelope in ``content``, and the line that it is.
+    """(the one of ``signers`` who signed a head of ``log``, that line), by the envelope in ``content``.
 
-    Raises InputError, with the end of a sentence about the envelope, where it is none, bears no signature of theirs,
-    or signs a head that the log does not hold.
+    Raises InputError, whose message continues a sentence about the envelope, if it is not an envelope, has no valid
+    signature by any of them, or signs a head that the log does not contain.
     """
     payload_type, payload, signatures = _opened(content)
-    signer = _signature(_encoded(payload_type, payload), signatures, signers)
+    signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
         raise InputError(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
     statement = _statement(payload_type, payload, HEAD_PREDICATE, BUNDLE_PREDICATE)
@@ -212,7 +215,7 @@ def _signature(message: bytes, signatures: Iterable[Any], signers: Sequence[Sign
             signature = base64.b64decode(entry["sig"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error):
             continue
-        for each in signers:  # the key's name in the envelope is a hint that anybody can write
+        for each in signers:  # the key id in the envelope is only a hint, which anybody can write
             try:
                 _verify(each.key, signature, message)
             except InvalidSignature:
@@ -246,10 +249,10 @@ def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
 
 
 def _subjects(payload_type: str, payload: bytes) -> list[frozenset[str]]:
-    """Digests of what a statement is about, as reports write them: of the report that was signed, then of its files.
+    """The digests of a statement's subjects, in the format of reports: of the signed report, then of each of its files.
 
-    A file that a signed report names is not itself signed as a report. What others' tools list is in the first set,
-    under a name of its own.
+    A file that a signed report names is not itself signed as a report. Files in a statement of other tools are all in
+    the first set, under the algorithm name ``_OTHERS``.
     """
     statement = _statement(payload_type, payload, PREDICATE, BUNDLE_PREDICATE)
     try:
@@ -264,7 +267,7 @@ def _subjects(payload_type: str, payload: bytes) -> list[frozenset[str]]:
 
 
 def _line_of(log: AuditLog, named: frozenset[str]) -> Entry | None:
-    """The last line of ``log`` up to which its bytes are one of the files ``named``, by SHA-256."""
+    """The last line of ``log`` such that the SHA-256 of all bytes up to its end is in ``named``; None if none is."""
     last = None
     hasher = sha256()
     for entry, line in zip(log.entries, log.content.splitlines(keepends=True), strict=True):
@@ -274,7 +277,7 @@ def _line_of(log: AuditLog, named: frozenset[str]) -> Entry | None:
 
 
 def _statement(payload_type: str, payload: bytes, *predicates: str) -> Any:
-    """The statement in a payload, of one of the kinds ``predicates``."""
+    """The statement in a payload; raises InputError unless its predicate type is one of ``predicates``."""
     try:
         statement = json.loads(payload)
         kinds = payload_type, statement["_type"], statement["predicateType"]
@@ -285,7 +288,7 @@ def _statement(payload_type: str, payload: bytes, *predicates: str) -> Any:
     return statement
 
 
-def _sealed(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
+def _signed_envelope(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
     """The envelope of ``statement``, signed with ``key``."""
     payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
     body = {
@@ -294,15 +297,15 @@ def _sealed(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
         "signatures": [
             {
                 "keyid": _key_id(key.public_key()),
-                "sig": base64.b64encode(key.sign(_encoded(PAYLOAD_TYPE, payload))).decode(),
+                "sig": base64.b64encode(key.sign(_signed_message(PAYLOAD_TYPE, payload))).decode(),
             }
         ],
     }
     return (json.dumps(body, indent=1) + "\n").encode()
 
 
-def _encoded(payload_type: str, payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding, which is what is signed."""
+def _signed_message(payload_type: str, payload: bytes) -> bytes:
+    """The signed message: DSSE's pre-authentication encoding."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
@@ -330,7 +333,7 @@ def _loaded(path: Path, load: Any) -> Any:
 
 
 def envelope_in(bundle: Mapping[str, Any]) -> Any:
-    """The DSSE envelope in a bundle. Raises InputError, with the end of a sentence, where it holds none for a key."""
+    """The DSSE envelope in a bundle. Raises InputError, whose message continues a sentence, if there is none."""
     if bundle.get("mediaType") != _MEDIA:
         raise InputError(f"is no Sigstore bundle of version 0.3: {str(bundle.get('mediaType'))[:60]}")
     material = bundle.get("verificationMaterial")
@@ -342,10 +345,10 @@ def envelope_in(bundle: Mapping[str, Any]) -> Any:
 
 
 def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
-    """SHA-256 of every file that a statement of model-transparency names, in hexadecimal.
+    """The SHA-256 of every file that a statement of model-transparency lists, in hexadecimal.
 
-    Raises InputError, with the end of a sentence, where its one digest is not that of the files it lists; KeyError,
-    TypeError or ValueError where it is no such statement.
+    Raises InputError, whose message continues a sentence, if its overall digest is not that of the listed files;
+    KeyError, TypeError or ValueError if it is not such a statement.
     """
     (subject,) = statement["subject"]
     together = sha256()

@@ -1,4 +1,4 @@
-"""Whether a chain of reports holds a training on data that is trained on again, or a step that read some weights."""
+"""Searches a chain of reports for earlier training on the same data, and for steps that read certain weights."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFiles, walk
 
-#: Steps that train on the files that they name as data.
+#: Steps that train on their inputs with the role data.
 _TRAININGS = ("retrain", "external-training")
-#: Roles of the weights that a training began with.
+#: Prefixes of the roles of initial weights.
 _BEGUN_WITH = ("start-", "base-")
 
 
 def earlier_training(starts: Sequence[Path], data: Collection[str]) -> Path | None:
-    """The first report of a training on a file with one of these digests, of those at ``starts`` and theirs.
+    """The first report, among those at ``starts`` and their ancestors, of training on a file with one of these digests.
 
-    What they build on counts too. A report that is missing, or was changed since, says nothing.
+    Reports that are missing or were changed are ignored.
     """
     for path, report in trainings(starts):
         if any(each.digest in data for each in report.inputs if each.role == "data"):
@@ -27,12 +27,15 @@ def earlier_training(starts: Sequence[Path], data: Collection[str]) -> Path | No
 
 
 def trainings(starts: Sequence[Path]) -> Iterator[tuple[Path, PrivacyReport]]:
-    """The reports of trainings, of those at ``starts`` and what they build on, with their places."""
+    """(path, report) of each training run among the reports at ``starts`` and their ancestors."""
     return ((path, report) for path, report in _chain(starts) if report.step in _TRAININGS)
 
 
 def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool]) -> Path | None:
-    """The first report, of those at ``starts`` and what they build on, that made weights of files ``among`` others."""
+    """The first report, among those at ``starts`` and their ancestors, of a step that wrote weights and read weights.
+
+    ``among`` decides by the artifacts of the weights that the step read.
+    """
     for path, report in _chain(starts):
         makes = any(each.role == "model" for each in report.outputs)
         read = [each for each in report.inputs if each.role == "model" or each.role.startswith(_BEGUN_WITH)]
@@ -42,7 +45,7 @@ def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool
 
 
 def _chain(starts: Sequence[Path]) -> Iterator[tuple[Path, PrivacyReport]]:
-    """Unchanged reports with their places; a chain longer than anyone follows ends early."""
+    """(path, report) of each unchanged report; a chain that is too long is truncated."""
     try:
         for visit in walk(starts, ReportFiles()):
             if visit.file.report is not None and visit.unchanged:

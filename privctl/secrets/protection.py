@@ -1,7 +1,7 @@
-"""A plan of protection: how often each record is drawn, and what that leaves of each secret, as a safetensors file.
+"""A plan of protection as a safetensors file: how often each record is sampled, and the bounds for each secret.
 
-It keeps three things together: the data (by digest), the sampling probabilities, and the noise that suffices for them.
-Training reads all of them from here.
+It holds the digest of the data, the sampling probabilities, and the noise that suffices for them. Training reads all
+three from it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _LAYOUT = {
 
 
 class Form(StrEnum):
-    """Which divergence bounds what a run reveals about a secret.
+    """The comparison by which a bound on what a run reveals about a secret is stated.
 
-    ``REFERENCE``: against the run in which the secret's records contribute nothing. ``PAIRWISE``: between two values
-    with opposite contributions.
+    ``REFERENCE``: with the run in which the secret's records contribute nothing. ``PAIRWISE``: between two values of
+    the secret with opposite contributions.
     """
 
     REFERENCE = "reference"
@@ -60,8 +60,8 @@ class Form(StrEnum):
 class ProtectionCalibration(StrEnum):
     """How the noise was calibrated.
 
-    ``CURVE``: a secret's posterior by the whole trade-off curve, or by Fano's inequality where that is sharper.
-    ``FANO``: Fano's inequality alone, so that every secret's nats are within its budget.
+    ``CURVE``: a secret's posterior is bounded by the whole trade-off curve, or by Fano's inequality if that is sharper.
+    ``FANO``: only by Fano's inequality, so that every secret's information is within its budget.
     """
 
     CURVE = "curve"
@@ -70,14 +70,12 @@ class ProtectionCalibration(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What was planned for: ``data`` is the digest of the data's file, ``examples`` its records.
+    """What the plan is for: ``data`` is the digest of the data, ``examples`` the number of its records.
 
-    ``texts`` identifies the texts in which the secrets lie, as ``identified_texts`` does; plans of earlier versions do
-    not say it.
-
-    ``noise_multiplier`` is for one record's clip norm, ``batch_size`` the expected one; ``cap`` None left the weights
-    of all records at 1. ``fano_noise_multiplier`` is what Fano's inequality alone would have required, if
-    ``calibration`` is another.
+    ``texts`` is the digest of the texts that hold the secrets, by ``identified_texts``; None in plans of earlier
+    versions. ``noise_multiplier`` is relative to a record's clip norm, ``batch_size`` is the expected one, and ``cap``
+    None means weight 1 for all records. ``fano_noise_multiplier`` is what Fano's inequality alone would have required,
+    None if ``calibration`` is Fano's.
     """
 
     version: int = VERSION
@@ -107,12 +105,12 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Protection:
-    """A plan: ``weights`` and sampling ``probabilities`` [examples]; j lies in ``records[starts[j]:starts[j + 1]]``.
+    """A plan: ``weights`` and sampling ``probabilities`` [examples], and the bounds for each secret.
 
-    By secret, float64: ``priors``, ``posteriors`` (what is allowed), ``budgets`` (nats that allows), ``information``
-    (at most what all steps give away, nats), ``posterior_bounds`` (what follows by Fano's inequality) and
-    ``curve_bounds`` (what follows from the whole trade-off curve, of the secret or of a law that covers it; NaN where
-    it was not computed). ``ids`` and ``kinds`` name the secrets.
+    Secret j is in ``records[starts[j]:starts[j + 1]]``. For each secret, float64: ``priors``, ``posteriors`` (the
+    limits), ``budgets`` (in nats, that these allow), ``information`` (upper bound over all steps, in nats),
+    ``posterior_bounds`` (by Fano's inequality) and ``curve_bounds`` (by the trade-off curve of the secret or of a law
+    that dominates it; NaN if not computed). ``ids`` and ``kinds`` name the secrets.
     """
 
     facts: PlanFacts
@@ -131,12 +129,12 @@ class Protection:
 
     @property
     def largest_probability(self) -> float:
-        """The largest probability of any record to be in a batch."""
+        """The largest sampling probability of any record."""
         return float(self.probabilities.max())
 
     @property
     def bounds(self) -> NDArray[np.float64]:
-        """The sharper posterior of each secret: by the curve where that was computed, or by Fano's inequality."""
+        """The sharper bound on each secret's posterior: by the curve, if computed, or by Fano's inequality."""
         sharper: NDArray[np.float64] = np.fmin(self.posterior_bounds, self.curve_bounds)
         return sharper
 
@@ -146,7 +144,7 @@ class Protection:
 
 
 def staged_protection(path: Path, plan: Protection, report: Path) -> AbstractContextManager[PendingFile]:
-    """``plan`` with a pointer to its ``report`` beside it, written but not yet committed to ``path``."""
+    """Write ``plan``, with a pointer to its ``report``, without committing it to ``path`` yet."""
     names = json.dumps([plan.ids, plan.kinds], ensure_ascii=False).encode()
     arrays: dict[str, NDArray[Any]] = {name: getattr(plan, name) for name in _LAYOUT if name != "names"}
     arrays["names"] = np.frombuffer(names, np.uint8)
@@ -155,7 +153,7 @@ def staged_protection(path: Path, plan: Protection, report: Path) -> AbstractCon
 
 
 def read_protection(path: Path) -> Protection:
-    """The plan at ``path``; raises InputError for any other file, or one that contradicts itself."""
+    """The plan at ``path``; raises InputError for any other file, and for an inconsistent plan."""
     with SafetensorsFile(path) as file:
         if _KEY not in file.metadata:
             raise InputError(f"{path} does not hold {_WHAT}")
@@ -184,7 +182,7 @@ def _names(raw: NDArray[np.uint8], path: Path) -> tuple[tuple[str, ...], tuple[s
 
 
 def _is_consistent(plan: Protection) -> bool:
-    """Whether lengths fit, positions exist and numbers are in range."""
+    """Whether lengths agree, indices exist and numbers are in range."""
     secrets, examples = len(plan.ids), plan.facts.examples
     by_secret = (plan.kinds, plan.priors, plan.posteriors, plan.budgets, plan.information, plan.posterior_bounds)
     fits = (
@@ -208,5 +206,5 @@ def _is_consistent(plan: Protection) -> bool:
 
 
 def _within(values: NDArray[Any], low: float, high: float) -> bool:
-    """Whether all of ``values`` are in range; NaN is not."""
+    """Whether all of ``values`` are from ``low`` to ``high``; false for NaN."""
     return bool(((values >= low) & (values <= high)).all())

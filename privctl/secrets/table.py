@@ -1,9 +1,9 @@
 """The book of secrets: which secret is in which records, as JSON lines shared by scan, plan, training and audit.
 
-One line a secret: ``{"id": "email-1", "kind": "email", "value": "a@b.example", "records": [3, 17]}``. Records are
-counted from 0 in the order of the data, without blank lines and a table's first row. ``prior`` and ``posterior`` may
-say how well an adversary may guess it before and after; ``candidates`` what it could have been instead. The book holds
-the secrets themselves: it is as sensitive as the data.
+One line per secret: ``{"id": "email-1", "kind": "email", "value": "a@b.example", "records": [3, 17]}``. Records are
+counted from 0 in the order of the data, without blank lines and a table's first row. Optional are ``prior`` and
+``posterior``, how well an adversary may guess the secret before and after, and ``candidates``, alternative values. The
+book holds the secrets themselves: it is as sensitive as the data.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MOST = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Secret:
-    """One secret and the ``records`` (int64, rising, none twice) that hold it.
+    """One secret and the ``records`` (int64, strictly increasing) that hold it.
 
-    ``prior`` is the most probability an adversary gives any one value beforehand, ``posterior`` what it may become;
-    None leaves it to the plan's defaults. ``candidates`` are other values it could have had.
+    ``prior`` is the largest probability that an adversary gives any value before, ``posterior`` the limit after; None
+    means the plan's defaults. ``candidates`` are other values that it could have had.
     """
 
     id: str
@@ -49,10 +49,10 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SecretTable:
-    """Many secrets without their values: secret j lies in ``records[starts[j]:starts[j + 1]]``.
+    """Secrets without their values: secret j is in ``records[starts[j]:starts[j + 1]]``.
 
     ``records`` [memberships] and ``starts`` [secrets + 1] are int64; ``priors`` and ``posteriors`` [secrets] float64,
-    NaN where the book does not say.
+    NaN if the book states none.
     """
 
     ids: tuple[str, ...]
@@ -69,8 +69,8 @@ class SecretTable:
 def read_secrets(path: Path) -> Iterator[Secret]:
     """The secrets of the book at ``path`` (plain or ``.gz``), one at a time.
 
-    Raises InputError, naming the line, for anything that is not a secret, for an id that occurs twice and for a book
-    without any; FileSystemError where the system refuses.
+    Raises InputError, naming the line, for anything that is not a secret, for a repeated id and for an empty book;
+    FileSystemError if the file cannot be read.
     """
     ids: set[str] = set()
     for number, row in json_objects(path, _EXPECTED):
@@ -82,7 +82,7 @@ def read_secrets(path: Path) -> Iterator[Secret]:
 
 
 def table_of(secrets: Iterable[Secret]) -> SecretTable:
-    """``secrets`` without their values, in their order."""
+    """``secrets`` without their values, in the same order."""
     ids, kinds, records, priors, posteriors = [], [], [], [], []
     for secret in secrets:
         ids.append(secret.id)
@@ -131,8 +131,8 @@ def _secret(row: Mapping[str, Any], where: str) -> Secret:
         kind=_name(row["kind"], "kind", where),
         records=_records(row["records"], where),
         value=None if row.get("value") is None else _text(row["value"], "value", where),
-        prior=_chance(row, "prior", where),
-        posterior=_chance(row, "posterior", where),
+        prior=_probability(row, "prior", where),
+        posterior=_probability(row, "posterior", where),
         candidates=_candidates(row.get("candidates", []), where),
     )
 
@@ -165,7 +165,7 @@ def _records(value: Any, where: str) -> NDArray[np.int64]:
     return np.unique(np.array(value, dtype=np.int64))
 
 
-def _chance(row: Mapping[str, Any], key: str, where: str) -> float | None:
+def _probability(row: Mapping[str, Any], key: str, where: str) -> float | None:
     value = row.get(key)
     if value is None:
         return None

@@ -16,7 +16,7 @@ from privctl.data.bounded import BoundedRecords
 from privctl.data.columns import USUAL
 from privctl.data.count import count_examples, possible_counts
 from privctl.data.rows import Stretch
-from privctl.data.selection import first_records, greedy, most_possible, most_records, select
+from privctl.data.selection import first_records, greedy, most_records, records_upper_bound, select
 from privctl.data.sharing import Sharing
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import InputError
@@ -135,7 +135,7 @@ def test_nobody_is_in_too_many_and_most_is_the_most() -> None:
             by_greed = greedy(sharing, most)
             left = np.flatnonzero(~by_greed)
             assert not any((matrix[by_greed].sum(axis=0) + matrix[i] <= most).all() for i in left), "one more would fit"
-            assert int(most_records(sharing, most).sum()) == best <= most_possible(sharing, most)
+            assert int(most_records(sharing, most).sum()) == best <= records_upper_bound(sharing, most)
             assert first_records(sharing, most).sum() <= best
             best_of_all, best_of_greedy = best_of_all + best, best_of_greedy + int(by_greed.sum())
     assert 0.97 * best_of_all < best_of_greedy < best_of_all
@@ -223,5 +223,5 @@ def test_what_a_solver_may_choose_elsewhere_is_bounded(tmp_path: Path) -> None:
 def test_the_linear_program_bounds_every_choice() -> None:
     """A triangle of three users: half of each record is 1.5, so one record is best and one is possible."""
     sharing = Sharing.of([*combinations("abc", 2)])
-    assert (int(most_records(sharing, 1).sum()), most_possible(sharing, 1)) == (1, 1)
-    assert most_possible(sharing, 2) == 3
+    assert (int(most_records(sharing, 1).sum()), records_upper_bound(sharing, 1)) == (1, 1)
+    assert records_upper_bound(sharing, 2) == 3

@@ -190,7 +190,7 @@ def test_a_function_that_scores_something_else_leaves_no_report(name: str, split
     if error is InputError:
         (audit,) = read_log(log).audits
         assert audit.end is not None
-        assert audit.end.says["reason"] == str(raised.value)
+        assert audit.end.details["reason"] == str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ["tensors", "mappings", "arrays"])

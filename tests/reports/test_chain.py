@@ -62,7 +62,7 @@ def test_two_digests_of_one_report_are_two_visits_and_one_is_a_change(tmp_path: 
     visits = list(walk([top], ReportFiles()))
     assert names(visits) == ["top", "left", "root", "root"]
     assert [visit.unchanged for visit in visits] == [True, True, False, True]
-    assert [visit.again for visit in visits] == [False, False, False, True]
+    assert [visit.revisited for visit in visits] == [False, False, False, True]
     kept = list(walk([top], ReportFiles(), follow=lambda visit: visit.unchanged))
     assert names(kept) == names(visits)  # a changed one is seen, and would not be followed
 

@@ -79,7 +79,7 @@ class _Chain:
         verdicts = [] if visit.recorded is None else [_compare(path.name, file.digest, visit.recorded)]
         if file.report is None:
             verdicts.append(Verdict(subject=path.name, outcome=Outcome.REFUTED, reason=file.fault))
-        elif not visit.again:
+        elif not visit.revisited:
             verdicts += _check_weights(path, file.report, weights)
             verdicts += self._lineage(path, file.report)
             verdicts += _check_others(path, file.report, weights, self.files)

@@ -204,7 +204,7 @@ def _audits_of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_AuditInLo
         _AuditInLog(log=log, audit=audit)
         for log in logs
         for audit in log.audits
-        if audit.weights == case.digests or audit.begun.says["tensors"] in same
+        if audit.weights == case.digests or audit.begun.details["tensors"] in same
     ]
 
 
@@ -213,7 +213,7 @@ def _largest_values(mine: Sequence[_AuditInLog], given: set[str]) -> dict[str, f
     largest: dict[str, float] = {}
     for each in mine:
         if each.audit.end is not None and each.audit.report in given:
-            for name, value in each.audit.end.says["worst"].items():
+            for name, value in each.audit.end.details["worst"].items():
                 largest[name] = max(value, largest.get(name, value))
     return largest
 
@@ -225,11 +225,11 @@ def _missing_audit(audit: LoggedAudit, most: Mapping[str, float]) -> tuple[GateO
     if end is None:
         return _FAIL, f"an audit begun at {begun.at} has no report, and nothing says what became of it", again
     if audit.report is None:
-        return _INCONCLUSIVE, f"an audit begun at {begun.at} ended without a report: {end.says['reason']}", again
+        return _INCONCLUSIVE, f"an audit begun at {begun.at} ended without a report: {end.details['reason']}", again
     said = f"the audit begun at {begun.at} led to a report that was not given, {audit.report}"
     worse = [
         f"{name} {value:.4g} where {most[name]:.4g} is the most shown"
-        for name, value in sorted(end.says["worst"].items())
+        for name, value in sorted(end.details["worst"].items())
         if value > most.get(name, value)
     ]
     if worse:

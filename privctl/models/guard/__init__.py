@@ -1,1 +1,1 @@
-"""Guards on loading a model: its files can only build the digested weights, within the memory these need."""
+"""Checks before and after loading a model: its files can only yield the digested weights, within bounded memory."""

@@ -1,4 +1,4 @@
-"""The configuration of a low-rank adapter, as a loader may see it, and the base it names. Nothing is downloaded."""
+"""Checks of a low-rank adapter's configuration, and the base that it names. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from privctl.models.guard.keys import check_keys, read_object
 from privctl.storage.json_text import shown
 from privctl.storage.reader import ADAPTER_CONFIG
 
-#: Where peft writes what the adapter belongs to: a folder, or a name on a hub.
+#: The key under which peft names the adapter's base: a folder, or a name on a hub.
 BASE = "base_model_name_or_path"
-#: Starts of an adapter that are computed without the data that it is trained on; eva and corda, say, look at data.
+#: Initializations that do not use the training data; eva and corda, for example, do.
 _WITHOUT_DATA = re.compile(r"gaussian|olora|orthogonal|loftq|pissa(_niter_\d+)?")
 
 
 def adapter_config(path: Path) -> dict[str, Any]:
-    """The JSON object at ``path``, which is peft's ``adapter_config.json``.
+    """The JSON object in peft's ``adapter_config.json`` at ``path``.
 
-    Raises InputError for keys that make a loader run code or read other files, and for adapters whose first weights
-    were computed from data.
+    Raises InputError for keys that make a loader run code or read other files, and for initializations that may have
+    used data.
     """
     data = read_object(path)
     check_keys({key: value for key, value in data.items() if key != BASE}, path)
@@ -37,13 +37,13 @@ def adapter_config(path: Path) -> dict[str, Any]:
 
 
 def stated_base(folder: Path) -> str | None:
-    """The base that the adapter in ``folder`` names; None where it names none."""
+    """The base that the adapter in ``folder`` names; None if it names none."""
     base = adapter_config(folder / ADAPTER_CONFIG).get(BASE)
     return base if isinstance(base, str) and base else None
 
 
 def base_at_hand(folder: Path) -> Path | None:
-    """The folder of the base, where the adapter in ``folder`` names one that is here; None otherwise."""
+    """The folder of the base that the adapter in ``folder`` names, if it is on this machine; else None."""
     base = stated_base(folder)
     for place in () if base is None else (Path(base), folder / base):
         if place.is_dir() and (place / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""Keys of a model's JSON files that make a loader run, download or compile code, or read weights from elsewhere."""
+"""Refuses keys in a model's JSON files that make a loader run, download or compile code, or read other weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from privctl.storage.reader import read_named_text, unreadable
 
 #: Largest JSON file other than a tokenizer, in bytes; ImageNet-21k's 21,843 labels, twice, take 1.4 MB.
 LARGEST_CONFIG = 16 << 20
-#: The attention and expert code that comes with transformers; other names are looked up in a hub.
+#: Attention and expert implementations that come with transformers; other names are looked up on a hub.
 OWN_CODE = frozenset({"eager", "sdpa", "grouped_mm", "batched_mm"})
-#: A larger epsilon of a normalisation would dominate the variance it stabilises; published models use at most 1e-3.
+#: A larger normalisation epsilon would dominate the variance that it stabilises; published models use at most 1e-3.
 LARGEST_EPS = 0.1
 
 _Refusal = Callable[[Any], bool]
@@ -71,9 +71,9 @@ REFUSED: dict[str, tuple[_Refusal, str]] = {
     "spm_file": (_path, _FILES),
     "sp_model_file": (_path, _FILES),
 }
-#: Keys that name code; it is never run (transformers' own classes are used), so the keys are dropped.
+#: Keys that name code. They are dropped, since only transformers' own classes are used.
 STRIPPED = ("auto_map", "auto_mapping", "custom_pipelines")
-#: Files whose keys are settings for a loader; in others the keys are tokens or tensor names.
+#: Files whose keys are settings of a loader; in other files keys are tokens or tensor names.
 CONFIGURATIONS = frozenset({
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json",
     "preprocessor_config.json", "processor_config.json",
@@ -83,7 +83,7 @@ _NOT_A_NORM = ("adam_epsilon",)
 
 
 def read_object(path: Path, largest: int = LARGEST_CONFIG) -> dict[str, Any]:
-    """The JSON object in a file of at most ``largest`` bytes; raises InputError for anything else."""
+    """The JSON object in a file of at most ``largest`` bytes; raises InputError for any other file."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -97,7 +97,7 @@ def read_object(path: Path, largest: int = LARGEST_CONFIG) -> dict[str, Any]:
 
 
 def check_keys(data: Any, path: Path) -> None:
-    """Raise InputError for the first key in ``data``, read from ``path``, that is refused."""
+    """Raise InputError for the first refused key, at any depth, in ``data`` read from ``path``."""
     for key, value in _pairs(data):
         test, why = REFUSED.get(key, (None, ""))
         if test is not None and any(test(leaf) for leaf in _leaves(value)):
@@ -111,7 +111,7 @@ def check_keys(data: Any, path: Path) -> None:
 
 
 def check_released(data: Any, path: Path) -> None:
-    """The same for a file that privctl wrote, which names no code either."""
+    """Raise InputError for refused keys, and for keys that name code, in ``data`` of a file that privctl wrote."""
     check_keys(data, path)
     _, named = without_code(data)
     if named:
@@ -121,7 +121,7 @@ def check_released(data: Any, path: Path) -> None:
 
 
 def without_code(data: Any) -> tuple[Any, tuple[str, ...]]:
-    """``data`` without keys that name code, at any depth, and those that it had."""
+    """(``data`` without keys that name code, at any depth; the keys that were removed)."""
     removed: set[str] = set()
 
     def strip(value: Any) -> Any:
@@ -134,7 +134,7 @@ def without_code(data: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _pairs(data: Any) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, at any depth."""
+    """(key, value) of every object, at any depth."""
     waiting = [data]
     while waiting:
         value = waiting.pop()
@@ -146,7 +146,7 @@ def _pairs(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """A value, or where it is an object (one entry for each part of a model) the entries."""
+    """The values of a non-empty object, which has one for each part of a model; else the value itself."""
     if isinstance(value, dict) and value:
         yield from value.values()
     else:

@@ -1,4 +1,4 @@
-"""A model's folder as a loader may see it: the configuration and the weights that were opened, and no other file."""
+"""Restricts what a loader can read to the checked configuration and the opened weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from privctl.storage.folder import strays_of
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, Checkpoint
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
-#: What transformers' Trainer keeps beside the weights of a model or checkpoint; no loader takes it for weights.
+#: Files that transformers' Trainer writes beside weights; no loader takes them for weights.
 _OF_TRAINER = re.compile(r"training_args\.bin|(optimizer|scheduler|scaler)\.pt|rng_state(_\d+)?\.pth")
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
-    """The configuration in ``folder`` as JSON has it; raises InputError where it, or that of generation, is refused."""
+    """The configuration in ``folder`` as JSON; raises InputError if it, or the generation configuration, is refused."""
     data = read_object(folder / _CONFIG)
     check_keys(data, folder / _CONFIG)
     check_counts(data, folder / _CONFIG, None)
@@ -31,16 +31,17 @@ def checked_config(folder: Path) -> dict[str, Any]:
 
 
 def strip(config: Any) -> None:
-    """Take out of a loaded configuration what names code."""
+    """Remove the attributes that name code from a loaded configuration."""
     for name in STRIPPED:
         if hasattr(config, name):
             delattr(config, name)
 
 
 def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | None) -> None:
-    """Raise InputError where the network of ``config`` would be larger than the weights in ``checkpoint``.
+    """Raise InputError if the network of ``config`` would be much larger than the weights in ``checkpoint``.
 
-    ``auto`` is transformers' class that builds it, here on the meta device. None are random weights.
+    ``auto`` is the transformers class that builds it, here on the meta device. None for ``checkpoint`` means random
+    weights.
     """
     path = folder / _CONFIG
     tensors = None if checkpoint is None else [info for _, info in checkpoint.tensors()]
@@ -49,9 +50,9 @@ def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | No
 
 
 def check_alone(checkpoint: Checkpoint) -> None:
-    """Raise InputError where the folder holds weights, or adapters, that ``checkpoint`` has no part of.
+    """Raise InputError if the folder holds weights or adapters that are not part of ``checkpoint``.
 
-    What the Trainer keeps there is left alone: no step reads it, or writes it beside a model.
+    Files of the Trainer are allowed: no step reads them, or writes them beside a model.
     """
     names = (path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint))
     strays = [name for name in names if not _OF_TRAINER.fullmatch(name)]
@@ -65,7 +66,7 @@ def check_alone(checkpoint: Checkpoint) -> None:
 
 @contextmanager
 def as_folder(checkpoint: Checkpoint, folder: Path) -> Iterator[Path]:
-    """A folder of links to the weights in ``checkpoint`` and the configuration in ``folder``, and to nothing else."""
+    """A temporary folder with links to only the weights in ``checkpoint`` and the configuration in ``folder``."""
     with tempfile.TemporaryDirectory(prefix="privctl-") as scratch:
         place = Path(scratch)
         linked = {file.path.name if checkpoint.is_directory else SINGLE_NAME: file.path for file in checkpoint.files}

@@ -1,4 +1,4 @@
-"""Checks that a configuration describes a network of the size of the weights, before the network is built."""
+"""Checks, before a network is built, that its configuration agrees in size with the weights."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from torch import nn
 from privctl.domain.errors import InputError
 from privctl.storage.header import TensorInfo
 
-#: Layers of a network; the deepest published ones have about 1,000.
+#: Most layers of a network; the deepest published ones have about 1,000.
 MOST_LAYERS = 2048
-#: Classes, heads and experts; each makes Python objects before there is a tensor.
+#: Most classes, heads and experts; each creates Python objects before there is a tensor.
 MOST_PARTS = 1 << 20
-#: Largest integer there may be, but for the limits on lengths that are written as no limit.
+#: Largest integer of a configuration, except for lengths, where huge numbers mean no limit.
 MOST = 1 << 40
-#: Numbers that may be made beyond those of the weights (a head, tables of positions), as a multiple, and in any case.
+#: Allowed excess over the numbers in the weights (a head, position tables): a factor, and a constant in addition.
 SPARE_FACTOR, SPARE = 2, 1 << 26
-#: Bytes of one number while a network is built, and the share of the machine's memory that it may take.
-_BYTES, _SHARE = 4, 0.8
+#: Bytes per number while a network is built, and the fraction of the machine's memory that it may take.
+_BYTES, _FRACTION = 4, 0.8
 
-#: What ``numbers_of`` found, by transformers' class, the configuration's class and its JSON.
-_COUNTED: dict[tuple[Any, type, str], int] = {}
+#: Cache of ``numbers_of``, by transformers class, configuration class and configuration JSON.
+_SIZES: dict[tuple[Any, type, str], int] = {}
 
 _LAYERS = re.compile(r"(^|_)(layers?|depths?|stages|blocks)$")
-#: Where layers of another kind begin: a place among the layers, which may lie beyond the last, and no count.
-_PLACES = frozenset({"max_window_layers"})
+#: Keys that are not counts of layers but the index of the first layer of another kind, which may exceed the count.
+_LAYER_INDICES = frozenset({"max_window_layers"})
 _PARTS = re.compile(r"(^|_)(labels|heads|experts|groups|channels)$")
 
 
 def check_counts(data: Any, path: Path, tensors: Iterable[TensorInfo] | None) -> None:
-    """Raise InputError where ``data``, a configuration from ``path``, counts more layers than can be.
+    """Raise InputError if ``data``, a configuration from ``path``, states impossible counts, such as of layers.
 
-    ``tensors`` are those of the weights, None where random ones are to be drawn. A layer has at least one tensor.
+    ``tensors`` are those of the weights, None for random weights. Every layer has at least one tensor.
     """
     stored = None if tensors is None else sum(1 for _ in tensors)
     for key, count in _integers(data):
-        if _LAYERS.search(key) and key not in _PLACES:
+        if _LAYERS.search(key) and key not in _LAYER_INDICES:
             if stored is not None and count > max(stored, 1):
                 raise InputError(
                     f"{path} has {key} {count}, but the weights are {stored} tensors, and each layer has at least one; "
@@ -60,7 +60,7 @@ def _is_unlimited(key: str) -> bool:
 
 
 def _integers(data: Any, key: str = "") -> Iterator[tuple[str, int]]:
-    """Every integer with the key that it stands under, at any depth."""
+    """(key, integer) for every integer, at any depth."""
     if isinstance(data, dict):
         for name, value in data.items():
             yield from _integers(value, name)
@@ -72,13 +72,13 @@ def _integers(data: Any, key: str = "") -> Iterator[tuple[str, int]]:
 
 
 def check_built(built: int, path: Path, tensors: Iterable[TensorInfo] | None) -> None:
-    """Raise InputError where a network of ``built`` numbers, by a configuration at ``path``, is too large.
+    """Raise InputError if the network of the configuration at ``path``, with ``built`` numbers, is too large.
 
-    That is: more numbers than ``tensors`` hold by a factor of ``SPARE_FACTOR`` and by ``SPARE``; for random weights,
-    more than the machine's memory has room for.
+    The limit is ``SPARE_FACTOR`` times the numbers in ``tensors``, plus ``SPARE``; for random weights, a fraction of
+    the machine's memory.
     """
     if tensors is None:
-        room = int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        room = int(_FRACTION * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         if built * _BYTES > room:
             raise InputError(
                 f"{path} describes a network of {built} numbers, {built * _BYTES >> 30} GiB, and this machine has "
@@ -94,18 +94,18 @@ def check_built(built: int, path: Path, tensors: Iterable[TensorInfo] | None) ->
 
 
 def numbers_of(auto: Any, config: Any) -> int:
-    """How many numbers the network of ``config`` by transformers' class ``auto`` has, parameters and buffers.
+    """The number of elements of all parameters and buffers of the network that ``auto`` builds from ``config``.
 
-    It is built on the meta device, without memory and with nothing drawn: once in a process for each configuration,
-    which takes as long as loading a small model.
+    The network is built on the meta device, without memory and without drawing numbers, once per process and
+    configuration; this takes as long as loading a small model.
     """
     facts = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
     key = (auto, type(config), json.dumps(facts, sort_keys=True, default=repr))
-    if key not in _COUNTED:
+    if key not in _SIZES:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             built: nn.Module = auto.from_config(config, trust_remote_code=False)
-        _COUNTED[key] = sum(tensor.numel() for tensor in (*built.parameters(), *built.buffers()))
-    return _COUNTED[key]
+        _SIZES[key] = sum(tensor.numel() for tensor in (*built.parameters(), *built.buffers()))
+    return _SIZES[key]
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -1,9 +1,9 @@
-"""The process that renders chat templates: a line of JSON in, a line of JSON out. It may hang, grow or die.
+"""The process that renders chat templates: one line of JSON in, one line of JSON out. It may hang, grow or die.
 
-Run as a script, so that it loads nothing but Jinja. A request holds the ``template``, the special ``tokens`` by name,
-``calls`` (each the variables of one rendering), the ``longest`` text in characters, and what all calls together may
-take: ``seconds`` of processor time and ``memory`` in bytes. The answer is ``texts``, or ``error`` in words, or
-``long``, the characters of a text that is too long.
+It runs as a script, so that it loads nothing but Jinja. A request holds the ``template``, the special ``tokens`` by
+name, ``calls`` (the variables of each rendering), the limit ``longest`` on a text in characters, and limits for all
+calls together: ``seconds`` of processor time and ``memory`` in bytes. The answer is ``texts``, or an ``error`` message,
+or ``long``, the number of characters of a text that is too long.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.parser import Parser
 
-#: Characters of an error that are passed on.
-_SAID = 300
+#: Most characters of an error message that are passed on.
+_LONGEST_ERROR = 300
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what a model generates, for losses; the text is the same without it."""
+    """``{% generation %}``, which marks what a model generates, for training; it does not change the text."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
     def parse(self, parser: Parser) -> Node:
-        """The block's body, rendered as it stands."""
+        """The block's body, unchanged."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return CallBlock(self.call_method("_inside"), [], [], body).set_lineno(line)
@@ -46,7 +46,7 @@ class _Generation(Extension):
 
 
 class _PlainNamespace(Namespace):
-    """A namespace whose names cannot be those of Python's own attributes."""
+    """A namespace whose names cannot begin with an underscore, as Python's own attributes do."""
 
     def __init__(*args: Any, **values: Any) -> None:
         self, *given = args
@@ -66,7 +66,7 @@ def _require_plain(name: object) -> None:
 
 
 def _refuse(message: object) -> None:
-    raise TemplateError(str(message)[:_SAID])
+    raise TemplateError(str(message)[:_LONGEST_ERROR])
 
 
 def _as_json(
@@ -77,7 +77,7 @@ def _as_json(
 
 @lru_cache(maxsize=8)
 def _compiled(template: str) -> Template:
-    """What transformers compiles: the same environment, filters and functions."""
+    """The template compiled as in transformers: with the same environment, filters and functions."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
@@ -90,20 +90,20 @@ def _compiled(template: str) -> Template:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The texts of one request, or why there are none."""
+    """The answer to one request; see the module."""
     try:
         template = _compiled(request["template"])
         texts = [template.render(tools=None, documents=None, **request["tokens"], **call) for call in request["calls"]]
     except MemoryError:
         return {"error": f"it needs more than {request['memory'] >> 20} MiB of memory"}
     except Exception as error:  # a template may raise anything, also on purpose
-        return {"error": " ".join(str(error)[:_SAID].split()) or type(error).__name__}
+        return {"error": " ".join(str(error)[:_LONGEST_ERROR].split()) or type(error).__name__}
     longest = max(map(len, texts))
     return {"long": longest} if longest > request["longest"] else {"texts": texts}
 
 
 def _limit(kind: int, most: int) -> None:
-    """Allow ``most`` from now on, or what the process was started with where that is less."""
+    """Set a soft limit to ``most``, or to the hard limit if that is lower."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
@@ -114,7 +114,7 @@ def main() -> None:
         resource.setrlimit(kind, (0, 0))  # it has nothing to write
     for line in sys.stdin:
         request = json.loads(line)
-        # The soft limit on time ends the process; room for the request itself comes on top of the memory.
+        # The soft limit on time ends the process. The memory limit has extra room for the request itself.
         _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + request["seconds"])
         _limit(resource.RLIMIT_AS, request["memory"] + 64 * len(line))
         sys.stdout.write(json.dumps(answer(request)) + "\n")

@@ -1,4 +1,4 @@
-"""Chat templates, which anyone may have written, rendered in a process with limits on time and memory."""
+"""Renders untrusted chat templates in a separate process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from typing import Any
 from privctl.domain.errors import InputError
 
 _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("template_worker.py")))
-#: What one conversation may take: processor time in seconds, and memory in bytes (of the whole process).
+#: Limits per conversation: processor time in seconds, and memory in bytes (of the whole process).
 SECONDS, MEMORY = 5, 512 << 20
-#: What the process gets of the environment: what finds Python's libraries, and the time zone. No tokens or passwords.
+#: Environment variables that the process inherits: those that locate Python's libraries, and the time zone. No secrets.
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "TZ")
-#: Seconds on the clock until a process is taken to hang, which the limit on processor time should have ended.
-_PATIENCE = 120.0
+#: Seconds of wall time after which a process is considered hung, if the limit on processor time did not end it.
+_TIMEOUT = 120.0
 
 
 def render(
     template: str, tokens: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], *, longest: int
 ) -> tuple[str, ...]:
-    """The texts that ``template`` makes of ``calls``, the variables of each, as transformers makes them.
+    """The text of ``template`` for each of ``calls``, which are its variables, as transformers renders it.
 
-    ``tokens`` are the special tokens by name; ``longest`` is the limit on a text, in characters. Raises InputError
-    with the reason alone where the template refuses, needs too much, or makes too long a text or none.
+    ``tokens`` are the special tokens by name; ``longest`` is the limit on a text, in characters. Raises InputError,
+    whose message is only the reason, if the template fails, exceeds its limits or makes too long a text.
     """
     request = {"template": template, "tokens": dict(tokens), "calls": [dict(call) for call in calls]}
     answer = _renderer(os.getpid()).ask({**request, "longest": longest, "seconds": SECONDS, "memory": MEMORY})
@@ -49,14 +49,14 @@ def render(
 
 
 class _Renderer:
-    """The process that renders, started when it is needed, and anew after it was ended."""
+    """The rendering process, started on demand and restarted after it has ended."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._lock = Lock()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The worker's answer; raises InputError where it had to be ended."""
+        """The worker's answer; raises InputError if the worker died or had to be stopped."""
         with self._lock:
             line = self._exchange(json.dumps(request) + "\n")
         try:
@@ -67,7 +67,7 @@ class _Renderer:
         return answer
 
     def _exchange(self, request: str) -> str:
-        """The line that answers ``request``; none where the process died or hangs."""
+        """The line that answers ``request``; empty if the process died or hangs."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -76,7 +76,7 @@ class _Renderer:
             process.stdin.flush()
             with selectors.DefaultSelector() as selector:
                 selector.register(process.stdout, selectors.EVENT_READ)
-                return process.stdout.readline() if selector.select(_PATIENCE) else ""
+                return process.stdout.readline() if selector.select(_TIMEOUT) else ""
         except BrokenPipeError:
             return ""
 
@@ -101,7 +101,7 @@ class _Renderer:
 
 @functools.cache
 def _renderer(process: int) -> _Renderer:
-    """The renderer of this ``process``: one that was forked starts another."""
+    """The renderer of the process with this id; a forked process gets its own."""
     return _Renderer()
 
 

@@ -1,4 +1,4 @@
-"""Bounds on a tokenizer's files, checked before loading: small files can require unbounded memory."""
+"""Limits on a tokenizer's files, checked before loading, since small files can require unbounded memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from privctl.domain.errors import InputError
 from privctl.models.guard.keys import LARGEST_CONFIG, check_keys, read_object
 from privctl.storage.reader import LARGEST_TEXT
 
-#: Bytes of tokenizer.json, and of any other file of a vocabulary; the largest published ones have 35 MB.
+#: Most bytes of tokenizer.json, and of any other vocabulary file; the largest published ones have 35 MB.
 LARGEST_TOKENIZER = 128 << 20
-#: Entries of a vocabulary; the largest published ones have 300,000.
+#: Most entries of a vocabulary; the largest published ones have 300,000.
 MOST_TOKENS = 2_000_000
-#: Tokens added to the vocabulary, and characters of one: the matcher of all of them is built at once.
+#: Most tokens added to the vocabulary, and most characters of one; a single matcher is built from all of them.
 MOST_ADDED, LONGEST_ADDED = 50_000, 1024
-#: Characters of all added tokens together.
+#: Most characters of all added tokens together.
 MOST_ADDED_CHARACTERS = 1 << 20
-#: Characters of one pattern, and how far replacements may lengthen a text, one after the other.
+#: Most characters of a pattern, and the largest factor by which all replacements together may lengthen a text.
 LONGEST_PATTERN, LARGEST_GROWTH = 1 << 14, 64
-#: Tokens that are put around every text, and to which every text is filled up.
+#: Most tokens that are put around every text, and most to which every text is padded.
 MOST_FRAME, LONGEST_PADDING = 64, 1 << 20
 
 _JSON = "tokenizer.json"
@@ -30,7 +30,7 @@ _VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "sp
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raise InputError for a tokenizer in ``folder`` that is too large, or that reads or runs what is not beside it."""
+    """Raise InputError for a tokenizer in ``folder`` that exceeds a limit, or that reads other files or runs code."""
     for name in _VOCABULARIES:
         _bound(folder / name, LARGEST_TOKENIZER)
     for name in _CONFIGS:
@@ -97,7 +97,7 @@ def _check_padding(padding: Any, path: Path) -> None:
 
 
 def _steps(data: Any) -> Iterator[dict[str, Any]]:
-    """A part of a tokenizer with everything nested in it."""
+    """All objects in a section of a tokenizer, at any depth."""
     waiting = [data]
     while waiting:
         value = waiting.pop()
@@ -115,7 +115,7 @@ def _check_patterns(step: dict[str, Any], path: Path) -> None:
 
 
 def _growth(step: dict[str, Any]) -> float:
-    """How many times as long a text may become by one step, taken from one character."""
+    """The largest factor by which a step may lengthen a text of one character."""
     if step.get("type") == "Prepend":
         return 1.0 + len(step.get("prepend") or "") / 1.0
     if step.get("type") != "Replace":
@@ -123,6 +123,6 @@ def _growth(step: dict[str, Any]) -> float:
     pattern = step.get("pattern")
     replaced = pattern.get("String") if isinstance(pattern, dict) else None
     shortest = len(replaced) if isinstance(replaced, str) and replaced else 1
-    # a pattern may match between any two characters, where it may match nothing
+    # A pattern that can match the empty string matches between any two characters.
     between = 1.0 if not replaced else 0.0
     return max(1.0, math.ceil(len(step.get("content") or "") / shortest) + between)

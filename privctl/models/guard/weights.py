@@ -13,7 +13,7 @@ from privctl.domain.errors import InputError
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import Checkpoint, SafetensorsFile
 
-#: Formats of files.
+#: Number format in a safetensors file -> torch dtype.
 TORCH_TYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -28,19 +28,19 @@ TORCH_TYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
-#: Older names of a layer's weight and bias.
-_OLD = ((".gamma", ".weight"), (".beta", ".bias"))
-#: By how much sums over rearranged tensors may differ, relative to the sum of the magnitudes.
-_CLOSE = 1e-9
+#: Former suffixes of a layer's weight and bias -> current ones.
+_FORMER_SUFFIXES = ((".gamma", ".weight"), (".beta", ".bias"))
+#: Allowed difference of sums over rearranged tensors, relative to the sum of magnitudes.
+_TOLERANCE = 1e-9
 
 
 def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[str], fresh: Collection[str]) -> None:
     """Raise InputError unless every number of ``network`` is one of ``checkpoint``, converted to the network's format.
 
-    ``unused`` names tensors of the checkpoint without a place, ``fresh`` those of the network that were drawn at
-    random. Tensors are held against each other by name. Where an architecture keeps them under other names, or
-    rearranged (experts in one tensor), the network's are brought back into the file's form, as for saving. What is left
-    on both sides must agree in its count, its sum and its sum of squares.
+    ``unused`` names tensors of the checkpoint that the network lacks, ``fresh`` those of the network that were drawn at
+    random. Tensors are compared by name. If an architecture renames or rearranges tensors (experts in one tensor), the
+    network's are first converted back to the file's form, as for saving. The remaining tensors of both sides must agree
+    in their number of elements, their sum and their sum of squares.
     """
     state = dict(network.state_dict())
     prefix: str = getattr(network, "base_model_prefix", "")
@@ -53,7 +53,7 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
             continue
         name = next((candidate for candidate in names if candidate in state), None)
         if name is None and any(re.search(pattern, info.name) for pattern in ignored):
-            continue  # a table of an older version, which is computed now
+            continue  # a buffer that older versions saved and that is now computed
         if name is None or tuple(state[name].shape) != info.shape:
             unmatched.append((file, info))
             continue
@@ -72,17 +72,17 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
 
 
 def names_in_network(name: str, prefix: str) -> Iterator[str]:
-    """Under which names a tensor of a file may be in a network."""
+    """The names under which a file's tensor ``name`` may be in a network with this base model ``prefix``."""
     yield name
     yield f"{prefix}.{name}"
     yield name.removeprefix(f"{prefix}.")
-    for old, new in _OLD:
+    for old, new in _FORMER_SUFFIXES:
         if name.endswith(old):
             yield from names_in_network(name.removesuffix(old) + new, prefix)
 
 
 def _is_parameter(network: nn.Module, name: str) -> bool:
-    """Whether a tensor is a parameter: buffers may be computed."""
+    """Whether the tensor ``name`` is a parameter rather than a buffer, which may be computed."""
     value: Any = network
     for part in name.split("."):
         value = getattr(value, part)
@@ -90,12 +90,12 @@ def _is_parameter(network: nn.Module, name: str) -> bool:
 
 
 def _restored(network: nn.Module, loaded: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The ``loaded`` tensors in the form of the file, by transformers' own conversions; as they are without any."""
+    """The ``loaded`` tensors converted to the file's form by transformers; unchanged if it cannot convert them."""
     try:
         from transformers.core_model_loading import revert_weight_conversion
 
         restored: dict[str, torch.Tensor] = revert_weight_conversion(network, loaded)
-    except Exception:  # a conversion that has no way back, or another version: sums are compared
+    except Exception:  # the conversion has no inverse, or transformers is another version; sums are compared instead
         return loaded
     return restored
 
@@ -103,7 +103,7 @@ def _restored(network: nn.Module, loaded: dict[str, torch.Tensor]) -> dict[str, 
 def _without_restored(
     checkpoint: Checkpoint, restored: dict[str, torch.Tensor], unmatched: list[tuple[SafetensorsFile, TensorInfo]]
 ) -> tuple[dict[str, torch.Tensor], list[tuple[SafetensorsFile, TensorInfo]]]:
-    """Both sides without what agrees by name. Raises InputError where a tensor of one name has other numbers."""
+    """Both sides without the tensors that agree by name. Raises InputError if tensors of one name differ."""
     left, beyond = dict(restored), []
     matched: set[tuple[int, int]] = set()
     for file, info in unmatched:
@@ -118,12 +118,12 @@ def _without_restored(
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor lies, and how many numbers it has: tied tensors lie in one place."""
+    """(address, number of elements) of a tensor, which is the same for tied tensors."""
     return tensor.data_ptr(), tensor.numel()
 
 
 def tensor_of(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
-    """A tensor of a file, in its own format; raises InputError for a format that is not run here."""
+    """A tensor of a file, in the file's number format; raises InputError for an unsupported format."""
     kind = TORCH_TYPES.get(info.dtype)
     if kind is None:
         raise InputError(f"{file.path}: the tensor {info.name!r} is {info.dtype}, which is not run here; convert it")
@@ -132,7 +132,7 @@ def tensor_of(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
 
 
 def equal(loaded: torch.Tensor, stored: torch.Tensor) -> bool:
-    """Whether ``loaded`` holds the numbers of ``stored``, converted to its own format; NaN equals NaN."""
+    """Whether ``loaded`` equals ``stored`` converted to the format of ``loaded``; NaN equals NaN."""
     actual, expected = loaded.detach().cpu(), stored.to(loaded.dtype)
     if torch.equal(actual, expected):
         return True
@@ -149,7 +149,7 @@ def _check_rearranged(
     kind = learned[0].dtype if learned else torch.float32
     network_moments = _moments(learned)
     stored_moments = _moments(tensor_of(file, info).to(kind) for file, info in unmatched)
-    room = _CLOSE * max(network_moments[3], stored_moments[3], 1e-300)
+    room = _TOLERANCE * max(network_moments[3], stored_moments[3], 1e-300)
     if network_moments[0] != stored_moments[0] or not all(
         abs(a - b) <= room for a, b in zip(network_moments[1:3], stored_moments[1:3], strict=True)
     ):
@@ -166,7 +166,7 @@ def _other_numbers(checkpoint: Checkpoint, name: str, count: int) -> InputError:
 
 
 def _moments(tensors: Iterable[torch.Tensor]) -> tuple[int, float, float, float]:
-    """How many numbers there are, their sum, their sum of squares, and the scale of both."""
+    """(number of elements, sum, sum of squares, scale of both sums) over all ``tensors``."""
     count, total, squares, scale = 0, 0.0, 0.0, 0.0
     for tensor in tensors:
         values = tensor.detach().cpu().double()

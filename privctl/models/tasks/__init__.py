@@ -1,1 +1,1 @@
-"""What a model is trained to do: examples, their losses, and models ready for them."""
+"""Training tasks: their examples, batches, losses and scores."""

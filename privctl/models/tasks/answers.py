@@ -1,4 +1,4 @@
-"""Extractive question answering: the part of a text that answers a question."""
+"""Extractive question answering: predicting the span of a text that answers a question."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Tokens of the longest answer that an evaluation looks for, as in transformers' examples.
+#: Tokens of the longest answer that evaluation considers, as in transformers' examples.
 LONGEST_ANSWER = 30
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -36,8 +36,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 class QuestionAnswering(CorpusTask):
     """Predicting the first and the last token of an answer; a record's loss is the mean of the two.
 
-    Where the answer was cut off, or there is none, both are the classification token. ``typed`` says that the network
-    is told which tokens are the context's, ``separator`` is as in ``question_mask``, None where the network needs none.
+    If there is no answer, or it was cut off, both are the classification token. With ``typed`` the network gets
+    segment ids. ``separator`` is that of ``question_mask``, None if the network needs no such mask.
     """
 
     typed: bool
@@ -49,7 +49,7 @@ class QuestionAnswering(CorpusTask):
         return TaskName.QUESTION_ANSWERING
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; ``positions`` (n, 2) are the answers' first and last tokens, ``padded`` (n, length) flags."""
+        """See ``Task``; ``positions`` (n, 2) are the answers' first and last tokens, ``padded`` (n, length) bool."""
         rows = self.rows(examples)
         inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         positions = torch.from_numpy(np.stack([self.corpus.targets[row.record] for row in rows]).astype(np.int64))
@@ -73,13 +73,13 @@ class QuestionAnswering(CorpusTask):
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
         """See ``Task``: ``loss`` in nats, ``exact_match`` and ``f1`` over all ``examples``, by SQuAD's definition.
 
-        Where a record has no answer, the network may give none.
+        If any record has no answer, the network may predict that there is none.
         """
 
         def kept(record: int) -> tuple[str, list[int], list[int], list[Any], int]:
             return tuple(json.loads(self.corpus.kept_of(record)))
 
-        spared = any(not kept(record)[3] for record in range(self.corpus.records))
+        unanswerable = any(not kept(record)[3] for record in range(self.corpus.records))
 
         def outcomes(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
@@ -87,9 +87,9 @@ class QuestionAnswering(CorpusTask):
             rows = []
             for i, row in enumerate(self.rows(group)):
                 context, begins, ends, answers, none = kept(row.record)
-                span = best_span(logits[i].numpy(), row.counted, none if spared else None)
-                said = "" if span is None else context[begins[span[0]] : ends[span[1]]]
-                rows.append([float(losses[i]), *squad_measures(said, [text for _, text in answers])])
+                span = best_span(logits[i].numpy(), row.counted, none if unanswerable else None)
+                predicted = "" if span is None else context[begins[span[0]] : ends[span[1]]]
+                rows.append([float(losses[i]), *squad_measures(predicted, [text for _, text in answers])])
             return torch.tensor(rows, dtype=torch.float64)
 
         groups = list(group_by_length(range(self.corpus.records), self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
@@ -100,34 +100,34 @@ class QuestionAnswering(CorpusTask):
 
 
 def span_logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Logits (n, length, 2) float32 of the first and the last token of an answer, which no ``padded`` one can be."""
+    """Logits (n, length, 2) float32 of an answer's first and last token; those of ``padded`` tokens are the minimum."""
     more = {name: batch[name] for name in ("token_type_ids", "global_attention_mask") if name in batch}
     logits = text_logits(network, batch, **more).float()
     return logits.masked_fill(batch["padded"][:, :, None], torch.finfo(torch.float32).min)
 
 
 def reads_types(network: Any, tokenizer: Any) -> bool:
-    """Whether the network is told which tokens are the question's and which the context's."""
+    """Whether the network reads segment ids, which distinguish the question's tokens from the context's."""
     taken = "token_type_ids" in inspect.signature(network.forward).parameters
     types = getattr(network.config, "type_vocab_size", None) or 0
     return taken and types > 1 and "token_type_ids" in tokenizer.model_input_names
 
 
 def separator_of(network: Any, tokenizer: Any) -> int | None:
-    """The token that ends a question, if ``network`` attends to all of a text from the question alone (Longformer).
+    """The token that ends a question, if only question tokens have global attention in ``network`` (Longformer).
 
-    Left to itself, it looks for that token in the batch as a whole, where one record's may be taken for another's.
+    By itself the network searches for that token in the whole batch, where it may confuse the tokens of two records.
     """
     config = network.config
     taken = "global_attention_mask" in inspect.signature(network.forward).parameters
-    if not taken or getattr(config, "is_encoder_decoder", False):  # LED's encoder attends so only if told by the user
+    if not taken or getattr(config, "is_encoder_decoder", False):  # LED has no global attention unless given a mask
         return None
     known = (getattr(config, "sep_token_id", None), tokenizer.sep_token_id, tokenizer.eos_token_id)
     return next((int(token) for token in known if token is not None), None)
 
 
 def question_mask(inputs: Mapping[str, Tensor], separator: int) -> Tensor:
-    """Flags (n, length), int64, of the tokens before the first ``separator`` of each row, as transformers sets them."""
+    """1 (n, length), int64, at the tokens before the first ``separator`` of each row, else 0, as in transformers."""
     before = (inputs["input_ids"] == separator).cumsum(1) == 0
     return before.long() * inputs["attention_mask"]
 
@@ -135,9 +135,9 @@ def question_mask(inputs: Mapping[str, Tensor], separator: int) -> Tensor:
 def best_span(
     logits: NDArray[np.float32], context: NDArray[np.bool_], none: int | None = None
 ) -> tuple[int, int] | None:
-    """First and last token, counted within the context, of the answer of the greatest sum of ``logits`` (length, 2).
+    """First and last token, counted within the context, of the span with the largest sum of ``logits`` (length, 2).
 
-    None where the token at ``none`` has a greater sum: there is no answer then.
+    None, for no answer, if the token at ``none`` has a larger sum.
     """
     scores = logits[: len(context)][context].astype(np.float64)
     sums = scores[:, 0][:, None] + scores[:, 1][None, :]
@@ -150,22 +150,22 @@ def best_span(
     return first, last
 
 
-def squad_measures(said: str, answers: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 of the words of ``said`` with the best of ``answers`` (Rajpurkar et al. 2016, section 6.1).
+def squad_measures(predicted: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Exact match and word F1 of ``predicted`` with the best of ``answers`` (Rajpurkar et al. 2016, section 6.1).
 
-    Case, punctuation, articles and spaces do not count. Without answers "" alone is right (SQuAD 2.0).
+    Case, punctuation, articles and spaces are ignored. Without answers, only "" is correct (SQuAD 2.0).
     """
-    words = _normal(said)
-    pairs = [(float(words == each), _f1(words, each)) for each in map(_normal, answers or [""])]
+    words = _normalized(predicted)
+    pairs = [(float(words == each), _f1(words, each)) for each in map(_normalized, answers or [""])]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
-def _normal(text: str) -> list[str]:
+def _normalized(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def _f1(said: list[str], true: list[str]) -> float:
-    if not said or not true:
-        return float(said == true)
-    common = (Counter(said) & Counter(true)).total()
-    return 2 * common / (len(said) + len(true))
+def _f1(predicted: list[str], true: list[str]) -> float:
+    if not predicted or not true:
+        return float(predicted == true)
+    common = (Counter(predicted) & Counter(true)).total()
+    return 2 * common / (len(predicted) + len(true))

@@ -1,7 +1,7 @@
-"""What every task offers to a training loop.
+"""The interface of tasks to training loops.
 
 A *unit* is what is sampled and what the guarantee protects (a record, or all records of one person). An *example* is
-what a loss is computed for. A unit takes part in a step with one of its examples, or with several.
+what a loss is computed for. A sampled unit contributes one of its examples to a step, or several.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from privctl.models.choices import TaskName
 from privctl.parallel import ALONE, Workers
 
-#: What ``evaluate`` runs at a time by default.
+#: Most examples and tokens per batch of ``evaluate``.
 EVALUATED_EXAMPLES = 64
 EVALUATED_TOKENS = 4096
 
@@ -26,33 +26,33 @@ Item = TypeVar("Item", int, tuple[int, ...])
 
 
 class Task(Protocol):
-    """Data with a loss. Everything drawn depends on the task's seed, the step and the example's content alone.
+    """Data with a loss. All random draws depend only on the task's seed, the step and the example's content.
 
-    So the same batch cut otherwise, shared among processes, or computed twice gives the same losses, and taking one
-    record away changes nothing for the others. None of these draws has to stay secret.
+    So the same batch divided differently, distributed over processes, or computed twice has the same losses, and
+    removing one record does not affect the others. None of these draws needs to be secret.
     """
 
     @property
     def name(self) -> TaskName:
-        """Which task it is."""
+        """The name of the task."""
         ...
 
     def __len__(self) -> int:
-        """Units that are sampled."""
+        """The number of units."""
         ...
 
     def micro_batches(
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
-        """One example of each of ``units``, in groups that fit together; each group is for one ``batch``."""
+        """The examples that ``units`` contribute to this step, in groups of similar length for one ``batch`` each."""
         ...
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """The inputs of ``examples`` on ``device``; row i of every tensor is that of ``examples[i]``."""
+        """The inputs of ``examples`` on ``device``; row i of every tensor belongs to ``examples[i]``."""
         ...
 
     def keys(self, examples: Sequence[int]) -> list[int]:
-        """A number of 64 bits for each of ``examples``, made from its content alone."""
+        """A 64-bit hash of the content of each of ``examples``."""
         ...
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -63,9 +63,9 @@ class Task(Protocol):
         ...
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """Measures over all examples, without dropout; ``loss`` in nats is always among them.
+        """Scores over all examples, without dropout; they always include ``loss`` in nats.
 
-        All ``workers`` must ask, share the work, and get the same.
+        All ``workers`` must call it; they share the work and get the same result.
         """
         ...
 
@@ -73,9 +73,10 @@ class Task(Protocol):
 def group_by_length(
     examples: Sequence[Item], length: Callable[[Item], int], max_examples: int, max_tokens: int | None = None
 ) -> Iterator[list[Item]]:
-    """``examples`` ordered by length, longest first, in groups of at most ``max_examples`` and ``max_tokens`` padded.
+    """``examples`` sorted by length, longest first, in groups of at most ``max_examples`` and ``max_tokens``.
 
-    An example longer than ``max_tokens`` is a group of its own. Raises ValueError for limits below 1.
+    Tokens include padding. An example longer than ``max_tokens`` is its own group. Raises ValueError for limits
+    below 1.
     """
     if max_examples < 1 or (max_tokens is not None and max_tokens < 1):
         raise ValueError(f"a group of {max_examples} examples and {max_tokens} tokens holds nothing")
@@ -94,7 +95,7 @@ def group_by_length(
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` on ``device``; a GPU copies it from pinned memory, for which the processor does not wait."""
+    """``tensor`` on ``device``; the copy to a GPU is asynchronous, from pinned memory."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -102,7 +103,7 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """The network without dropout and without gradients, and afterwards as it was."""
+    """Within the block, ``network`` is in evaluation mode and gradients are off; its modes are restored afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

@@ -1,4 +1,4 @@
-"""A task from a model and its data."""
+"""Builds a task from a model and its data."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def text_task(
     seed: int = 0,
     keep: Shelf = IN_MEMORY,
 ) -> Task:
-    """The model's task on ``records``, kept by ``keep``; for classification they must be read with their labels.
+    """The model's task on ``records``, stored by ``keep``; for classification they must be read with labels.
 
-    ``seed`` makes the draws of masks and of examples from units. Raises InputError, naming the record, for a text that
-    does not fit or a label that the model has not; CommandError for options that do not go together.
+    ``seed`` determines the draws of masks and of examples from units. Raises InputError, naming the record, for a text
+    that does not fit or a label that the model lacks; CommandError for incompatible options.
     """
     facts, options = model.text, options or TextOptions()
     if facts is None:
@@ -74,7 +74,7 @@ def text_task(
 def image_task(model: TrainingModel, images: ImageSet) -> Task:
     """The model's task on ``images``.
 
-    Raises InputError for images of another size or number of channels than the model's, or a label that it has not.
+    Raises InputError if size or number of channels differ from the model's, and for a label that the model lacks.
     """
     facts = model.images
     if facts is None:
@@ -95,8 +95,8 @@ def image_task(model: TrainingModel, images: ImageSet) -> Task:
 def sound_task(model: TrainingModel, sounds: SoundSet) -> Task:
     """The model's task on ``sounds``.
 
-    Raises InputError where their lengths differ and the model has none to bring them to, and for a label that it has
-    not.
+    Raises InputError if their lengths differ and the model does not state a length to pad them to, and for a label that
+    the model lacks.
     """
     facts = model.sounds
     if facts is None:
@@ -112,7 +112,7 @@ def sound_task(model: TrainingModel, sounds: SoundSet) -> Task:
 
 
 def _targets(model: TrainingModel, labels: Sequence[str], places: Sequence[str]) -> Sequence[int] | NDArray[np.float32]:
-    """The number of each label, or flags or a number (examples, outputs), as the model's problem says."""
+    """The number of each label, or targets (examples, outputs), depending on the model's ``problem``."""
     named = None if model.problem is HeadKind.NUMBER else LabelSet(model.labels or ())
     if model.problem is HeadKind.ONE and named is not None:
         return numbers_of(labels, places, named)

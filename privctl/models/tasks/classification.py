@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Columns of ``outcomes``.
+#: The number of columns of ``outcomes``.
 WIDTHS = {HeadKind.ONE: 2, HeadKind.SEVERAL: 4, HeadKind.NUMBER: 1}
 
 
 def label_losses(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
     """Each example's loss (n,) in nats, from ``logits`` (n, outputs).
 
-    ``labels`` are numbers (n,) of labels, flags (n, outputs), or numbers to predict (n, 1). Of several labels the loss
-    is the mean of their binary cross entropies; of a number it is half the squared error, the negative log density of
-    a Gaussian of variance 1 but for a constant.
+    ``labels`` are label numbers (n,), flags (n, outputs), or numbers to predict (n, 1). For several labels the loss is
+    the mean of their binary cross entropies. For a number it is half the squared error, which is the negative log
+    density of a Gaussian of variance 1 up to a constant.
     """
     if problem is HeadKind.SEVERAL:
         return functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none").mean(1)
@@ -46,19 +46,23 @@ def label_losses(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def outcomes(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
-    """Each example's loss and what ``measures`` needs besides: (n, ``WIDTHS[problem]``) float64 on the CPU."""
+    """Each example's loss and what else ``measures`` needs: (n, ``WIDTHS[problem]``) float64 on the CPU.
+
+    For one label, whether it is correct; for several, the numbers of true positives, false positives and false
+    negatives.
+    """
     logits, labels = logits.cpu(), labels.cpu()
     columns = [label_losses(problem, logits, labels).double()]
     if problem is HeadKind.ONE:
         columns.append((logits.argmax(-1) == labels).double())
     if problem is HeadKind.SEVERAL:
-        said, true = logits > 0, labels > 0.5
-        columns += [each.double().sum(1) for each in (said & true, said & ~true, ~said & true)]
+        predicted, true = logits > 0, labels > 0.5
+        columns += [each.double().sum(1) for each in (predicted & true, predicted & ~true, ~predicted & true)]
     return torch.stack(columns, 1)
 
 
 def measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
-    """The mean loss, and accuracy, micro F1 or mean squared error, over batches of ``outcomes``."""
+    """Mean loss, and accuracy, micro F1 or mean squared error, over batches of ``outcomes``."""
     loss, *others = torch.cat(list(parts)).unbind(1)
     found = {"loss": float(loss.mean())}
     if problem is HeadKind.ONE:
@@ -72,8 +76,8 @@ def measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
 
 
 def text_logits(network: nn.Module, batch: Mapping[str, Tensor], **more: Tensor) -> Tensor:
-    """What the head of ``network`` gives for the ``input_ids`` of ``batch``, and for ``more`` inputs by their names."""
-    # A cache is of no use here, and some hybrid networks fail at it.
+    """The logits of ``network`` for the ``input_ids`` of ``batch`` and ``more`` inputs by name."""
+    # A cache is useless here, and some hybrid networks fail with it.
     taken = inspect.signature(getattr(network, "forward", network)).parameters
     given = {"use_cache": False} if "use_cache" in taken else {}
     return logits_in(network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **more, **given))
@@ -81,9 +85,9 @@ def text_logits(network: nn.Module, batch: Mapping[str, Tensor], **more: Tensor)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextClassification(CorpusTask):
-    """Predicting a text's label, several labels, or a number, as ``problem`` says.
+    """Predicting a text's label, several labels, or a number, depending on ``problem``.
 
-    ``labels`` has, for each record, the number of its label, or flags or a number (records, outputs) float32.
+    ``labels`` has the number of each record's label, or targets (records, outputs) float32.
     """
 
     labels: Sequence[int] | NDArray[np.int32] | NDArray[np.float32]
@@ -120,9 +124,9 @@ class TextClassification(CorpusTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageClassification:
-    """Predicting an image's label, several labels, or a number, as ``problem`` says; every image is a unit.
+    """Predicting an image's label, several labels, or a number, depending on ``problem``; every image is a unit.
 
-    ``labels`` has, for each image, the number of its label, or flags or a number (images, outputs) float32.
+    ``labels`` has the number of each image's label, or targets (images, outputs) float32.
     """
 
     images: ImageSet
@@ -153,9 +157,9 @@ class ImageClassification:
 
     def keys(self, examples: Sequence[int]) -> list[int]:
         """See ``Task``."""
-        return [content_key(self.images.pixels[e].tobytes(), self._stated(e)) for e in examples]
+        return [content_key(self.images.pixels[e].tobytes(), self._label_bytes(e)) for e in examples]
 
-    def _stated(self, example: int) -> bytes:
+    def _label_bytes(self, example: int) -> bytes:
         label = self.labels[example]
         return label.tobytes() if isinstance(label, np.ndarray) else str(label).encode()
 

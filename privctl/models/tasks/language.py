@@ -1,4 +1,4 @@
-"""Language modelling: predicting the next token, or tokens that were hidden."""
+"""Causal and masked language modelling."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import ALONE, Workers
 
 #: Devlin et al. 2019, section 3.1: 15 % of the tokens are predicted; of these 80 % are masked, 10 % replaced.
-_ASKED = 0.15
-_HIDDEN = 0.8
+_PREDICTED = 0.15
+_MASKED = 0.8
 _REPLACED = 0.1
 
 
 def pad_batch(rows: Sequence[Encoded], pad: int, device: torch.device, least: int | None = None) -> dict[str, Tensor]:
-    """``input_ids`` and ``attention_mask``, both (n, longest) int64, filled up on the right to ``least`` or more."""
+    """``input_ids`` and ``attention_mask``, both (n, length) int64, padded on the right to at least ``least``."""
     length = max(least or 0, *(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), pad, np.int64)
     mask = np.zeros((len(rows), length), np.int64)
@@ -40,8 +40,8 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.view(targets.shape)
 
 
-def _added(parts: Sequence[Tensor]) -> list[float]:
-    """The sum of rows (1, k), one after the other, which does not depend on who computed them."""
+def _sum_of_rows(parts: Sequence[Tensor]) -> list[float]:
+    """The sum of the rows (1, k), in order, so that it does not depend on how workers shared them."""
     return [sum(column, 0.0) for column in zip(*(part[0].tolist() for part in parts), strict=True)]
 
 
@@ -55,13 +55,13 @@ class CausalLanguage(CorpusTask):
         return TaskName.CAUSAL_LM
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; ``targets`` (n, length) are the next ids, ``weights`` 1 / (those that count) where one does."""
+        """See ``Task``; ``targets`` (n, length) are the next ids, ``weights`` 1 / (counted tokens) at counted ones."""
         rows = self.rows(examples)
         inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         weights = np.zeros(tuple(inputs["input_ids"].shape), np.float32)
         for i, row in enumerate(rows):
             weights[i, : len(row.ids) - 1] = row.counted[1:] / row.counted.sum()
-        # the last position wraps around to the first id, and weighs nothing
+        # The last position wraps around to the first id, and has weight 0.
         targets = inputs["input_ids"].roll(-1, dims=1)
         return {**inputs, "targets": targets, "weights": moved(torch.from_numpy(weights), device)}
 
@@ -71,16 +71,16 @@ class CausalLanguage(CorpusTask):
         return (token_losses(logits, batch["targets"]) * batch["weights"]).sum(1)
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """See ``Task``: ``loss`` in nats a token over all ``tokens`` that count, and ``perplexity``."""
+        """See ``Task``: ``loss`` in nats per token over all counted ``tokens``, and ``perplexity``."""
         return measure_tokens(self, lambda group: self.losses(network, self.batch(group, device, 0)), network, workers)
 
 
 def measure_tokens(
     task: CorpusTask, losses_of: Callable[[Sequence[int]], Tensor], network: nn.Module, workers: Workers
 ) -> dict[str, float]:
-    """``loss`` in nats a token over all counted ``tokens``, and ``perplexity``.
+    """``loss`` in nats per token over all counted ``tokens``, and ``perplexity``.
 
-    ``losses_of`` gives each example's mean over its counted tokens, (n,).
+    ``losses_of`` returns each example's mean over its counted tokens, (n,).
     """
 
     def sums(group: Sequence[int]) -> Tensor:
@@ -91,15 +91,15 @@ def measure_tokens(
     everything = range(len(task.corpus.examples))
     groups = list(group_by_length(everything, task.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
     with evaluation_mode(network):
-        total, tokens = _added(workers.spread(groups, sums, 2))
+        total, tokens = _sum_of_rows(workers.spread(groups, sums, 2))
     return {"loss": total / tokens, "perplexity": _exponential(total / tokens), "tokens": float(tokens)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedLanguage(CorpusTask):
-    """Predicting masked tokens; an example's loss is the mean over the predicted tokens, at least one.
+    """Predicting masked tokens; an example's loss is the mean over its predicted tokens, at least one.
 
-    They are drawn anew in each step. ``mask`` is the id of the mask token.
+    These are drawn anew in each step. ``mask`` is the id of the mask token.
     """
 
     mask: int
@@ -110,7 +110,7 @@ class MaskedLanguage(CorpusTask):
         return TaskName.MASKED_LM
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; ``targets`` (n, length) are the true ids, ``weights`` 1 / (tokens asked for) where asked."""
+        """See ``Task``; ``targets`` (n, length) are the true ids, ``weights`` 1 / (predicted tokens) at these."""
         rows = self.rows(examples)
         inputs = pad_batch(rows, self.facts.pad, torch.device("cpu"), self.padding)
         targets = inputs["input_ids"].clone()
@@ -127,7 +127,7 @@ class MaskedLanguage(CorpusTask):
         return (token_losses(self._logits(network, batch), batch["targets"]) * batch["weights"]).sum(1)
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """See ``Task``: ``loss`` (nats), ``perplexity`` and ``accuracy`` over the ``tokens`` asked for."""
+        """See ``Task``: ``loss`` (nats), ``perplexity`` and ``accuracy`` over the predicted ``tokens``."""
 
         def sums(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
@@ -139,7 +139,7 @@ class MaskedLanguage(CorpusTask):
         everything = range(len(self.corpus.examples))
         groups = list(group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
         with evaluation_mode(network):
-            total, correct, tokens = _added(workers.spread(groups, sums, 3))
+            total, correct, tokens = _sum_of_rows(workers.spread(groups, sums, 3))
         loss = total / tokens
         return {"loss": loss, "perplexity": _exponential(loss), "accuracy": correct / tokens, "tokens": float(tokens)}
 
@@ -149,22 +149,22 @@ class MaskedLanguage(CorpusTask):
         return logits
 
     def _hide(self, row: Encoded, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions to predict, sorted, and the input ids (length,), both int64."""
+        """(sorted positions to predict, input ids (length,)), both int64."""
         source = np.random.default_rng((self.seed, step, row.key))
         candidates = np.flatnonzero(row.counted)
         draws = source.random(len(candidates))
-        hidden = candidates[draws < _ASKED]
+        hidden = candidates[draws < _PREDICTED]
         if not len(hidden):
             hidden = candidates[[int(draws.argmin())]]
         fate = source.random(len(hidden))
         others = source.integers(self.facts.vocabulary, size=len(hidden))
         inputs = row.ids.astype(np.int64)
-        inputs[hidden[fate < _HIDDEN]] = self.mask
-        replaced = (fate >= _HIDDEN) & (fate < _HIDDEN + _REPLACED)
+        inputs[hidden[fate < _MASKED]] = self.mask
+        replaced = (fate >= _MASKED) & (fate < _MASKED + _REPLACED)
         inputs[hidden[replaced]] = others[replaced]
         return hidden, inputs
 
 
 def _exponential(loss: float) -> float:
-    """exp(loss), infinite where a float cannot hold it."""
+    """exp(loss); inf if it overflows."""
     return math.exp(loss) if loss < 700 else math.inf

@@ -1,4 +1,4 @@
-"""Predicting one text from another: translation, summaries, answers."""
+"""Sequence-to-sequence modelling: translation, summarization, generated answers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from privctl.parallel import ALONE, Workers
 class SequenceToSequence(CorpusTask):
     """Predicting a target from its source; an example's loss is the mean over the target's tokens.
 
-    ``start`` is the id that the decoder begins with, None where that is the target's own last one. ``padding`` is for
-    source and target together, half of it each.
+    ``start`` is the decoder's first input id, None if that is the target's last token. ``padding`` is for source and
+    target together, half for each.
     """
 
     start: int | None
@@ -33,7 +33,7 @@ class SequenceToSequence(CorpusTask):
         return TaskName.SEQ2SEQ_LM
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; the ``decoder_input_ids``, ``targets`` and ``weights`` (n, longest target) belong together."""
+        """See ``Task``; ``decoder_input_ids``, ``targets`` and ``weights`` are (n, longest target)."""
         sources, targets = zip(*map(split, self.rows(examples)), strict=True)
         least = -(-(self.padding or 0) // 2)
         ids, mask = _padded(sources, self.facts.pad, least)
@@ -54,12 +54,12 @@ class SequenceToSequence(CorpusTask):
         return (token_losses(logits, batch["targets"]) * batch["weights"]).sum(1)
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """See ``Task``: ``loss`` in nats a token over all ``tokens`` of targets, and ``perplexity``."""
+        """See ``Task``: ``loss`` in nats per token over all ``tokens`` of targets, and ``perplexity``."""
         return measure_tokens(self, lambda group: self.losses(network, self.batch(group, device, 0)), network, workers)
 
 
 def _padded(rows: Sequence[np.ndarray], pad: int, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids (n, longest), filled up on the right to ``least`` or more, and 1 where they are real, both int64."""
+    """(ids (n, length), padded on the right to at least ``least``; 1 at real tokens, else 0), both int64."""
     length = max(least, *(len(row) for row in rows))
     ids = np.full((len(rows), length), pad, np.int64)
     for i, row in enumerate(rows):

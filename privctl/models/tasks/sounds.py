@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundClassification:
-    """Predicting a sound's label, several labels, or a number, as ``problem`` says; every sound is a unit.
+    """Predicting a sound's label, several labels, or a number, depending on ``problem``; every sound is a unit.
 
-    ``features`` are what the network reads of each sound, and ``length`` what all are filled up to, so that no sound
-    changes what is filled up for others. ``labels`` has, for each sound, the number of its label, or flags or a number
-    (sounds, outputs) float32.
+    ``features`` are the network's input for each sound, all padded to ``length``, so that no sound affects the padding
+    of others. ``labels`` has the number of each sound's label, or targets (sounds, outputs) float32.
     """
 
     features: Sequence[NDArray[np.float32]]
@@ -48,7 +47,7 @@ class SoundClassification:
     def micro_batches(
         self, units: Sequence[int], step: int, max_examples: int, max_tokens: int | None = None
     ) -> Iterator[list[int]]:
-        """See ``Task``; all sounds are filled up to one length, so ``max_tokens`` does not apply."""
+        """See ``Task``; all sounds are padded to one length, so ``max_tokens`` does not apply."""
         return group_by_length([int(unit) for unit in units], lambda _: 1, max_examples)
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
@@ -60,9 +59,9 @@ class SoundClassification:
 
     def keys(self, examples: Sequence[int]) -> list[int]:
         """See ``Task``."""
-        return [content_key(self.features[e].tobytes(), self._stated(e)) for e in examples]
+        return [content_key(self.features[e].tobytes(), self._label_bytes(e)) for e in examples]
 
-    def _stated(self, example: int) -> bytes:
+    def _label_bytes(self, example: int) -> bytes:
         label = self.labels[example]
         return label.tobytes() if isinstance(label, np.ndarray) else str(label).encode()
 

@@ -1,4 +1,4 @@
-"""Which examples of a unit take part in a step."""
+"""Draws the examples that a unit contributes to a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def content_key(*pieces: bytes) -> int:
-    """A 64-bit hash of the content."""
+    """A 64-bit hash of the ``pieces``, each preceded by its length."""
     hasher = hashlib.blake2b(digest_size=8)
     for piece in pieces:
         hasher.update(len(piece).to_bytes(8, "little") + piece)
@@ -21,22 +21,22 @@ def content_key(*pieces: bytes) -> int:
 
 
 class Units:
-    """Examples by the unit they belong to.
+    """Examples grouped by the unit that they belong to.
 
-    A unit takes part with one example, drawn in proportion to the ``shares`` of its examples (their predicted tokens,
-    say): its expected gradient before clipping is that of the mean over all of them, and clipping that one example
-    bounds all that the unit does to the step, however many records it has. The draw for a unit depends on the
-    unit's own content, so whether another unit is there makes no difference to it.
+    A sampled unit contributes one example, drawn in proportion to the ``shares`` of its examples (such as their counted
+    tokens). So its expected gradient before clipping is that of the weighted mean over all of them, and clipping that
+    one example bounds the unit's whole contribution to the step, however many records it has. The draw depends only on
+    the unit's own content, so adding or removing another unit does not affect it.
     """
 
     def __init__(self, owners: NDArray[np.int64], shares: NDArray[np.int32], keys: NDArray[np.uint64]) -> None:
-        """All three have one entry an example: its unit, its share (at least 1), its content's key.
+        """All three have one entry per example: its unit, its share (at least 1), and its content key.
 
         Units are numbered from 0, in the order of their first examples.
         """
         self._count = int(owners.max()) + 1 if len(owners) else 0
         self._owners, self._shares, self._keys = owners, shares, keys
-        self._order: NDArray[np.int64] | None = None  # units of one example each have its number
+        self._order: NDArray[np.int64] | None = None  # None if every unit is the example of the same number
         if self._count < len(owners):
             self._order = np.argsort(owners, kind="stable")
             self._ends = np.bincount(owners).cumsum()
@@ -57,9 +57,9 @@ class Units:
         return int(self._owners[example])
 
     def draw_several(self, units: Sequence[int], seed: int, step: int, most: int) -> Iterator[tuple[int, ...]]:
-        """Up to ``most`` examples of each of ``units``, in their order; those of one rise.
+        """Up to ``most`` examples of each of ``units``, in the order of ``units``, each unit's examples sorted.
 
-        Of more, so many are drawn without replacement, one after another in proportion to their shares.
+        From a unit with more, ``most`` are drawn without replacement, successively in proportion to their shares.
         """
         for unit in units:
             members = self.members(unit)
@@ -73,12 +73,12 @@ class Units:
             yield tuple(members[place] for place in sorted(drawn.tolist()))
 
     def _generator(self, members: Sequence[int], seed: int, step: int) -> np.random.Generator:
-        """What draws for the unit of ``members``, by their content alone."""
+        """The generator for the unit with these ``members``, seeded by their content."""
         key = content_key(*(int(self._keys[member]).to_bytes(8, "little") for member in members))
         return np.random.default_rng((seed, step, key))
 
     def draw(self, units: Sequence[int], seed: int, step: int) -> Iterator[int]:
-        """One example of each of ``units``, in their order."""
+        """One example of each of ``units``, in the order of ``units``."""
         for unit in units:
             members = self.members(unit)
             if len(members) == 1:

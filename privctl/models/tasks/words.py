@@ -19,7 +19,7 @@ from privctl.parallel import ALONE, Workers
 _BEGIN, _END = ("B", "S"), ("E", "S")
 _PREFIXES = ("B", "I", "E", "S")
 _OUTSIDE = "O"
-#: Columns of what ``evaluate`` gathers a record: loss, words, right ones; entities found, there, and both.
+#: Columns that ``evaluate`` collects per record: loss, words, correct words; entities predicted, true, and both.
 _WIDTH = 6
 
 
@@ -55,10 +55,9 @@ class WordClassification(CorpusTask):
         return (token_losses(text_logits(network, batch), batch["targets"]) * batch["weights"]).sum(1)
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """See ``Task``: ``loss`` in nats a word and ``accuracy`` over all ``tokens`` that have a label.
+        """See ``Task``: ``loss`` in nats per word and ``accuracy`` over all ``tokens`` that have a label.
 
-        Where labels are those of entities, also ``entity_f1``: an entity counts as found where its words and its type
-        are right.
+        If the labels are those of entities, also ``entity_f1``: an entity is correct if its words and its type are.
         """
         entities = name_entities(self.labels)
 
@@ -89,16 +88,16 @@ class WordClassification(CorpusTask):
 
 
 def name_entities(labels: Sequence[str]) -> bool:
-    """Whether the labels are those of entities: ``O``, and others such as ``B-LOC`` and ``I-LOC``."""
+    """Whether all ``labels`` other than ``O`` are labels of entities, such as ``B-LOC`` and ``I-LOC``."""
     others = [label for label in labels if label != _OUTSIDE]
     return bool(others) and all(label[:1] in _PREFIXES and label[1:2] == "-" and label[2:] for label in others)
 
 
 def entities_in(labels: Sequence[str]) -> set[tuple[str, int, int]]:
-    """The entities of a text by the labels of its words: type, first word, and the word behind the last.
+    """(type, first word, word after the last) of each entity, from the ``labels`` of a text's words.
 
-    As the CoNLL 2000 evaluation and seqeval's default count them: an entity begins at ``B`` or ``S``, and at any other
-    label that follows ``O``, ``E``, ``S`` or another type; it ends where the next begins, and at ``O``.
+    As in the CoNLL 2000 evaluation and seqeval's default: an entity begins at ``B`` or ``S``, and at any other label
+    that follows ``O``, ``E``, ``S`` or another type; it ends where the next one begins, and at ``O``.
     """
     entities = set()
     kind, since, before = "", 0, _OUTSIDE

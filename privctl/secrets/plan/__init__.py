@@ -1,1 +1,1 @@
-"""Plans of protection: budgets, weights from a linear program, sampling probabilities, and the required noise."""
+"""Plans of secret protection: budgets, weights from a linear program, sampling probabilities, required noise."""

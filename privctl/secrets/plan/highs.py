@@ -1,9 +1,9 @@
-"""The linear program by HiGHS: its interior point, and PDLP for programs too large to factorize.
+"""Solves the linear program with HiGHS: by its interior-point method, or by PDLP if it is too large to factorize.
 
-PDLP is the restarted primal-dual hybrid gradient method (Applegate and others 2021): one iteration is one product with
-the matrix and one with its transpose. HiGHS cannot be interrupted within a run of it, nor does it report progress, so
-it runs in rounds, each of which continues from the point that the last one reached. The certified gap is
-checked between rounds; PDLP's own criteria concern an infeasible point and say little about it.
+PDLP is the restarted primal-dual hybrid gradient method (Applegate et al. 2021): an iteration is one product with the
+matrix and one with its transpose. HiGHS can neither be interrupted during a PDLP run nor report progress, so PDLP runs
+in rounds, each of which continues from the last point. The certified gap is checked between rounds, since PDLP's own
+criteria concern an infeasible point and say little about it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHARE, _TIGHTER, _TIGHTEST = 0.3, 0.25, 1e-10
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """``weights`` [variables] and ``multipliers`` [constraints] as the solver left them, after ``iterations``."""
+    """The solver's ``weights`` [variables] and ``multipliers`` [constraints] after ``iterations``."""
 
     weights: Floats
     multipliers: Floats
@@ -42,9 +42,9 @@ class Solution:
 
 
 def interior_point(problem: Packing) -> Solution | None:
-    """The solution that shares weight out evenly; None where HiGHS fails or takes more than ten minutes.
+    """The solution that distributes weight evenly; None if HiGHS fails or takes more than ten minutes.
 
-    Without crossover and presolve, either of which may give all weight to some of many records that are alike.
+    Crossover and presolve are off, since either may give all weight to a few of many equivalent records.
     """
     import highspy
 
@@ -57,16 +57,16 @@ def interior_point(problem: Packing) -> Solution | None:
 
 
 def pdlp(problem: Packing, gap: float, *, most_iterations: int = 100_000, advance: Advance = silent) -> Solution:
-    """The best weights and multipliers found when their relative gap is at most ``gap``, or the iterations are spent.
+    """The best weights and multipliers once their relative gap is at most ``gap`` or the iterations are used up.
 
-    The weights are within all constraints but for rounding. ``advance`` gets the progress towards
-    ``gap``, on a logarithmic scale, since the last call.
+    The weights meet all constraints up to rounding. ``advance`` is called with the progress towards ``gap``, on a
+    logarithmic scale, since the last call.
     """
     import highspy
 
     highs = _load(problem, "pdlp")
     tolerance, length, iterations = max(_SHARE * gap, _TIGHTEST), float(_ROUND), 0
-    best = {"weights": problem.repair(np.ones(len(problem.open))), "multipliers": np.zeros(len(problem.limits))}
+    best = {"weights": problem.repair(np.ones(len(problem.free))), "multipliers": np.zeros(len(problem.limits))}
     lowest, highest, progress_told = float(best["weights"].sum()), problem.upper_bound(best["multipliers"]), 0.0
     while iterations < most_iterations:
         highs.setOptionValue("kkt_tolerance", tolerance)
@@ -74,14 +74,14 @@ def pdlp(problem: Packing, gap: float, *, most_iterations: int = 100_000, advanc
         highs.run()
         iterations += max(1, int(highs.getInfo().pdlp_iteration_count))
         point = _point(highs)
-        if len(point["weights"]) != len(problem.open) or len(point["multipliers"]) != len(problem.limits):
+        if len(point["weights"]) != len(problem.free) or len(point["multipliers"]) != len(problem.limits):
             break  # HiGHS gave up; keep the best so far
         weights = problem.repair(point["weights"])
         if (total := float(weights.sum())) > lowest:
             best["weights"], lowest = weights, total
         if (bound := problem.upper_bound(point["multipliers"])) < highest:
             best["multipliers"], highest = point["multipliers"], bound
-        achieved_gap = (highest - lowest) / (highest + problem.settled)
+        achieved_gap = (highest - lowest) / (highest + problem.fixed)
         if achieved_gap <= gap:
             break
         covered = min(1.0, max(0.0, math.log(min(achieved_gap, 1.0)) / math.log(gap)))
@@ -97,7 +97,7 @@ def pdlp(problem: Packing, gap: float, *, most_iterations: int = 100_000, advanc
 
 
 def _load(problem: Packing, solver: str) -> highspy.Highs:
-    """HiGHS with the program loaded, as a minimisation, on one thread and without output."""
+    """HiGHS with the program loaded, as a minimization, on one thread and without output."""
     import highspy
 
     program = highspy.HighsLp()

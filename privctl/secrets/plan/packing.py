@@ -1,4 +1,4 @@
-"""The linear program of the weights, and certificates that hold in exact arithmetic.
+"""The linear program of the weights, and certificates in exact arithmetic.
 
 maximize sum_i w_i over 0 <= w <= 1 with sum_{i in S_j} w_i <= b_j for every secret j (Hush, program 1). Any y >= 0
 bounds the optimum by b'y + sum_i max(0, 1 - sum_{j: i in S_j} y_j).
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Weights and multipliers are whole multiples of 1 / this in a certificate: sums of them are exact in 64 bits.
+#: In a certificate, weights and multipliers are multiples of 1 / ``_UNIT``, so that their sums are exact in 64 bits.
 _UNIT = 1 << 36
 _FILLS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
-    """A program without the variables that are settled: records in no secret that can bind have weight 1.
+    """The program without fixed variables: records that are in no secret whose constraint can bind have weight 1.
 
-    ``open`` [variables] are the other records; ``matrix`` [constraints, variables] has a 1 where a record is in a
-    secret, ``transposed`` is its transpose, both by rows; ``limits`` [constraints] are positive.
+    ``free`` [variables] are the other records; ``matrix`` [constraints, variables] is 1 if a record is in a secret,
+    ``transposed`` is its transpose, both stored by rows; ``limits`` [constraints] are positive.
     """
 
     records: int
-    open: NDArray[np.int64]
+    free: NDArray[np.int64]
     matrix: sparse.csr_array
     transposed: sparse.csr_array
     limits: Floats
 
     @property
-    def settled(self) -> int:
-        """How many records have weight 1 in any case."""
-        return self.records - len(self.open)
+    def fixed(self) -> int:
+        """The number of records whose weight is fixed at 1."""
+        return self.records - len(self.free)
 
     def expand(self, weights: Floats) -> Floats:
-        """``weights`` [variables] of the open records as weights [records] of all."""
+        """The weights [records] of all records, given ``weights`` [variables] of the free ones."""
         everything = np.ones(self.records)
-        everything[self.open] = weights
+        everything[self.free] = weights
         return everything
 
     def repair(self, weights: Floats) -> Floats:
-        """``weights`` scaled down to meet all constraints (up to rounding), each by its most violated secret.
+        """``weights`` scaled down to meet all constraints (up to rounding), each by its most violated constraint.
 
         The remaining slack is then distributed evenly, in a few rounds.
         """
@@ -64,18 +64,18 @@ class Packing:
         return weights
 
     def _least(self, values: Floats) -> Floats:
-        """Of each variable, the least of ``values`` [constraints] over its constraints; every variable has one."""
+        """For each variable, the minimum of ``values`` [constraints] over its constraints; every variable has one."""
         return np.asarray(np.minimum.reduceat(values[self.transposed.indices], self.transposed.indptr[:-1]))
 
     def upper_bound(self, multipliers: Floats) -> float:
-        """The bound on the open records' weight that ``multipliers`` [constraints] >= 0 give; rounded as floats are."""
+        """The dual bound on the free records' total weight from ``multipliers`` [constraints] >= 0, in floats."""
         reduced = 1 - self.transposed @ multipliers
         return float(self.limits @ multipliers + np.maximum(0, reduced).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certified:
-    """``weights`` [records] that meet every constraint exactly, their sum, and a bound that no others exceed."""
+    """``weights`` [records] that meet every constraint exactly, their ``total``, and an upper ``bound`` on totals."""
 
     weights: Floats
     total: float
@@ -83,14 +83,14 @@ class Certified:
 
     @property
     def gap(self) -> float:
-        """The most by which the total falls short of the best, relative to the bound."""
+        """The largest possible distance of the total from the optimum, relative to the bound."""
         return max(0.0, self.bound - self.total) / self.bound if self.bound else 0.0
 
 
 def packing(starts: NDArray[np.int64], records: NDArray[np.int64], examples: int, limits: Floats) -> Packing:
-    """The program for secrets ``records[starts[j]:starts[j + 1]]`` among so many ``examples``; limits are above 0.
+    """The program for secrets ``records[starts[j]:starts[j + 1]]`` among ``examples`` records; limits are above 0.
 
-    Constraints that cannot bind, since a secret has no more records than its limit, are left out.
+    Constraints that cannot bind, because a secret has no more records than its limit, are left out.
     """
     sizes = np.diff(starts)
     binding = sizes > limits
@@ -102,7 +102,7 @@ def packing(starts: NDArray[np.int64], records: NDArray[np.int64], examples: int
     )
     return Packing(
         records=examples,
-        open=columns,
+        free=columns,
         matrix=matrix,
         transposed=sparse.csr_array(matrix.T.tocsr()),
         limits=limits[binding],
@@ -110,10 +110,10 @@ def packing(starts: NDArray[np.int64], records: NDArray[np.int64], examples: int
 
 
 def certify(problem: Packing, weights: Floats, multipliers: Floats) -> Certified:
-    """``weights`` [variables] repaired and checked, and the bound from ``multipliers`` [constraints], in integers.
+    """Feasible weights from ``weights`` [variables], and the bound from ``multipliers`` [constraints], in integers.
 
     Both may be any vectors: bad ones only widen the gap. The weights are rounded down to multiples of 2^-36, and
-    brought within the constraints as sums of whole numbers; the bound is summed in whole numbers, rounded up.
+    reduced until they meet the constraints in integer arithmetic; the bound is an integer sum, rounded up.
     """
     units = np.floor(np.clip(problem.repair(weights), 0, 1) * _UNIT).astype(np.int64)
     room = np.floor(problem.limits * _UNIT).astype(np.int64)
@@ -128,17 +128,17 @@ def certify(problem: Packing, weights: Floats, multipliers: Floats) -> Certified
             reduction = min(over, int(units[i]))
             units[i] -= reduction
             over -= reduction
-    total = int(units.sum()) + problem.settled * _UNIT
+    total = int(units.sum()) + problem.fixed * _UNIT
     return Certified(
         weights=problem.expand(units / _UNIT),
         total=total / _UNIT,
-        bound=_bound(problem, multipliers) + problem.settled,
+        bound=_bound(problem, multipliers) + problem.fixed,
     )
 
 
 def _bound(problem: Packing, multipliers: Floats) -> float:
-    """The dual bound in whole numbers, rounded up."""
-    # a multiplier above 1 never improves the bound
+    """The dual bound for the free records in integer arithmetic, rounded up."""
+    # A multiplier above 1 never improves the bound.
     prices = np.floor(np.clip(multipliers, 0, 1) * _UNIT).astype(np.int64)
     paid = _counts(problem.transposed) @ prices
     unpaid = int(np.maximum(0, _UNIT - paid).sum())
@@ -148,5 +148,5 @@ def _bound(problem: Packing, multipliers: Floats) -> float:
 
 
 def _counts(matrix: sparse.csr_array) -> sparse.csr_array:
-    """The matrix of ones in whole numbers."""
+    """The matrix of ones as integers."""
     return sparse.csr_array((np.ones(matrix.nnz, np.int64), matrix.indices, matrix.indptr), matrix.shape)

@@ -46,7 +46,7 @@ _CURVE = "trade-off curve of the privacy loss distribution, from the secret's ab
 def report_of(
     problem: PlanProblem, sweep: CapSweep, plan: Protection | None, plan_file: PendingFile | None = None
 ) -> PrivacyReport:
-    """The report of all caps that were tried, and of the ``plan`` where one was ``written``."""
+    """The report of all caps that were tried, and of the ``plan``, if one was written to ``plan_file``."""
     request = problem.request
     place = report_beside(paths_of(request.data)[0] if plan_file is None else plan_file.path)
     files = {"data": problem.data, "secrets": problem.secrets}
@@ -67,7 +67,7 @@ def report_of(
 
 
 def planned_ledger(plan: Protection) -> Ledger:
-    """The mechanism for one record: that of a record with the largest probability."""
+    """The mechanism for a single record: that of a record with the largest sampling probability."""
     event = SampledGaussian(
         noise_multiplier=plan.facts.noise_multiplier,
         sample_rate=plan.largest_probability,
@@ -78,9 +78,9 @@ def planned_ledger(plan: Protection) -> Ledger:
 
 
 def guarantees_of(plan: Protection, delta: float) -> Iterator[Guarantee]:
-    """The guarantees for all secrets, with the numbers of the one nearest its limit; then that for any one record.
+    """The guarantees for all secrets, with the numbers of the secret nearest its limit, then that for any one record.
 
-    The bound that the noise was calibrated with comes first, then the other one.
+    The bound by which the noise was calibrated comes first, then the other one.
     """
     rows = [_secret_guarantee(plan, j, curve=False) for j in [nearest_secret(plan, curve=False)] if j is not None]
     if plan.facts.form is Form.REFERENCE:
@@ -115,7 +115,7 @@ def _secret_guarantee(plan: Protection, j: int, *, curve: bool) -> Guarantee:
 
 
 def _note(plan: Protection, j: int, *, curve: bool) -> str:
-    """Says which secret the numbers belong to, and what they imply for the others."""
+    """States which secret the numbers belong to, and what they imply for the others."""
     subject = f"for the secret {plan.ids[j]!r}, nearest of {len(plan.ids)} to "
     budget, allowed = f"its budget of {plan.budgets[j]:.6g} nats", f"its posterior of {plan.posteriors[j]:.6g}"
     if plan.facts.calibration is ProtectionCalibration.FANO:
@@ -129,7 +129,7 @@ def _note(plan: Protection, j: int, *, curve: bool) -> str:
 
 
 def secret_premises(plan: Protection, state: AssumptionState) -> Iterator[Assumption]:
-    """The assumptions of the protection of secrets; ``state`` is that of sampling and clipping."""
+    """The assumptions of secret protection; ``state`` is that of the assumptions on sampling and clipping."""
     yield Assumption(
         name="contribution",
         statement="one record changes what noise is added to by the clip norm at most",
@@ -203,7 +203,7 @@ def _cap_parameters(entry: CapTrial) -> dict[str, Any]:
 
 
 def _evidence(plan: Protection) -> Iterator[Evidence]:
-    """Quantiles over all secrets."""
+    """Quantiles of bounds and information over the secrets in records that may be drawn."""
     used = plan.information > 0
     for quantity, values in (
         ("bound on the posterior of a secret", plan.bounds[used]),

@@ -1,4 +1,4 @@
-"""A plan from the data to its files: reads the secrets, tries the caps, then writes the plan of one and its report."""
+"""Runs ``privctl secrets plan``: reads the secrets, tries the caps, and writes the plan of one cap with its report."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def plan(
     force: bool,
     notify: Callable[[str], None],
 ) -> PrivacyReport:
-    """Plan the protection for each of ``caps``, None for a sweep, and write the plan of a single one to ``output``.
+    """Plan the protection for each of ``caps``, None for a sweep, and write the plan of a single cap to ``output``.
 
-    ``notify`` is told of a delta that protects little. Raises CommandError for settings that do not fit each other and
-    for files that exist, unless with ``force``; InputError for data and secrets that no plan can be made for.
+    ``notify`` is called if delta protects little. Raises CommandError for incompatible settings, and for existing files
+    unless ``force``; InputError for data and secrets for which there is no plan.
     """
     single_cap = caps is not None and len(caps) == 1
     if output is not None:

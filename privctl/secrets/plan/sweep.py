@@ -1,4 +1,4 @@
-"""From data and a book of secrets to a plan of protection: tries caps, and finds weights and noise for each."""
+"""Makes plans of protection from data and a book of secrets: finds the weights and the noise for each cap."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from privctl.storage.digest import DigestedFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Caps that a sweep tries, and the ratio of the largest to the smallest; at the largest, all weights are 1.
+#: The number of caps that a sweep tries, and the ratio of the largest useful cap to the smallest.
 _SWEEP = 10
 _SWEEP_SPAN = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The request of ``privctl secrets plan``; ``delta`` and ``gap`` None depend on the size of the data."""
+    """The request of ``privctl secrets plan``; for None, ``delta`` and ``gap`` depend on the size of the data."""
 
     data: DataPath
     secrets: Path
@@ -60,7 +60,7 @@ class PlanRequest:
 
     @property
     def chosen_by(self) -> ProtectionCalibration:
-        """How the noise is calibrated: by default with the trade-off curve, if the form allows it."""
+        """How the noise is calibrated: by default with the trade-off curve if the form allows it."""
         return self.calibration or (
             ProtectionCalibration.CURVE if self.form is Form.REFERENCE else ProtectionCalibration.FANO
         )
@@ -70,9 +70,9 @@ class PlanRequest:
 class PlanProblem:
     """What a plan needs to know about the data: ``examples``, the records of each secret, and the budgets.
 
-    ``texts`` is the digest of the texts that were read, as ``identified_texts`` gives it.
-    ``data`` and ``secrets`` are the files that were read. ``without_record`` counts the secrets that are in no record.
-    ``parent`` is the scan's report, if there is one.
+    ``texts`` is the digest of the texts that were read, as returned by ``identified_texts``. ``data`` and ``secrets``
+    are the files that were read. ``without_record`` is the number of secrets that are in no record. ``parent`` is the
+    scan's report, if there is one.
     """
 
     request: PlanRequest
@@ -87,7 +87,7 @@ class PlanProblem:
 
     @property
     def delta(self) -> float:
-        """Of the record-level guarantee."""
+        """The delta of the record-level guarantee."""
         return self.request.delta or default_delta(self.examples)
 
     @property
@@ -99,7 +99,7 @@ class PlanProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CapTrial:
-    """One cap that was tried: the weights, the noise they need, and how long it took."""
+    """A cap that was tried: the weights, the noise that they need, and how long it took in ``seconds``."""
 
     cap: float | None
     weighted: Weighted
@@ -125,7 +125,7 @@ class CapTrial:
 
 
 def read_problem(request: PlanRequest) -> PlanProblem:
-    """Read the size of the data and the book. Raises PrivctlError if they do not match, or change meanwhile."""
+    """Read the size of the data and the book. Raises PrivctlError if they do not match, or change while being read."""
     _check(request)
     data, secrets = recorded_files(request.data), recorded_files(request.secrets)
     table = table_of(read_secrets(request.secrets))
@@ -171,13 +171,13 @@ def _check(request: PlanRequest) -> None:
 
 
 def _scan_report(request: PlanRequest, data: Sequence[DigestedFile]) -> FoundReport | None:
-    """The scan's report beside the book. Raises InputError if it describes other data, or other texts of them."""
+    """The scan's report beside the book, if any. Raises InputError if it is about other data or another text column."""
     place = report_beside(request.secrets)
     if not place.is_file():
         return None
     scan = FoundReport(place, read_report(place))
     scanned = [entry.digest for entry in scan.report.inputs if entry.role == "data"]
-    # In order, by which the book numbers the records.
+    # The order matters, because the book numbers the records by it.
     if scanned and scanned != [file.digest for file in data]:
         raise InputError(
             f"{request.secrets} was made from other data than {request.data}, or from the same in another order, as "
@@ -201,13 +201,13 @@ class CapSweep:
 
 
 def caps_to_sweep(problem: PlanProblem) -> list[float | None]:
-    """No cap, then decreasing caps from the largest useful one, on a logarithmic scale."""
+    """No cap, then decreasing caps below the largest useful one, on a logarithmic scale."""
     top = problem.largest_cap
     return [None, *np.geomspace(top, top / _SWEEP_SPAN, _SWEEP + 1)[1:].tolist()]
 
 
 def sweep_caps(problem: PlanProblem, caps: Sequence[float | None], progress: Progress, *, strict: bool) -> CapSweep:
-    """Try each of ``caps``. Raises CommandError for one that cannot be met if ``strict``, or if none can."""
+    """Try each of ``caps``. Raises CommandError if none of them can be met, or, with ``strict``, if any cannot."""
     trials, refused = [], []
     for cap in caps:
         label = "no cap" if cap is None else f"cap {cap:.4g}"
@@ -273,7 +273,7 @@ def _memberships(problem: PlanProblem, probabilities: NDArray[np.float64]) -> Se
 
 
 def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> NDArray[np.float64]:
-    """Each record's share of the expected batch."""
+    """The sampling probability of each record."""
     weights, total = weighted.weights, weighted.total
     most = total / float(weights.max()) if total > 0 else 0.0
     if batch_size > most:
@@ -286,7 +286,7 @@ def _probabilities(weighted: Weighted, batch_size: int, cap: float | None) -> ND
 
 
 def protection_of(problem: PlanProblem, trial: CapTrial) -> Protection:
-    """The plan to be written. In the reference form it has a posterior by the trade-off curve for every secret."""
+    """The plan of a ``trial``. In the reference form it has a trade-off curve bound on every secret's posterior."""
     request, table, budgets = problem.request, problem.table, problem.budgets
     calibrated = trial.calibrated
     by_fano = fano_bounds(calibrated.informations, budgets.priors)
@@ -323,7 +323,7 @@ def protection_of(problem: PlanProblem, trial: CapTrial) -> Protection:
 
 
 def _curve_bounds(problem: PlanProblem, trial: CapTrial, by_fano: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Posteriors by the curve; NaN in the pairwise form, to which it does not apply."""
+    """Trade-off curve bounds on the posteriors; NaN in the pairwise form, to which the curve does not apply."""
     calibrated = trial.calibrated
     if isinstance(calibrated, CurveCalibration):
         return calibrated.curve_bounds
@@ -336,7 +336,7 @@ def _curve_bounds(problem: PlanProblem, trial: CapTrial, by_fano: NDArray[np.flo
 
 
 def nearest_secret(plan: Protection, *, curve: bool) -> int | None:
-    """The position of the secret nearest to its limit, by posterior or by nats.
+    """The index of the secret nearest to its limit, on its posterior (``curve``) or on its information in nats.
 
     None if no record of any secret is ever drawn.
     """

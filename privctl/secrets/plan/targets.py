@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosteriorTarget:
-    """``prior``: the largest probability an adversary gives any value beforehand; ``posterior``: the allowed one after.
+    """``prior``: the largest probability that an adversary gives any value before; ``posterior``: the limit after.
 
     Raises ValueError unless 0 < prior < posterior < 1.
     """
@@ -45,7 +45,7 @@ class PosteriorTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Budgets:
-    """By secret, float64: ``priors``, ``posteriors``, and the ``nats`` that lead from one to the other."""
+    """For each secret, float64: ``priors``, ``posteriors``, and the budget in ``nats`` that these allow."""
 
     priors: NDArray[np.float64]
     posteriors: NDArray[np.float64]
@@ -55,8 +55,8 @@ class Budgets:
 def budgets_of(table: SecretTable, targets: PosteriorTargets) -> Budgets:
     """The budget kl(posterior, prior) of every secret (Hush, definition 3.1 and lemma 3.2 with the KL divergence).
 
-    Raises CommandError, naming the secret, where a posterior is not above the prior, and for a kind with a target of
-    its own that no secret is of.
+    Raises CommandError, naming the secret, if a posterior is not above the prior, and for a target of a kind that no
+    secret has.
     """
     unknown = sorted(set(targets.by_kind) - set(table.kinds))
     if unknown:

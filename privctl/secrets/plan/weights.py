@@ -1,4 +1,4 @@
-"""The weights of the records: the linear program solved by the method that fits its size, always certified."""
+"""The weights of the records: solves the linear program by a method that suits its size, and certifies the result."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from privctl.secrets.plan.packing import Certified, Packing, certify, packing
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Memberships up to which the interior-point method takes seconds.
+#: Most memberships for which the interior-point method takes seconds.
 _INTERIOR = 300_000
 _MANY = 1_000_000
 
 
 class Solver(StrEnum):
-    """How the program is solved. ``AUTO``: HiGHS' interior point for small programs, its PDLP above."""
+    """How the program is solved. ``AUTO``: HiGHS's interior-point method for small programs, its PDLP for others."""
 
     AUTO = "auto"
     INTERIOR = "interior"
@@ -39,7 +39,7 @@ class Weighted:
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """The sum of the weights."""
         return float(self.weights.sum())
 
 
@@ -53,17 +53,17 @@ def weights_for(
     gap: float | None = None,
     advance: Advance = silent,
 ) -> Weighted:
-    """The most weight for ``examples`` records when secret j's records may have ``limits[j]`` (> 0) in all.
+    """The largest total weight of ``examples`` records if those of secret j may have at most ``limits[j]`` (> 0).
 
-    Secret j lies in ``records[starts[j]:starts[j + 1]]``. ``gap`` is the relative gap at which PDLP stops: where
-    None, 1e-4, or 1e-3 for more than a million memberships, which saves minutes. The gap that is returned was certified
-    in whole numbers, whatever the method.
+    Secret j is in ``records[starts[j]:starts[j + 1]]``. ``gap`` is the relative gap at which PDLP stops; None means
+    1e-4, or 1e-3 for more than a million memberships, which saves minutes. The returned gap is certified in integer
+    arithmetic, whatever the method.
     """
     problem = packing(starts, records, examples, limits)
-    if not len(problem.open):
+    if not len(problem.free):
         return Weighted(weights=np.ones(examples), gap=0.0, solver="none: no secret can bind")
-    # Where every open record has a limit below 1, no weight can reach 1, and all of them scale with the limits. Without
-    # this, a tiny cap would lead to weights below the certificate's unit.
+    # If all limits are below 1, no free record can reach weight 1, and the weights scale with the limits. Without this,
+    # a tiny cap would lead to weights below the certificate's unit.
     scale = max(1.0, 2.0 ** -math.ceil(math.log2(problem.limits.max())))
     problem = replace(problem, limits=problem.limits * scale)
     if solver is Solver.AUTO:
@@ -82,7 +82,7 @@ def weights_for(
 
 
 def _unscale(problem: Packing, solution: Certified, scale: float, solver: str) -> Weighted:
-    """The weights before ``scale``, a power of 2, made the program larger; dividing by it is exact."""
-    weights = problem.expand(solution.weights[problem.open] / scale)
-    total, bound = (problem.settled + (value - problem.settled) / scale for value in (solution.total, solution.bound))
+    """The weights of the program before its limits were multiplied by ``scale``, a power of 2, so division is exact."""
+    weights = problem.expand(solution.weights[problem.free] / scale)
+    total, bound = (problem.fixed + (value - problem.fixed) / scale for value in (solution.total, solution.bound))
     return Weighted(weights=weights, gap=replace(solution, total=total, bound=bound).gap, solver=solver)

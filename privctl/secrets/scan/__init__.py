@@ -1,1 +1,1 @@
-"""Finding secrets in data: by known formats, by what the user names, by rare words; and the records of each."""
+"""Finds secrets in data, with the records of each: by known formats, by what the user specifies, and by rare words."""

@@ -1,7 +1,7 @@
-"""Finds any number of texts that the user lists, in one pass over each record.
+"""Finds texts that the user lists, any number of them, in one pass over each record.
 
-Matches are case-sensitive. If a listed text begins or ends with a letter or digit of an alphabet that puts spaces
-between words, no such character may be next to it: ``Ann`` is not in ``Annual``.
+Matches are case-sensitive. If a listed text begins or ends with a letter or digit of a script that separates words by
+spaces, no such character may be adjacent to it: ``Ann`` is not found in ``Annual``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from privctl.domain.errors import InputError
 from privctl.secrets.scan.kinds.place import SPACED, Occurrence
 
 _SPACED = re.compile(f"[{SPACED}]")
-#: Listed texts are looked up by so many of their first characters.
+#: Listed texts are looked up by this many of their first characters.
 _HEAD = 4
 
 
 def read_literals(path: Path) -> list[str]:
-    """The lines of ``path`` (plain or ``.gz``) without the white space around them, each once, blank ones left out.
+    """The distinct lines of ``path`` (plain or compressed), stripped and without blank ones.
 
-    Raises InputError for a file without any and for one that is not UTF-8; FileSystemError where the system refuses.
+    Raises InputError for a file without any and for one that is not UTF-8; FileSystemError if it cannot be read.
     """
     texts: dict[str, None] = {}
     for number, line in enumerate(byte_lines(path), start=1):
@@ -37,13 +37,13 @@ def read_literals(path: Path) -> list[str]:
 
 
 class Literals:
-    """A finder of many texts.
+    """Finds many texts at once.
 
-    Each position where a listed text may begin is a candidate; its next characters select the few texts to compare.
+    Each position at which a listed text may begin is a candidate; its next characters select the few texts to compare.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """``texts`` are not empty."""
+        """``texts`` must not be empty strings."""
         heads: dict[str, dict[int, set[str]]] = {}
         firsts: tuple[set[str], set[str]] = (set(), set())
         for text in texts:
@@ -54,7 +54,7 @@ class Literals:
         self._begin = re.compile("|".join(_begins(firsts)))
 
     def __call__(self, text: str) -> Iterator[Occurrence]:
-        """Every listed text in ``text``, including those inside others."""
+        """Every occurrence of a listed text in ``text``, including those inside others."""
         heads = self._heads
         for begin in self._begin.finditer(text):
             start = begin.start()

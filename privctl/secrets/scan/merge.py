@@ -1,7 +1,7 @@
-"""Joins the partial results of all shards of a scan into the book and the report that one pass writes.
+"""Merges the partial results of all shards of a scan into the same book and report as a scan in one pass.
 
-The data are not read again: each partial result has the digests of the bytes that it read, and the first share of each
-file those of all the others. So parts of other data, of other settings and of other versions are told apart.
+The data is not read again: each partial result has the digests of the bytes that it read, and the first share of each
+file has those of all its shares. So parts of different data, settings or versions are detected.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from privctl.domain.shown import counted
 from privctl.secrets.scan.part import PartHeader, ReadFile, ShareRead, add_candidates, read_header
 from privctl.secrets.scan.report import InputFile, versions_of
 from privctl.secrets.scan.request import ScanRequest, request_from
-from privctl.secrets.scan.run import ScanResult, require_room, write_result
-from privctl.secrets.scan.search import check_amount, groups_of, nothing_found
+from privctl.secrets.scan.run import ScanResult, require_writable_outputs, write_result
+from privctl.secrets.scan.search import check_amount, empty_state, groups_of
 from privctl.storage.digest import DigestedFile
 
-#: Settings whose option is called otherwise.
+#: Setting -> option, if their names differ.
 _FLAGS = {"patterns": "pattern"}
 
 
 def merge_parts(
     paths: Sequence[Path], output: Path | None, progress: Progress | None = None, *, force: bool = False
 ) -> ScanResult:
-    """Join the partial results at ``paths``, in any order, and write book and report as ``scan`` does.
+    """Merge the partial results at ``paths``, in any order, and write book and report as ``scan`` does.
 
-    Raises InputError for parts that are not those of one scan, each once, and for more secrets than are allowed;
-    CommandError for files that exist; FileSystemError where the system refuses.
+    Raises InputError unless the parts are those of one scan, each given once, and for more secrets than allowed;
+    CommandError for existing files; FileSystemError if a file cannot be read or written.
     """
     parts = _ordered({path: read_header(path) for path in paths}, paths)
     path, header = parts[0]
@@ -45,10 +45,10 @@ def merge_parts(
         raise InputError(f"{path} has settings that no scan has; scan its shard again") from None
     if any(place.resolve() == part.resolve() for place in request.places for part in paths):
         raise CommandError(f"{output} is a partial result to be merged; choose another --output")
-    require_room(request, force=force)
+    require_writable_outputs(request, force=force)
     _require_same("this program", used, path, header.versions, _VERSION)
     inputs = list(_inputs(request, parts))
-    found = nothing_found(header.kinds, request)
+    found = empty_state(header.kinds, request)
     with (progress or silent_progress)("merging", len(parts), "parts") as advance:
         for path, part in parts:
             add_candidates(path, part, found)
@@ -60,7 +60,7 @@ def merge_parts(
 
 
 def _ordered(headers: Mapping[Path, PartHeader], paths: Sequence[Path]) -> list[tuple[Path, PartHeader]]:
-    """The parts in the order of the data. Raises InputError unless they are all of one scan, each once."""
+    """The parts in the order of the data. Raises InputError unless they are all parts of one scan, each given once."""
     first = paths[0]
     whole, by_shard = headers[first], dict[int, Path]()
     for path in paths:
@@ -73,10 +73,10 @@ def _ordered(headers: Mapping[Path, PartHeader], paths: Sequence[Path]) -> list[
         if (other := by_shard.setdefault(part.shard, path)) is not path or paths.count(path) > 1:
             raise InputError(f"{path} and {other} are both shard {part.shard} of {part.of}; give each shard once")
         _require_same(first, whole.versions, path, part.versions, _VERSION)
-        _require_same(first, _asked(whole), path, _asked(part), _SETTING)
+        _require_same(first, _findings_settings(whole), path, _findings_settings(part), _SETTING)
         _require_same_files(first, whole, path, part)
     if missing := whole.of - len(by_shard):
-        # So many shards may be claimed that they cannot be gone through.
+        # The stated number of shards may be too large to list them all.
         least = list(islice((shard for shard in range(1, whole.of + 1) if shard not in by_shard), min(missing, 5)))
         listed = ", ".join(map(str, least)) + (", ..." if missing > 5 else "")
         which = f"shard {listed} of {whole.of} is" if missing == 1 else f"shards {listed} of {whole.of} are"
@@ -104,14 +104,14 @@ def _with(name: str, value: Any) -> str:
     return f"with {name}" if value is True else f"with {name} {shown}"
 
 
-def _asked(header: PartHeader) -> dict[str, Any]:
-    """What decided what was found, by option."""
+def _findings_settings(header: PartHeader) -> dict[str, Any]:
+    """All settings that affect the findings, by option."""
     settings = {f"--{_FLAGS.get(name, name).replace('_', '-')}": value for name, value in header.settings.items()}
     return {**settings, "--literals": header.literals_digest, "the kinds": list(header.kinds)}
 
 
 def _require_same_files(first: Path, whole: PartHeader, path: Path, part: PartHeader) -> None:
-    """Data may lie in another folder on another machine, but have the same names and sizes."""
+    """Raise InputError unless names and sizes of files agree; folders may differ from machine to machine."""
     if len(part.files) != len(whole.files):
         raise InputError(
             f"{path} is of {counted(len(part.files), 'file')} of data, and {first} of {len(whole.files)}; scan all "
@@ -130,7 +130,7 @@ def _name(file: ReadFile) -> str:
 
 
 def _inputs(request: ScanRequest, parts: Sequence[tuple[Path, PartHeader]]) -> Iterator[InputFile]:
-    """The files that were read, with their digests. Raises InputError where shards read different bytes."""
+    """The files that were read, with their digests. Raises InputError if shards read different bytes."""
     header = parts[0][1]
     read: list[list[tuple[Path, ShareRead]]] = [[] for _ in header.files]
     for path, part in parts:
@@ -138,7 +138,7 @@ def _inputs(request: ScanRequest, parts: Sequence[tuple[Path, PartHeader]]) -> I
             read[share.file].append((path, share))
     facts = []
     for file, shares in zip(header.files, read, strict=True):
-        digest = _joined(file, shares)
+        digest = _file_digest(file, shares)
         rows = sum(share.rows for _, share in shares)
         facts.append(
             FileRead(place=file.path, rows=rows, facts=FileFacts(form=shares[0][1].form, types=shares[0][1].types))
@@ -153,8 +153,8 @@ def _inputs(request: ScanRequest, parts: Sequence[tuple[Path, PartHeader]]) -> I
         )
 
 
-def _joined(file: ReadFile, shares: Sequence[tuple[Path, ShareRead]]) -> str:
-    """The digest of ``file``, all of whose bytes the ``shares`` read, as the first of them saw them."""
+def _file_digest(file: ReadFile, shares: Sequence[tuple[Path, ShareRead]]) -> str:
+    """The digest of ``file``. Raises InputError unless the ``shares`` cover it and all read the same content."""
     ends = [0, *(share.end for _, share in shares)]
     if not shares or [share.begin for _, share in shares] != ends[:-1] or ends[-1] != file.bytes:
         raise InputError(f"{file.path} was not read once from end to end by these shards; scan them all again")

@@ -1,9 +1,9 @@
-"""What a scan has found: which matches count, and each secret once with its records, in 8 bytes per membership.
+"""The findings of a scan: which matches count, and every distinct secret with its records, 8 bytes per membership.
 
-Matches of different kinds may overlap. What the user named always counts. Of other overlapping matches the longest
-wins, then the first in the table of kinds; none counts within what the user named. A secret that wins nowhere is
-dropped, because it is part of others wherever it occurs. A secret that wins somewhere keeps all its records, including
-those in which it is only part of another, because these reveal it as well.
+Matches of different kinds may overlap. Matches of what the user specified always count. Among other overlapping
+matches the longest counts, then the first in the table of kinds; none counts within a match of what the user specified.
+A secret that counts nowhere is dropped, because it is part of another wherever it occurs. A secret that counts
+somewhere keeps all its records, including those in which it is only part of another, because these reveal it as well.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class SecretGroup:
 
     @property
     def holders(self) -> int:
-        """How many records hold at least one of them."""
+        """The number of records that hold at least one of the secrets."""
         return len(np.unique(self.records))
 
     @property
     def most(self) -> int:
-        """The most records of one secret; 0 for no secrets."""
+        """The largest number of records of a secret; 0 if there are no secrets."""
         return int(np.diff(self.starts).max(initial=0))
 
     def secrets(self) -> Iterator[Secret]:
@@ -57,10 +57,10 @@ class SecretGroup:
 
 
 class SecretCandidate(NamedTuple):
-    """A text that may be a secret: its ``kind`` by number, ``key`` and ``value`` as it is first written.
+    """A text that may be a secret: the number of its ``kind``, its ``key``, and its ``value`` as first written.
 
-    It ``counts`` on its own in some record, and lies in ``total`` records; ``records`` (int64, rising) are those, or
-    the first of them where only so many are stored.
+    ``counts`` says whether a match of it counts in some record. It is in ``total`` records; ``records`` (int64,
+    increasing) are all of them, or the first ones if only a limited number is stored.
     """
 
     kind: int
@@ -72,14 +72,14 @@ class SecretCandidate(NamedTuple):
 
 
 class SecretOccurrences:
-    """Secrets of several kinds by key, in the order in which they are found."""
+    """Secrets of several kinds by key, in the order in which they were found."""
 
     def __init__(self, kinds: Sequence[str], most: int | None = None) -> None:
-        """Records of a secret beyond ``most`` are counted but not stored, since that secret is dropped."""
+        """Records of a secret beyond ``most`` are counted but not stored, since such a secret is dropped."""
         self._names, self._most = tuple(kinds), most
         self._numbers: tuple[dict[str, int], ...] = tuple({} for _ in kinds)
         self._values: list[str] = []
-        self._stands = bytearray()
+        self._counts_somewhere = bytearray()
         self._kinds, self._counts, self._last = array("H"), array("I"), array("q")
         self._owners, self._records = array("I"), array("I")
 
@@ -88,7 +88,7 @@ class SecretOccurrences:
 
     @property
     def memberships(self) -> int:
-        """Records of all secrets together."""
+        """The number of stored (secret, record) pairs."""
         return len(self._owners)
 
     def most_numerous(self) -> str:
@@ -96,10 +96,10 @@ class SecretOccurrences:
         return max(zip(map(len, self._numbers), self._names, strict=True))[1]
 
     def add(self, kind: int, key: str, value: str, record: int, counts: bool) -> None:
-        """Note that ``record``, no earlier than those before, holds the secret ``key``, written ``value``."""
+        """Add that ``record`` holds the secret ``key``, written ``value``. Records must be added in order."""
         number = self._number(kind, key, value)
         if counts:
-            self._stands[number] = 1
+            self._counts_somewhere[number] = 1
         if self._last[number] == record:
             return
         self._last[number] = record
@@ -109,9 +109,9 @@ class SecretOccurrences:
             self._records.append(record)
 
     def add_candidate(self, found: SecretCandidate, before: int) -> None:
-        """Add what was found in records that follow all others, of which there were ``before``."""
+        """Add a candidate of a later shard, whose records follow the ``before`` records of earlier ones."""
         number = self._number(found.kind, found.key, found.value)
-        self._stands[number] |= found.counts
+        self._counts_somewhere[number] |= found.counts
         room = len(found.records) if self._most is None else max(0, self._most - self._counts[number])
         self._counts[number] += found.total
         records = found.records[:room] + before
@@ -119,7 +119,7 @@ class SecretOccurrences:
         self._records.extend(records.tolist())
 
     def candidates(self) -> Iterator[SecretCandidate]:
-        """All that was found, also what counts nowhere, in the order in which it was first found."""
+        """Everything found, in the order in which it was first found, including what counts nowhere."""
         owners = _array(self._owners, np.uint32)
         order = np.argsort(owners, kind="stable")
         records = _array(self._records, np.uint32)[order].astype(np.int64)
@@ -131,14 +131,14 @@ class SecretOccurrences:
                 kind=self._kinds[number],
                 key=keys[number],
                 value=self._values[number],
-                counts=bool(self._stands[number]),
+                counts=bool(self._counts_somewhere[number]),
                 total=self._counts[number],
                 records=records[begin:end],
             )
             begin = end
 
     def stored_in(self, least: int) -> int:
-        """The memberships stored of what lies in at least ``least`` records."""
+        """The number of stored memberships of secrets that are in at least ``least`` records."""
         counts = _array(self._counts, np.uint32)
         stored = counts if self._most is None else np.minimum(counts, self._most)
         return int(stored[counts >= least].sum(dtype=np.int64))
@@ -147,17 +147,17 @@ class SecretOccurrences:
         number = self._numbers[kind].get(key)
         if number is None:
             number = self._numbers[kind][key] = len(self._values)
-            self._values.append(key if value == key else value)  # one string where it can be one
+            self._values.append(key if value == key else value)  # share one string if they are equal
             self._kinds.append(kind)
             self._counts.append(0)
             self._last.append(-1)
-            self._stands.append(0)
+            self._counts_somewhere.append(0)
         return number
 
     def groups(self, least: int = 1) -> Iterator[SecretGroup]:
         """The secrets of each kind that count somewhere, in at least ``least`` and at most ``most`` records."""
         counts = _array(self._counts, np.uint32)
-        selected = _array(self._stands, np.uint8).astype(bool) & (counts >= least)
+        selected = _array(self._counts_somewhere, np.uint8).astype(bool) & (counts >= least)
         if self._most is not None:
             selected &= counts <= self._most
         owners = _array(self._owners, np.uint32)
@@ -183,7 +183,7 @@ _DIGIT = re.compile("[0-9]")
 
 
 class OccurrenceClaim(NamedTuple):
-    """A ``place`` found for the kind of that number, and whether it ``stands`` there."""
+    """An occurrence, ``place``, of the kind with this number, and whether it ``counts``."""
 
     kind: int
     place: Occurrence
@@ -191,31 +191,31 @@ class OccurrenceClaim(NamedTuple):
 
 
 def resolve_matches(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceClaim]:
-    """All matches of ``kinds`` in ``text``, and whether each counts where it overlaps others."""
+    """All matches of ``kinds`` in ``text``, in the order of the text, and whether each counts."""
     digits = _DIGIT.search(text) is not None
     matches = [
         (number, place) for number, kind in enumerate(kinds) if digits or not kind.digits for place in kind.find(text)
     ]
     if len(matches) < 2:
         return [OccurrenceClaim(number, place, True) for number, place in matches]
-    by_user = Claimed(len(text))
+    claimed_by_user = Claimed(len(text))
     for number, place in matches:
         if kinds[number].by_user:
-            by_user.add(place)
-    matches.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # the most characters first
+            claimed_by_user.add(place)
+    matches.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # longest first
     claimed = Claimed(len(text))
-    settled = []
+    resolved = []
     for number, place in matches:
-        stands = kinds[number].by_user or not (by_user.contains(place) or claimed.overlaps(place))
-        if stands and not kinds[number].by_user:
+        counts = kinds[number].by_user or not (claimed_by_user.contains(place) or claimed.overlaps(place))
+        if counts and not kinds[number].by_user:
             claimed.add(place)
-        settled.append(OccurrenceClaim(number, place, stands))
-    # In the text's order, so that secrets are numbered by where they first occur.
-    return sorted(settled, key=lambda claim: claim.place.start)
+        resolved.append(OccurrenceClaim(number, place, counts))
+    # Sorted, so that secrets are numbered in the order of their first occurrence.
+    return sorted(resolved, key=lambda claim: claim.place.start)
 
 
 def not_covered(places: Iterator[Occurrence], claimed: Sequence[OccurrenceClaim], size: int) -> Iterator[Occurrence]:
-    """Those of ``places`` in a text of ``size`` that are not entirely covered by ``claimed``."""
+    """The ``places`` in a text of ``size`` characters that ``claimed`` does not cover entirely."""
     covered = Claimed(size)
     for claim in claimed:
         covered.add(claim.place)

@@ -1,7 +1,7 @@
-"""The partial result of a scan: what one shard of the data holds, as JSON lines for its owner alone.
+"""The partial result of a scan: the findings in one shard of the data, as JSON lines that only the owner may read.
 
-The first line says what was scanned and how, each further one what may be a secret, and the last seals them with a
-digest. Like the book it holds secrets, and with them what only all shards together decide about: words that are rare in
+The first line says what was scanned and how, each further line is a candidate, and the last has a digest of the others.
+Like the book it holds secrets, and also candidates that can only be decided with all shards: words that are rare in
 this shard, and matches that are part of longer ones. Records are counted from 0 within the shard.
 """
 
@@ -24,16 +24,16 @@ from privctl.secrets.scan.search import SearchState
 from privctl.storage.atomic import PendingFile
 from privctl.storage.digest import tag
 
-#: What a partial result calls itself, and the version of its format.
+#: The name and version of the format.
 _NAME, _FORMAT = "privctl secrets scan --shard", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRead:
-    """Bytes ``begin`` to ``end`` of file number ``file``, with their ``digest`` and how many records begin in them.
+    """Bytes ``begin`` to ``end`` of file number ``file``, their ``digest``, and the number ``rows`` of their records.
 
-    The first share of a file has its ``form`` and ``types`` (see ``FileFacts``) and ``digests``: that of the whole file
-    and, where it is cut, that of each of its shares.
+    The first share of a file also has its ``form`` and ``types`` (see ``FileFacts``), and ``digests``: that of the
+    whole file and, if it is split, that of each of its shares.
     """
 
     file: int
@@ -56,10 +56,10 @@ class ReadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartHeader:
-    """What a shard, number ``shard`` from 1 ``of`` so many, has scanned.
+    """What the scan of shard ``shard`` (from 1) ``of`` all shards read and searched for.
 
-    ``settings`` are the options by name, ``kinds`` the names of all that was looked for in texts, ``data`` the paths as
-    they were given. ``literals`` is the file of them, with its digest, and ``listed`` how many texts it lists.
+    ``settings`` are the options by name, ``kinds`` the names of all kinds searched for in texts, ``data`` the paths as
+    given. ``literals`` is the file of listed texts, with its digest, and ``listed`` the number of these texts.
     """
 
     shard: int
@@ -77,7 +77,7 @@ class PartHeader:
 
 
 def write_part(pending: PendingFile, header: PartHeader, found: SearchState) -> int:
-    """Write the partial result; returns how many candidates it has. Raises FileSystemError where the system refuses."""
+    """Write the partial result and return its number of candidates. Raises FileSystemError if writing fails."""
     digest, count = blake3(), 0
     with packed_stream(pending) as stream:
 
@@ -98,23 +98,23 @@ def write_part(pending: PendingFile, header: PartHeader, found: SearchState) -> 
 
 
 def read_header(path: Path) -> PartHeader:
-    """What the partial result at ``path`` says it is. Raises InputError for any other file."""
+    """The header of the partial result at ``path``. Raises InputError for any other file."""
     line = next(byte_lines(path), b"")
     row = _json(line, path)
     if not isinstance(row, dict) or row.get("is") != _NAME:
-        raise _no_part(path)
+        raise _not_a_part(path)
     if row.get("format") != _FORMAT:
         raise InputError(f"{path} is of a format that another version of privctl wrote; merge with that version")
     try:
         return _header(row)
     except (TypeError, KeyError, ValueError, AttributeError):
-        raise _no_part(path) from None
+        raise _not_a_part(path) from None
 
 
 def add_candidates(path: Path, header: PartHeader, found: SearchState) -> None:
-    """Add what the partial result at ``path`` holds to ``found``, whose records come before its own.
+    """Add the candidates of the partial result at ``path`` to ``found``, whose records precede its own.
 
-    Raises InputError for a file that was cut off or changed; ``found`` is then of no use.
+    Raises InputError for a file that was truncated or changed; ``found`` must not be used then.
     """
     digest, lines = blake3(), 0
     tables = (found.occurrences, found.rare)
@@ -175,7 +175,7 @@ def _whole(value: Any) -> int:
 
 
 def _candidate(row: Any, path: Path, most: int, kinds: tuple[int, int]) -> tuple[int, SecretCandidate]:
-    """A line's table and candidate; its records are below ``most``, and its kind one of so many of its table."""
+    """(table, candidate) of a line. Raises InputError for records not below ``most``, or a kind that is unknown."""
     try:
         rare, kind, value, key, counts, total, listed = row
         records = np.array(listed, np.int64)
@@ -184,9 +184,9 @@ def _candidate(row: Any, path: Path, most: int, kinds: tuple[int, int]) -> tuple
         whole = all(type(number) is int for number in (rare, kind, counts, total, *listed))
         fits = rare in (0, 1) and 0 <= kind < kinds[rare] and counts in (0, 1) and len(records) <= total <= most
     except (TypeError, ValueError, OverflowError, IndexError):
-        raise _no_part(path) from None
+        raise _not_a_part(path) from None
     if not (texts and rising and whole and fits and records.ndim == 1):
-        raise _no_part(path)
+        raise _not_a_part(path)
     key = value if key is None else key
     return rare, SecretCandidate(kind=kind, key=key, value=value, counts=bool(counts), total=total, records=records)
 
@@ -195,8 +195,8 @@ def _json(line: bytes, path: Path) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
-        raise _no_part(path) from None
+        raise _not_a_part(path) from None
 
 
-def _no_part(path: Path) -> InputError:
+def _not_a_part(path: Path) -> InputError:
     return InputError(f"{path} is not the partial result of a scan; give what privctl secrets scan --shard I/N wrote")

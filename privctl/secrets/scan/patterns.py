@@ -1,7 +1,7 @@
 """Regular expressions that the user gives as ``NAME=REGEX``, with a time limit for each record.
 
-They are those of the package ``regex``, which supports what Python's ``re`` does and has a timeout. A group named
-``secret`` is the secret; without one the whole match is.
+They are those of the package ``regex``, which supports what Python's ``re`` does and has a timeout. The secret is the
+group named ``secret`` if there is one, else the whole match.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privctl.storage.json_text import shown
 
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,63}")
 _GROUP = "secret"
-#: Compiles standard input within limits that any sensible expression meets.
+#: A program that compiles the expression on its standard input, within limits that any sensible expression meets.
 _TRIAL = """
 import resource, sys
 import regex
@@ -37,16 +37,16 @@ class PatternError(Exception):
 
 
 class Pattern:
-    """A finder of what a regular expression matches, taking at most ``seconds`` of processor time for a text."""
+    """Finds the matches of a regular expression, within ``seconds`` per text."""
 
     def __init__(self, name: str, expression: str, seconds: float) -> None:
-        """Raises CommandError for an expression that cannot be used."""
+        """Raises CommandError for an expression that is invalid, too costly to compile, or matches the empty text."""
         self._name, self._seconds = name, seconds
         self._compiled = _compile(name, expression)
         self._group: int | str = _GROUP if _GROUP in self._compiled.groupindex else 0
 
     def __call__(self, text: str) -> Iterator[Occurrence]:
-        """The matches in ``text``; raises PatternError where time is up, or where one matches nothing."""
+        """The matches in ``text``; raises PatternError if the time is up, or for an empty match."""
         try:
             for match in self._compiled.finditer(text, timeout=self._seconds):
                 start, end = match.span(self._group)
@@ -70,7 +70,7 @@ class Pattern:
 
 
 def parse_patterns(options: Iterable[str], reserved_names: Iterable[str]) -> dict[str, str]:
-    """Name -> expression of each ``NAME=REGEX``; raises CommandError for another form or a ``taken`` name."""
+    """Name -> expression of each ``NAME=REGEX``; raises CommandError for another form or one of ``reserved_names``."""
     expressions: dict[str, str] = {}
     reserved = set(reserved_names)
     for text in options:
@@ -89,7 +89,7 @@ def parse_patterns(options: Iterable[str], reserved_names: Iterable[str]) -> dic
 
 
 def _compile(name: str, expression: str) -> regex.Pattern[str]:
-    # Nested counted repetitions take unbounded memory, which nothing can stop within the process.
+    # Nested counted repetitions take unbounded memory, which cannot be limited within this process.
     trial = subprocess.run(  # noqa: S603
         [sys.executable, "-c", _TRIAL], input=expression.encode(errors="replace"), capture_output=True, check=False
     )

@@ -1,8 +1,8 @@
 """Rare words: those that occur in few records, counted exactly in bounded memory.
 
-A word is a run of letters, digits and underscores, compared without case. A first pass counts, for each of
-many buckets, how many words of records fall into it: what lies in a bucket with too few is in too few records itself,
-and is left out of the second pass. What remains is counted exactly.
+A word is a run of letters, digits and underscores, compared without case. A first pass counts, for each of many hash
+buckets, how many pairs of a word and a record fall into it. A word whose bucket has too few is in too few records
+itself, and is skipped in the second pass, which counts the remaining words exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH = 1 << 19
 
 
 def words(text: str) -> dict[str, str]:
-    """The different words of ``text`` in its order, in lower case, each with how it is first written."""
+    """{lower-case word: its first spelling} of the words of ``text``, in order."""
     as_written = _WORD.findall(text)
     lower = list(map(str.lower, as_written))
     first_forms = dict(zip(lower, as_written, strict=True))
@@ -33,17 +33,17 @@ def words(text: str) -> dict[str, str]:
 
 
 def places(text: str) -> Iterator[Occurrence]:
-    """Every word of ``text`` with its place."""
+    """Every word of ``text`` as an occurrence."""
     for match in _WORD.finditer(text):
         word = match[0]
         yield Occurrence(match.start(), match.end(), word.lower(), word)
 
 
 class Sieve:
-    """Keeps the words that may be in at least ``least`` records; counts [buckets] saturate at ``least``."""
+    """Filters the words that may be in at least ``least`` records; its counts [buckets] saturate at ``least``."""
 
     def __init__(self, least: int, buckets: int = _BUCKETS) -> None:
-        """``buckets`` is a power of 2. If one record is enough, nothing is counted and every word is kept."""
+        """``buckets`` is a power of 2. For ``least`` 1, nothing is counted and every word is kept."""
         self._least, self._mask = least, buckets - 1
         self._counts: NDArray[Any] = np.zeros(buckets if least > 1 else 0, np.uint8 if least < 256 else np.uint32)
         self._counts_view = self._counts.data
@@ -55,19 +55,19 @@ class Sieve:
         return self._least > 1
 
     def add(self, of_record: Iterable[str]) -> None:
-        """Count the different words of one record."""
+        """Count the distinct words of one record."""
         self._waiting.extend(map(hash, of_record))
         if len(self._waiting) >= _BATCH:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Count the words that are still queued; call it before ``filter``."""
+    def flush(self) -> None:
+        """Count the words that are still queued; must be called before ``filter``."""
         places, counts = np.unique(np.array(self._waiting, np.int64) & self._mask, return_counts=True)
         self._counts[places] = np.minimum(self._counts[places] + counts, self._least)
         self._waiting = []
 
     def filter(self, of_record: Iterable[str]) -> Sequence[str]:
-        """Those of ``of_record`` that may be in enough records; the others certainly are not."""
+        """The words of a record that may be in enough records; the others certainly are not."""
         if not self.is_needed:
             return list(of_record)
         counts, mask, least = self._counts_view, self._mask, self._least

@@ -1,4 +1,4 @@
-"""What a scan writes: the book of secrets, which nobody else may read, and a report that holds none of them."""
+"""Writes the results of a scan: the book of secrets, which only the owner may read, and a report without secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ InputFile = tuple[str, DigestedFile]
 
 
 class _Appending(io.RawIOBase):
-    """A pending file as a stream to write to."""
+    """A pending file as a writable stream."""
 
     def __init__(self, pending: PendingFile) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _Appending(io.RawIOBase):
 
 @contextmanager
 def packed_stream(pending: PendingFile) -> Iterator[IO[bytes]]:
-    """A stream that writes to ``pending``, packed where the file's name ends in ``.gz``."""
+    """A stream that writes to ``pending``, compressed if the file's name ends in ``.gz``."""
     with io.BufferedWriter(_Appending(pending), _BUFFER) as stream:
         if pending.path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
@@ -56,9 +56,9 @@ def packed_stream(pending: PendingFile) -> Iterator[IO[bytes]]:
 
 
 def write_book(pending: PendingFile, secrets: Iterable[Secret]) -> int:
-    """Write ``secrets``, packed where the file's name ends in ``.gz``; returns how many.
+    """Write ``secrets``, compressed if the file's name ends in ``.gz``, and return how many there are.
 
-    Raises FileSystemError where the system refuses.
+    Raises FileSystemError if writing fails.
     """
     with packed_stream(pending) as stream:
         return write_secrets(stream, secrets)
@@ -78,7 +78,7 @@ def _limits(kinds: Sequence[str]) -> str:
 
 
 def versions_of(request: ScanRequest) -> dict[str, str]:
-    """The versions of all that decides what is found."""
+    """The versions of all packages that affect the findings."""
     return versions(("numpy", "regex", "blake3", *(("presidio-analyzer",) if request.presidio else ())))
 
 
@@ -91,9 +91,9 @@ def report_of(
     unseen: int,
     book: Artifact | None,
 ) -> PrivacyReport:
-    """The report of a scan of ``records`` records; ``book`` is None where nothing was found.
+    """The report of a scan of ``records`` records; ``book`` is None if none was written.
 
-    ``unseen`` is how many listed texts are in no record.
+    ``unseen`` is the number of listed texts that are in no record.
     """
     counts = {
         group.kind: {

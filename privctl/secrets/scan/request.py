@@ -1,4 +1,4 @@
-"""The request of a scan."""
+"""The request of ``privctl secrets scan``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from privctl.data.several import DataPath, data_at, paths_of
 from privctl.domain.errors import CommandError
 
 _BOOKS = (".jsonl", ".jsonl.gz")
-#: The settings that decide what is found, beside the column of texts and the literals.
+#: The settings that affect the findings, other than the text column and the literals.
 _LISTS = ("kinds", "patterns")
 _PLAIN = ("by", "rare_words", "rare_least", "most_secrets", "pattern_seconds", "presidio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest:
-    """``output`` None writes nothing; ``kinds`` empty means all in the table; ``patterns`` are ``NAME=REGEX`` as given.
+    """What to scan and what to search for; with ``output`` None nothing is written.
 
-    ``rare_words`` N asks for words in at least ``rare_least`` and at most N records. ``pattern_seconds`` is the time a
-    pattern may take for a record. ``presidio`` asks for Presidio's recognizers as well. Raises CommandError for
-    settings that cannot be met.
+    Empty ``kinds`` means all in the table. ``patterns`` are ``NAME=REGEX`` as given, and ``pattern_seconds`` is the
+    time that one may take for a record. ``rare_words`` N searches for words in at least ``rare_least`` and at most N
+    records. ``presidio`` adds Presidio's recognizers. Raises CommandError for invalid or contradictory settings.
     """
 
     data: DataPath
@@ -67,24 +67,24 @@ class ScanRequest:
 
     @property
     def report(self) -> Path:
-        """Where the report goes, or would: beside the book."""
+        """The path of the report, beside the book, whether or not it is written."""
         return report_beside(self.output or Path("secrets.jsonl"))
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The files that may be written: the book and its report, a shard's partial result, or none."""
+        """The files that may be written: the book and its report, or a shard's partial result, or none."""
         if self.output is None:
             return ()
         return (self.output,) if self.shard is not None else (self.output, self.report)
 
 
 def report_beside(book: Path) -> Path:
-    """Where the report of a scan lies that writes ``book``."""
+    """The path of the report of a scan that writes ``book``."""
     return book.with_name(f"{book.name.removesuffix('.gz').removesuffix('.jsonl')}.report.json")
 
 
 def settings_of(request: ScanRequest) -> dict[str, Any]:
-    """The options that decide what is found, by name, as JSON has them; ``request_from`` is the way back."""
+    """The options that affect the findings, by name, as JSON values; the inverse of ``request_from``."""
     return {
         "text_column": request.columns.text,
         **{name: list(getattr(request, name)) for name in _LISTS},
@@ -95,7 +95,7 @@ def settings_of(request: ScanRequest) -> dict[str, Any]:
 def request_from(
     settings: Mapping[str, Any], data: Sequence[str], literals: Path | None, output: Path | None
 ) -> ScanRequest:
-    """The request of a scan with ``settings``. Raises as ``ScanRequest`` does; KeyError where a setting is missing."""
+    """The request of a scan with ``settings``. Raises as ``ScanRequest`` does; KeyError if a setting is missing."""
     others: dict[str, Any] = {name: settings[name] for name in _PLAIN}
     others |= {name: tuple(settings[name]) for name in _LISTS}
     columns = Columns(text=settings["text_column"])

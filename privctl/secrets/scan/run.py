@@ -1,4 +1,4 @@
-"""The scan in one pass: searches all records, then writes the book and its report."""
+"""Runs a scan of all data: searches the records, then writes the book and its report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from privctl.data.places import require_inputs
 from privctl.data.recorded import recorded_files, require_same
-from privctl.data.rows import numbers_in
+from privctl.data.rows import progress_total
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.progress import Progress
 from privctl.domain.progress import unseen as silent_progress
@@ -24,7 +24,7 @@ from privctl.storage.atomic import PendingFile, require_absent, require_regular
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScanResult:
-    """The result of a scan: ``groups`` by kind, including empty ones; ``has_book`` if one was written."""
+    """The result of a scan: ``groups`` by kind, including empty ones; ``has_book`` says whether a book was written."""
 
     report: PrivacyReport
     groups: tuple[SecretGroup, ...]
@@ -32,22 +32,20 @@ class ScanResult:
 
 
 def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool = False) -> ScanResult:
-    """Find secrets, and write the book and its report, where the request says so.
+    """Find secrets, and write the book and its report if the request names an output.
 
-    Where nothing is found there is no book, only the report.
+    If nothing is found, only the report is written. With ``progress``, lines are counted first.
 
-    Without ``progress`` the lines are not counted beforehand.
-
-    Raises CommandError for files that exist and for settings and patterns that cannot be used; InputError, naming the
-    line, for data that are no records or change meanwhile, a pattern that takes too long in a record, and more secrets
-    than are allowed; FileSystemError where the system refuses.
+    Raises CommandError for existing files and for settings and patterns that cannot be used; InputError, naming the
+    line, for data that is not records or changes while it is read, for a pattern that takes too long on a record, and
+    for more secrets than allowed; FileSystemError if a file cannot be read or written.
     """
     require_inputs(request.data)
-    require_room(request, force=force)
+    require_writable_outputs(request, force=force)
     literals = None if request.literals is None else recorded_files(request.literals)
     search = prepare_search(request)
     data = recorded_files(request.data)
-    lines = 0 if progress is None else numbers_in(request.data)
+    lines = 0 if progress is None else progress_total(request.data)
     seen = progress or silent_progress
 
     def read(label: str) -> Iterator[TextRecord]:
@@ -65,8 +63,8 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
     )
 
 
-def require_room(request: ScanRequest, *, force: bool) -> None:
-    """Raise CommandError where files are in the way of what ``request`` writes."""
+def require_writable_outputs(request: ScanRequest, *, force: bool) -> None:
+    """Raise CommandError if files that ``request`` writes exist, unless ``force``."""
     for path in request.places:
         require_regular(path)
         require_absent(path, force)
@@ -81,9 +79,9 @@ def write_result(
     listed: int,
     force: bool,
 ) -> ScanResult:
-    """Write the book and its report, where the request says so; ``listed`` texts were listed to be found."""
-    unlisted = listed - sum(len(group) for group in groups if group.kind == LITERAL)
-    describe = partial(report_of, request, groups, inputs, records=records, unseen=unlisted)
+    """Write the book and its report if the request names an output; ``listed`` is the number of listed texts."""
+    unseen = listed - sum(len(group) for group in groups if group.kind == LITERAL)
+    describe = partial(report_of, request, groups, inputs, records=records, unseen=unseen)
     any_secret = any(map(len, groups))
     if request.output is None:
         return ScanResult(report=describe(book=None), groups=groups, has_book=False)

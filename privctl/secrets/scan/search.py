@@ -1,4 +1,4 @@
-"""The search for secrets: streams through records, of all the data or of a shard. Memory grows with what is found."""
+"""Searches the records of all data, or of a shard, for secrets, as a stream. Memory grows with the findings."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from privctl.secrets.scan.rare import Sieve, places, words
 from privctl.secrets.scan.request import ScanRequest
 
 _STRIDE = 1 << 12
-#: Most memberships stored, per secret allowed.
+#: Most memberships stored per allowed secret.
 _MEMBERSHIPS_EACH = 50
 
-#: What is done -> the records, with progress by the lines that are done.
+#: Label of the progress bar -> the records, which advance it by lines.
 Reader = Callable[[str], Iterator[TextRecord]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSearch:
-    """What to look for: ``kinds`` in each text, and the number of texts that the user listed."""
+    """What to search for: ``kinds`` in each text; ``listed`` is the number of texts that the user listed."""
 
     kinds: tuple[SecretKind, ...]
     patterns: dict[str, str]
@@ -42,7 +42,7 @@ class ScanSearch:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SearchState:
-    """What ``records`` records hold: secrets of the kinds, and of the units of ``--by``; and words that may be rare."""
+    """The findings in the first ``records`` records: secrets of the kinds and of ``--by``, and possibly rare words."""
 
     occurrences: SecretOccurrences
     rare: SecretOccurrences
@@ -50,7 +50,7 @@ class SearchState:
 
 
 def prepare_search(request: ScanRequest) -> ScanSearch:
-    """What ``request`` asks to look for. Raises CommandError for settings and patterns that cannot be used."""
+    """What ``request`` searches for. Raises CommandError for settings and patterns that cannot be used."""
     kinds = select_kinds(request.kinds)
     if request.presidio:
         from privctl.secrets.scan.kinds.presidio import presidio_kinds
@@ -70,30 +70,30 @@ def prepare_search(request: ScanRequest) -> ScanSearch:
     return ScanSearch(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
 
 
-def nothing_found(kinds: Sequence[str], request: ScanRequest) -> SearchState:
-    """The state before the first record; ``kinds`` are the names of those looked for in texts."""
+def empty_state(kinds: Sequence[str], request: ScanRequest) -> SearchState:
+    """The state before the first record; ``kinds`` are the names of the kinds searched for in texts."""
     by = [] if request.by is None else [f"by-{request.by}"]
     return SearchState(occurrences=SecretOccurrences([*kinds, *by]), rare=SecretOccurrences([RARE], request.rare_words))
 
 
 def find(request: ScanRequest, search: ScanSearch, read: Reader) -> SearchState:
-    """What all records hold, which ``read`` gives as often as it is called."""
+    """The findings in all records; ``read`` may be called twice."""
     sieve = None if request.rare_words is None else Sieve(request.rare_least)
     if sieve is not None and sieve.is_needed:
         for record in read("counting words"):
             sieve.add(words(record.text))
-        sieve.settle()
+        sieve.flush()
     return _find(request, search, read, sieve, limited=True)
 
 
 def find_in_shard(request: ScanRequest, search: ScanSearch, read: Reader) -> SearchState:
-    """What the records of a shard hold. Every word is kept: what is rare, all shards together say."""
+    """The findings in a shard's records. Every word is kept, since only all shards together show which are rare."""
     sieve = None if request.rare_words is None else Sieve(1)
     return _find(request, search, read, sieve, limited=request.rare_least == 1)
 
 
 def groups_of(found: SearchState, request: ScanRequest) -> tuple[SecretGroup, ...]:
-    """The secrets by kind. Raises InputError for more than are allowed."""
+    """The secrets by kind. Raises InputError for more secrets than allowed."""
     rare = () if request.rare_words is None else found.rare.groups(request.rare_least)
     groups = (*found.occurrences.groups(), *rare)
     total = sum(map(len, groups))
@@ -106,7 +106,7 @@ def groups_of(found: SearchState, request: ScanRequest) -> tuple[SecretGroup, ..
 
 
 def check_amount(found: SearchState, rare_memberships: int, request: ScanRequest, where: str) -> None:
-    """Raise InputError, naming ``where``, for more secrets or memberships than are allowed."""
+    """Raise InputError, naming ``where``, for more secrets or memberships than allowed."""
     most = request.most_secrets
     occurrences, rare = found.occurrences, found.rare
     if len(occurrences) > most:
@@ -123,7 +123,7 @@ def check_amount(found: SearchState, rare_memberships: int, request: ScanRequest
 
 
 def with_progress(records: Iterator[TextRecord], shown: AbstractContextManager[Advance]) -> Iterator[TextRecord]:
-    """The records, with progress by the lines that are done."""
+    """The records; progress advances by their lines."""
     with shown as advance:
         done = 0
         for number, record in enumerate(records):
@@ -134,15 +134,15 @@ def with_progress(records: Iterator[TextRecord], shown: AbstractContextManager[A
 
 
 def _find(request: ScanRequest, search: ScanSearch, read: Reader, sieve: Sieve | None, *, limited: bool) -> SearchState:
-    found = nothing_found([kind.name for kind in search.kinds], request)
+    found = empty_state([kind.name for kind in search.kinds], request)
     occurrences, rare, number = found.occurrences, found.rare, -1
     for number, record in enumerate(read("scanning")):
         try:
             matches = resolve_matches(search.kinds, record.text)
         except PatternError as error:
             raise InputError(f"{record.where} {error}") from None
-        for kind, place, stands in matches:
-            occurrences.add(kind, place.key, place.value, number, stands)
+        for kind, place, counts in matches:
+            occurrences.add(kind, place.key, place.value, number, counts)
         if record.unit is not None:
             occurrences.add(len(search.kinds), record.unit, record.unit, number, True)
         if sieve is not None:

@@ -1,4 +1,4 @@
-"""The scan of one shard of the data: searches its records, and writes what it found for ``merge`` to join."""
+"""Scans one shard of the data, and writes the findings for ``merge``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from privctl.data.agreement import FileFacts, facts_of
 from privctl.data.places import require_inputs
 from privctl.data.recorded import changed, recorded_files, require_unchanged
-from privctl.data.rows import numbers_in_share
+from privctl.data.rows import progress_total_of_share
 from privctl.data.several import paths_of
 from privctl.data.shares import FileShare, digests_of, shares_of
 from privctl.data.texts import TextRecord, iter_share
@@ -18,7 +18,7 @@ from privctl.domain.progress import unseen as silent_progress
 from privctl.secrets.scan.part import PartHeader, ReadFile, ShareRead, write_part
 from privctl.secrets.scan.report import versions_of
 from privctl.secrets.scan.request import ScanRequest, settings_of
-from privctl.secrets.scan.run import require_room
+from privctl.secrets.scan.run import require_writable_outputs
 from privctl.secrets.scan.search import find_in_shard, prepare_search, with_progress
 from privctl.storage.atomic import PendingFile
 
@@ -33,7 +33,7 @@ class ShardResult:
 
 @dataclass(slots=True)
 class _Reader:
-    """The records of a shard's ``shares``, and how many each of them has."""
+    """Reads the records of a shard's ``shares``, and counts the ``rows`` of each share."""
 
     request: ScanRequest
     shares: Sequence[FileShare]
@@ -53,12 +53,12 @@ class _Reader:
 def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force: bool = False) -> ShardResult:
     """Search the shard that ``request`` names and write its partial result. Raises as ``scan`` does.
 
-    Raises CommandError where the request names no file to write, or data that cannot be cut into shares.
+    Also raises CommandError if the request names no output, or data that cannot be split into shares.
     """
     if request.shard is None or request.output is None:
         raise CommandError("--shard I/N writes a partial result and nothing else; name its file with --output")
     require_inputs(request.data)
-    require_room(request, force=force)
+    require_writable_outputs(request, force=force)
     shard, count = request.shard
     literals = None if request.literals is None else recorded_files(request.literals)[0]
     search = prepare_search(request)
@@ -66,7 +66,7 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
     own = [share for share in shares if share.shard == shard - 1]
     digests = {share: digests_of(share, shares) for share in own}
     facts = {share: facts_of(share.file, request.columns, request.by) for share in own if share.is_first}
-    lines = 0 if progress is None else sum(map(numbers_in_share, own))
+    lines = 0 if progress is None else sum(map(progress_total_of_share, own))
     reader, seen = _Reader(request, own), progress or silent_progress
     found = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
     if literals is not None:

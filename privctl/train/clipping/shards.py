@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from privctl.domain.errors import InputError
-from privctl.parallel import take_part
+from privctl.parallel import joint_vote
 from privctl.train.clipping.terms import GradientTerm
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def whole(tensor: Tensor) -> Tensor:
     if not is_shard(tensor):
         return tensor
     shared: Any = tensor.detach()
-    take_part()
+    joint_vote()
     gathered: Tensor = shared.full_tensor()
     return gathered
 
@@ -102,7 +102,7 @@ def add_sum(parameter: nn.Parameter, whole: Tensor) -> None:
 
 
 class _Exchange:
-    """How a block's parameters and gradients are exchanged: as torch does, after a ``take_part``."""
+    """How a block's parameters and gradients are exchanged: as torch does, after a ``joint_vote``."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Allocate the buffer of an exchange."""
@@ -114,7 +114,7 @@ class AllGather(_Exchange):
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         """Fill ``output_tensor`` with the shards of all processes."""
-        take_part()
+        joint_vote()
         return _newest("all_gather_single", "all_gather_into_tensor")(
             output_tensor, input_tensor, group=group, async_op=async_op
         )
@@ -125,7 +125,7 @@ class ReduceScatter(_Exchange):
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         """Fill ``output_tensor`` with this process's shard of the sum."""
-        take_part()
+        joint_vote()
         return _newest("reduce_scatter_single", "reduce_scatter_tensor")(
             output_tensor, input_tensor, op=op, group=group, async_op=async_op
         )
@@ -231,7 +231,7 @@ class Leaves:
         shared: Any = next(filter(is_shard, self._trainable.values()))
         holds = torch.tensor([name in self._held for name in self._trainable], dtype=torch.uint8)
         vote = holds.to(own_part(shared).device)
-        take_part()
+        joint_vote()
         dist.all_reduce(vote, dist.ReduceOp.MAX, group=shared.device_mesh.get_group())
         with torch.no_grad():
             for name, held in zip(self._trainable, vote.tolist(), strict=True):
@@ -245,7 +245,7 @@ class Leaves:
 
     def any_of(self, answer: bool) -> bool:
         """Whether ``answer`` is true in any process that shares the parameters, each of which must call this."""
-        return take_part(answer) if self.shared else answer
+        return joint_vote(answer) if self.shared else answer
 
     def remove(self) -> None:
         """Remove all hooks."""

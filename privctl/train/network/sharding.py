@@ -90,7 +90,7 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
     with torch.no_grad():
         for _, buffer in network.named_buffers():
             full = buffer.cpu()
-            workers.hand_out(lambda rank, full=full: full, full)  # type: ignore[misc]
+            workers.scatter_from_main(lambda rank, full=full: full, full)  # type: ignore[misc]
             buffer.copy_(full)
 
 
@@ -113,7 +113,7 @@ def _fill(
             broken[full.info.name] = not bool(torch.isfinite(rows).all())
             own.copy_(rows)
         else:
-            workers.hand_out(partial(part_of, full, place), own)
+            workers.scatter_from_main(partial(part_of, full, place), own)
     return broken
 
 
@@ -128,7 +128,7 @@ def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile],
             file.require_unchanged()
         except PrivctlError as error:
             fault = str(error).encode()
-        said = workers.each(fault)
+        said = workers.gather_messages(fault)
         if any(said):
             raise InputError(next(filter(None, said)).decode())
 

@@ -15,7 +15,7 @@ from privctl.domain.errors import InputError
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import run_length
-from privctl.parallel import Workers, take_part
+from privctl.parallel import Workers, joint_vote
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
 from privctl.train.clipping.shards import reset_after_error
 from privctl.train.settings.recipe import TrainingSettings
@@ -173,4 +173,4 @@ class BatchGradients:
             if not self.workers.lockstep:
                 raise
             found = frozenset(fault.rows)
-        return found if self.workers.lockstep and take_part(bool(found)) else None
+        return found if self.workers.lockstep and joint_vote(bool(found)) else None

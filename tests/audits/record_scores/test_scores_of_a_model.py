@@ -197,7 +197,7 @@ def test_the_log_holds_it_and_a_gate_asks_for_each(weights: Path, capfd: pytest.
     assert report.log is not None
     assert (report.log.path, report.log.entry, report.parameters["asked"]["logged"]) == (log.name, 2, True)
     assert audit.report == file_digest(first)
-    assert audit.begun.says["settings"]["scores"] == [file_digest(scores)]
+    assert audit.begun.details["settings"]["scores"] == [file_digest(scores)]
     assert privctl.gate(weights, first, **LOGGED, require_audit_log=[log]).outcome is GateOutcome.PASS
     worse = table(weights.with_name("t.csv"), *drawn(800, 2.0))
     second = weights.with_name("second.report.json")

@@ -50,18 +50,18 @@ def test_an_audit_is_entered_before_and_after(here: Path, capsys: Capture) -> No
     report = decode(Path("m.audit.report.json").read_text(), "report")
     assert report.log is not None
     assert (report.log.path, report.log.entry, report.log.digest) == ("m.audits.jsonl", 2, began.digest)
-    assert wrote.says["report"] == file_digest(Path("m.audit.report.json"))
-    assert began.says["weights"] == [file_digest(Path("m/model.safetensors"))]
-    membership = began.says["settings"]["membership"]
+    assert wrote.details["report"] == file_digest(Path("m.audit.report.json"))
+    assert began.details["weights"] == [file_digest(Path("m/model.safetensors"))]
+    membership = began.details["settings"]["membership"]
     assert membership["seed"] == 3
     assert membership["attacks"] == ["loss"]
     assert " at 0x" not in Path("m.audits.jsonl").read_text()
     assert membership["members"] == file_digest(Path("in.jsonl"))
     area = next(item for item in report.evidence if item.quantity == "AUC" and item.method == "loss")
-    assert wrote.says["worst"]["AUC"] == area.estimate
+    assert wrote.details["worst"]["AUC"] == area.estimate
     for line in Path("m.audits.jsonl").read_text().splitlines():
         assert json.loads(line)["at"]
-    assert opened.says["id"]
+    assert opened.details["id"]
 
 
 def test_the_log_stays_with_the_model_wherever_the_report_goes(here: Path) -> None:
@@ -89,7 +89,7 @@ def test_an_entry_is_durable_before_the_model_is_looked_at(here: Path, monkeypat
     (found,) = read_log(Path("m.audits.jsonl")).audits
     assert found.end is not None
     assert found.end.event is AuditEvent.ENDED
-    assert found.end.says["reason"] == "KeyboardInterrupt"
+    assert found.end.details["reason"] == "KeyboardInterrupt"
     assert not Path("m.audit.report.json").exists()
 
 
@@ -104,7 +104,7 @@ def test_a_report_that_cannot_be_written_ends_the_entry(here: Path, monkeypatch:
     assert audit("-q") == 4
     (found,) = read_log(Path("m.audits.jsonl")).audits
     assert found.end is not None
-    assert found.end.says["reason"] == "no space"
+    assert found.end.details["reason"] == "no space"
 
 
 def test_a_call_that_makes_no_sense_is_no_audit(here: Path) -> None:

@@ -88,7 +88,7 @@ def test_bad_multipliers_only_widen_the_gap() -> None:
     problem, best = packing(starts, records, 200, limits), by_simplex(starts, records, 200, limits)
     rng = np.random.default_rng(0)
     for multipliers in (np.zeros(50), np.ones(50), rng.exponential(1, 50), -rng.exponential(1, 50), np.full(50, 1e300)):
-        for weights in (np.zeros(len(problem.open)), np.ones(len(problem.open)), rng.normal(0, 9, len(problem.open))):
+        for weights in (np.zeros(len(problem.free)), np.ones(len(problem.free)), rng.normal(0, 9, len(problem.free))):
             found = certify(problem, weights, multipliers[: len(problem.limits)])
             assert found.total <= best + 1e-9
             assert found.bound >= best - 1e-9
@@ -98,15 +98,15 @@ def test_the_bound_is_that_of_exact_arithmetic() -> None:
     starts, records = instance(30, 100, 2)
     problem = packing(starts, records, 100, np.full(30, 1.1))
     prices = np.random.default_rng(0).uniform(0, 1, len(problem.limits))
-    paid = [Fraction(1)] * len(problem.open)
+    paid = [Fraction(1)] * len(problem.free)
     value = Fraction(0)
     for j, (price, limit) in enumerate(zip(prices.tolist(), problem.limits.tolist(), strict=True)):
         price = Fraction(math.floor(price * 2**36), 2**36)
         value += price * Fraction(limit)
         for i in problem.matrix.indices[problem.matrix.indptr[j] : problem.matrix.indptr[j + 1]]:
             paid[i] -= price
-    value += sum((left for left in paid if left > 0), Fraction(0)) + problem.settled
-    found = certify(problem, np.zeros(len(problem.open)), prices)
+    value += sum((left for left in paid if left > 0), Fraction(0)) + problem.fixed
+    found = certify(problem, np.zeros(len(problem.free)), prices)
     assert value <= Fraction(found.bound) <= value + Fraction(1, 10**6)
 
 
@@ -115,7 +115,7 @@ def test_a_planted_excess_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None
     starts, records = instance(50, 200, 3)
     problem = packing(starts, records, 200, np.full(50, 1.3))
     monkeypatch.setattr(Packing, "repair", lambda self, weights: weights)
-    found = certify(problem, np.ones(len(problem.open)), np.zeros(len(problem.limits)))
+    found = certify(problem, np.ones(len(problem.free)), np.zeros(len(problem.limits)))
     for load in exact_loads(starts, records, found.weights):
         assert load <= Fraction(1.3)
 
@@ -123,8 +123,8 @@ def test_a_planted_excess_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_cannot_bind_is_settled() -> None:
     starts, records = np.array([0, 2, 4, 4]), np.array([0, 1, 1, 2])
     problem = packing(starts, records, 6, np.array([2.0, 1.0, 0.5]))
-    assert problem.open.tolist() == [1, 2]
-    assert problem.settled == 4
+    assert problem.free.tolist() == [1, 2]
+    assert problem.fixed == 4
     loose = weights_for(starts, records, 6, np.array([2.0, 2.0, 0.5]))
     assert loose.weights.tolist() == [1] * 6
     assert loose.gap == 0

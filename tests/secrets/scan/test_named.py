@@ -193,7 +193,7 @@ def test_the_sieve_never_loses_a_word_that_is_in_enough_records(buckets: int, le
     sieve = Sieve(least, buckets)
     for record in records:
         sieve.add(record)
-    sieve.settle()
+    sieve.flush()
     kept = {word for record in records for word in sieve.filter(record)}
     enough = {word for word, count in counts.items() if count >= least}
     assert enough <= kept

@@ -1,4 +1,4 @@
-"""The built-in kinds of secrets: identifiers with a recognisable format."""
+"""The built-in kinds of secrets: identifiers with a recognizable format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKind:
-    """One kind of secret: how it is found, and whether it comes ``by_user`` (then its matches always count).
+    """One kind of secret, and how it is found; with ``by_user`` the user specified it, and its matches always count.
 
-    With ``digits``, texts without a digit from 0 to 9 are not searched.
+    With ``digits``, texts without a digit from 0 to 9 are skipped.
     """
 
     name: str
@@ -44,7 +44,7 @@ KINDS: dict[str, SecretKind] = {
 }
 
 
-#: Secrets without a form that is the same everywhere: no kind finds them.
+#: Secrets that no kind finds, since they have no universal format.
 WITHOUT_KIND = (
     "names of people",
     "postal addresses",
@@ -54,18 +54,18 @@ WITHOUT_KIND = (
 )
 
 
-#: What the recognizer of people is called, where Presidio is used.
+#: The kind of Presidio's recognizer of people.
 PERSON = "presidio-person"
 
 
 def not_looked_for(names: Sequence[str]) -> tuple[str, ...]:
-    """What a scan for the kinds ``names`` does not look for: the kinds left out, then what has no kind."""
+    """What a scan for the kinds ``names`` does not find: the kinds left out, then secrets without a kind."""
     without = WITHOUT_KIND[1:] if PERSON in names else WITHOUT_KIND
     return (*(f"the kind {name}" for name in KINDS if name not in names), *without)
 
 
 def select_kinds(names: Sequence[str]) -> list[SecretKind]:
-    """The kinds called ``names`` in the table's order, all of them for no names, none for ``none``.
+    """The kinds ``names`` in the table's order; all for an empty list, none for ``["none"]``.
 
     Raises CommandError for a name that is not in the table.
     """

@@ -1,6 +1,6 @@
-"""Payment card numbers: a known prefix with a valid length, the Luhn check digit, known groups of digits.
+"""Payment card numbers: a known prefix with a valid length, a Luhn check digit, and a known grouping of digits.
 
-Prefixes and lengths are the issuers' as ISO/IEC 7812 assigns them; the check is its annex B.
+Prefixes and lengths are those assigned to issuers under ISO/IEC 7812; the check digit is that of its annex B.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence
 
 _SIXTEEN_ON = range(16, 20)
-#: First and last prefix of a range (of equal length), and the lengths its numbers have.
+#: First and last prefix of a range (of equal length), and the lengths of its numbers.
 _ISSUERS: tuple[tuple[str, str, tuple[int, ...] | range], ...] = (
     ("4", "4", (13, 16, 19)),  # Visa
     ("51", "55", (16,)),  # Mastercard
@@ -49,7 +49,7 @@ _FRACTION = re.compile(r"[0-9][.,]")
 _LETTER = re.compile("[A-Za-z]")
 _MOST_GROUPS = 5
 _SHORTEST, _LONGEST = 13, 19
-_EVEN = str.maketrans("0123456789", "0246813579")  # a digit doubled, its own digits added up
+_EVEN = str.maketrans("0123456789", "0246813579")  # the digit sum of each digit doubled
 
 
 def find(text: str) -> Iterator[Occurrence]:
@@ -69,7 +69,7 @@ def find(text: str) -> Iterator[Occurrence]:
 
 
 def _card(text: str, groups: list[re.Match[str]]) -> Occurrence | None:
-    """The card number that all of ``groups`` are, if they are one."""
+    """The card number that ``groups`` form together; None if they do not form one."""
     digits = "".join(group[0] for group in groups)
     if not _SHORTEST <= len(digits) <= _LONGEST or not (_is_issued(digits) and _luhn(digits)):
         return None

@@ -1,7 +1,7 @@
 """E-mail addresses: ``ann@example.org``, ``Ann@Example.org``, ``ann (at) example (dot) org``.
 
-The address as most providers allow it, not all of RFC 5322: letters, digits and ``. _ % + - '`` before the sign, at
-most 64; a dotted name with a top level of letters after it. Case does not tell addresses apart.
+Addresses as most providers allow them, not all of RFC 5322: at most 64 letters, digits and ``. _ % + - '`` before the
+sign, and a dotted domain with a top level of letters after it. Case is ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SPELLED = re.compile(
     re.IGNORECASE,
 )
 _SPELLED_SIGN = re.compile(rf"({_AT})|{_DOT}", re.IGNORECASE)
-#: ``git@host:folder/project``, as scp and git write places.
+#: The path in ``git@host:folder/project``, as scp and git write remote locations.
 _REMOTE_PATH = re.compile(r":[\w.~\-]*/[\w.~]")
-#: Endings that are files or units of a system, and no top level.
-_NO_TOP_LEVEL = re.compile(
+#: Suffixes of files or systemd units rather than top-level domains.
+_NOT_TOP_LEVEL = re.compile(
     r"css|exe|dll|gif|gz|html?|ico|jar|jpe?g|js|json|png|service|socket|svg|tar|tgz|timer|txt|webp|whl|xml|ya?ml"
 )
 
@@ -66,4 +66,4 @@ def _around(text: str, sign: int) -> Iterator[Occurrence]:
 
 
 def _is_top_level(domain: str) -> bool:
-    return _NO_TOP_LEVEL.fullmatch(domain.rpartition(".")[2]) is None
+    return _NOT_TOP_LEVEL.fullmatch(domain.rpartition(".")[2]) is None

@@ -1,12 +1,12 @@
-"""What a hospital's texts hold: national numbers, medical record numbers and dates of birth.
+"""Identifiers in clinical texts: national numbers, medical record numbers and dates of birth.
 
-- US social security numbers: ``078-05-1126``; bare digits behind a word such as *SSN*. Areas, groups and serials that
-  the Social Security Administration never gives out (POMS RM 10201.035) are none, nor are three well-known examples.
-- NHS numbers: ten digits behind *NHS*, with the check digit modulo 11 of the NHS Data Dictionary.
-- Medical record numbers: letters and digits behind *MRN*, *patient ID*, *medical record number* and the like.
-- Dates of birth: a date of the calendar behind *born*, *DOB*, *date of birth* and the like.
+- US social security numbers: ``078-05-1126``, or bare digits after a word such as *SSN*. Excluded are areas, groups and
+  serials that the Social Security Administration never assigns (POMS RM 10201.035), and three well-known examples.
+- NHS numbers: ten digits after *NHS*, with the modulo 11 check digit of the NHS Data Dictionary.
+- Medical record numbers: letters and digits after *MRN*, *patient ID*, *medical record number* and the like.
+- Dates of birth: a valid date after *born*, *DOB*, *date of birth* and the like.
 
-Every word counts within 24 characters before, none of which is a digit or the end of a line.
+Between the word and the identifier there may be a few characters (at most 24), none of them a digit or a line end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SSN = re.compile(
     re.ASCII,
 )
 _SSN_WORD = re.compile(r"(?<![A-Za-z])(?:SSN|SS#|social\s+security)(?![A-Za-z]{3})[^0-9\n]{0,24}$", re.IGNORECASE)
-#: A number printed in wallets, one in an advertisement, and the one that stands for any.
+#: A number that was printed in wallets, one from an advertisement, and the usual placeholder.
 _EXAMPLES = frozenset({"078051120", "219099999", "123456789"})
 
 _NHS = re.compile(
@@ -71,16 +71,16 @@ _MONTH_BEGINS = re.compile(rf"(?<![A-Za-z]){_MONTH} \d", re.IGNORECASE)
 
 
 def find_ssn(text: str) -> Iterator[Occurrence]:
-    """The social security numbers in ``text``: those in three groups, and nine digits behind a word."""
+    """The social security numbers in ``text``: those in three groups, and nine digits after a word."""
     for match in _SSN.finditer(text):
         area, sign, group, serial = match.groups()
         digits = area + group + serial
-        given = area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
-        if not given or digits in _EXAMPLES:
+        assigned = area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
+        if not assigned or digits in _EXAMPLES:
             continue
-        # Bare digits and groups with spaces stand in many tables.
-        written = bool(sign) and not sign.isspace()
-        if not written and _SSN_WORD.search(text, max(0, match.start() - 48), match.start()) is None:
+        # Bare digits and groups separated by spaces are common in tables, so they need a word.
+        separated = bool(sign) and not sign.isspace()
+        if not separated and _SSN_WORD.search(text, max(0, match.start() - 48), match.start()) is None:
             continue
         yield Occurrence(match.start(), match.end(), digits, match[0])
 
@@ -94,13 +94,13 @@ def find_nhs(text: str) -> Iterator[Occurrence]:
 
 
 def _nhs_checks(digits: str) -> bool:
-    """Nine digits weighted 10 to 2 and the tenth; a remainder that asks for 10 belongs to no number."""
+    """Whether the tenth digit is the modulo 11 check digit of the others, weighted 10 to 2; a check of 10 fails."""
     check = 11 - sum(int(sign) * weight for sign, weight in zip(digits[:9], range(10, 1, -1), strict=True)) % 11
     return check % 11 == int(digits[9]) and len(set(digits)) > 1
 
 
 def find_records(text: str) -> Iterator[Occurrence]:
-    """The medical record numbers in ``text``, each behind its word; at least four digits."""
+    """The medical record numbers in ``text``, each after its word and with at least four digits."""
     for match in _RECORD.finditer(text):
         value = match["value"]
         if sum(sign.isdigit() for sign in value) >= 4:
@@ -111,8 +111,8 @@ def find_records(text: str) -> Iterator[Occurrence]:
 def find_births(text: str) -> Iterator[Occurrence]:
     """The dates of birth in ``text``.
 
-    Ways of writing one day have one key. Where day and month could be each other's, and where the century is not said,
-    a date stays as it is written.
+    Different ways of writing a day have the same key. If day and month could be swapped, the key keeps their order, and
+    if there is no century, it keeps the two digits of the year.
     """
     for word in _BIRTH.finditer(text):
         near = _TO_DIGIT.match(text, word.end())
@@ -128,7 +128,7 @@ def find_births(text: str) -> Iterator[Occurrence]:
 
 
 def _day(parts: dict[str, str]) -> str | None:
-    """The key of a date; None for a day that no calendar has."""
+    """The key of a date; None for a day that does not exist."""
     year = int(parts["y"])
     whole = year if year > 99 else 2000 + year  # a leap year is one in either century but 1900
     if "a" in parts:

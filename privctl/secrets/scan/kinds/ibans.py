@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence
 
-#: Country -> characters of its numbers, from the registry that SWIFT keeps for ISO 13616.
+#: Country -> length of its numbers, from SWIFT's registry for ISO 13616.
 LENGTHS = {
     country: length
     for length, countries in {

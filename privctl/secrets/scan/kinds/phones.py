@@ -1,12 +1,12 @@
-"""Phone numbers, as people write them.
+"""Phone numbers in common notations.
 
-- international: ``+49 30 1234567``, ``0044 (0)20 7946 0958``; lengths by country where known, by E.164 elsewhere;
-- North American: ``(408) 247-8880``, ``408.247.8880``, ``1-408-247-8880``; known by ``+1`` and its ten digits;
+- international: ``+49 30 1234567``, ``0044 (0)20 7946 0958``; lengths by country if known, else by E.164;
+- North American: ``(408) 247-8880``, ``408.247.8880``, ``1-408-247-8880``; the key is ``+1`` and ten digits;
 - national with a leading zero and groups: ``020 7946 0958``, ``030/1234567``, ``06.12.34.56.78``, ``(02) 9876 5432``;
-- any 7 to 15 digits behind a word such as *phone*, *tel*, *call*, *mobile*, *fax*, *my number*.
+- any 7 to 15 digits after a word such as *phone*, *tel*, *call*, *mobile*, *fax*, *my number*.
 
-Dates, times, addresses of machines, decimal numbers and bare digits without such a word are none. A national number
-is not merged with its international form: the text does not say which country it is in.
+Dates, times, IP addresses, decimal numbers and bare digits without such a word are excluded. A national number is not
+merged with its international form, since the text does not say which country it is in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BETWEEN = rf"[./{SPACES}{DASHES}]"
 _ENOUGH = re.compile(rf"\d(?:[()./{SPACES}{DASHES}]{{0,3}}\d){{6,}}", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
 
-#: Most digits behind a country's code, after ITU-T E.164 and the national plans; 15 in all for any other code.
+#: Country code -> most digits after it, by ITU-T E.164 and national plans; for other codes, 15 in total.
 _MOST_NATIONAL = {
     code: most
     for most, codes in {
@@ -60,7 +60,7 @@ _CALLED = re.compile(
     r"|(电话|電話|手机|手機|携帯|전화|тел|телефон)[^0-9\n+]{0,12}$",
     re.IGNORECASE,
 )
-#: Groups in which North American numbers are written, without and with the leading 1.
+#: Groupings of North American numbers, without and with the leading 1.
 _AMERICAN_SHORT = ((10,), (3, 7), (3, 3, 4), (6, 4))
 _AMERICAN_LONG = ((11,), (1, 10), (1, 3, 7), (1, 3, 3, 4))
 _DATE = re.compile(
@@ -83,11 +83,11 @@ def _international(text: str) -> Iterator[Occurrence]:
         body = match[0].replace("(0)", "   ")
         plus = body[0] == "+"
         groups = list(_DIGITS.finditer(body, 1 if plus else 2))
-        # The code may be in one group with the following digits.
+        # The country code may be in one group with the following digits.
         joined = "".join(group[0] for group in groups)
         code = next((joined[:n] for n in (3, 2, 1) if joined[:n] in _MOST_NATIONAL), "")
         if not plus and (not code or len(groups) < 2):
-            continue  # as likely a number with leading zeros
+            continue  # as likely to be some number with leading zeros
         most = _MOST_NATIONAL.get(code, _MOST - 3) + (len(code) or 3)
         used_groups = _groups_that_fit([group[0] for group in groups], most)
         number = "".join(group[0] for group in groups[:used_groups])
@@ -99,7 +99,7 @@ def _international(text: str) -> Iterator[Occurrence]:
 def _american(text: str) -> Iterator[Occurrence]:
     for match in _AMERICAN.finditer(text):
         number = f"1{match[1] or match[2]}{match[3]}{match[5]}"
-        # Three groups in a longer row of numbers are not a phone number.
+        # Three groups in a longer sequence of numbers are not a phone number.
         if match[0].replace(" ", "").isdigit() and _ANOTHER.match(text, match.end()):
             continue
         if _is_american(number):
@@ -107,7 +107,7 @@ def _american(text: str) -> Iterator[Occurrence]:
 
 
 def _is_american(number: str) -> bool:
-    """Whether these are 1, an area code and a number of seven digits, none of them a service such as 911."""
+    """Whether ``number`` is 1, an area code and seven digits, with no service code such as 911."""
     return len(number) == 11 and min(number[1], number[4]) > "1" and "11" not in (number[2:4], number[5:7])
 
 
@@ -115,7 +115,7 @@ def _trunk(text: str) -> Iterator[Occurrence]:
     for match in _TRUNK.finditer(text):
         groups = list(_DIGITS.finditer(match[0]))
         digits = [group[0] for group in groups]
-        in_pairs = all(len(group) == 2 for group in digits)  # as France and its like write ten digits
+        in_pairs = all(len(group) == 2 for group in digits)  # as ten digits are written in France
         used_groups = min(5, len(digits)) if in_pairs else _groups_that_fit(digits, _MOST_TRUNK)
         number, sizes = "".join(digits[:used_groups]), [len(group) for group in digits[:used_groups]]
         ids = len(sizes) > 2 and set(sizes) == {4}
@@ -147,7 +147,7 @@ def _find_announced(text: str) -> Iterator[Occurrence]:
 
 
 def _groups_that_fit(groups: Sequence[str], most: int) -> int:
-    """How many of the first ``groups`` have at most ``most`` digits together; at least 1."""
+    """The largest number of leading ``groups`` with at most ``most`` digits in total; at least 1."""
     total, used_groups = len(groups[0]), 1
     while used_groups < len(groups) and total + len(groups[used_groups]) <= most:
         total += len(groups[used_groups])

@@ -1,23 +1,23 @@
-"""The place of a secret in a text, and the characters around it that all detectors share."""
+"""Occurrences of secrets in a text, and character classes that all detectors share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-#: Letters and digits of alphabets that put spaces between words, for character classes. Only these mark the borders of
-#: a secret: in other scripts (Chinese, Japanese, Thai, ...) a secret may touch the words around it.
+#: Letters and digits of scripts that separate words by spaces, for character classes. Only these delimit secrets: in
+#: other scripts (Chinese, Japanese, Thai, ...) a secret may be adjacent to other words.
 SPACED = r"0-9A-Za-z_\u00aa\u00b5\u00ba\u00c0-\u058f"
 
-#: Spaces, hyphens and dashes as people and word processors put them between digits, for character classes.
+#: Spaces, hyphens and dashes that people and word processors put between digits, for character classes.
 SPACES = r" \u00a0\u2007\u2009\u202f"
 DASHES = r"\-\u2010-\u2015\u2212"
 
 
 class Occurrence(NamedTuple):
-    """A secret ``value`` as it is written, and ``key``, the same for every way of writing the same secret.
+    """An occurrence of a secret: its ``value`` as written, and its ``key``, equal for all ways of writing the secret.
 
-    ``start`` to ``end`` are the characters it claims: its own, or more where what surrounds it gave it away.
+    It claims the characters from ``start`` to ``end``, which may include the context by which it was found.
     """
 
     start: int
@@ -26,12 +26,12 @@ class Occurrence(NamedTuple):
     value: str
 
 
-#: The places in a text, in no order; they may overlap.
+#: Finds occurrences in a text, in any order; they may overlap.
 Find = Callable[[str], Iterable[Occurrence]]
 
 
 class Claimed:
-    """The characters of a text of ``size`` that some place has claimed."""
+    """The characters of a text of length ``size`` that occurrences have claimed."""
 
     def __init__(self, size: int) -> None:
         self._taken = bytearray(size)
@@ -50,7 +50,7 @@ class Claimed:
 
 
 def without_overlaps(places: Iterable[Occurrence], size: int) -> list[Occurrence]:
-    """``places`` in a text of ``size`` without those that overlap an earlier one."""
+    """``places`` in a text of length ``size``, without those that overlap an earlier one."""
     kept: list[Occurrence] = []
     claimed: Claimed | None = None
     for place in places:

@@ -1,7 +1,7 @@
-"""The recognizers of Microsoft Presidio beside our own kinds: names of people, places, and what else it knows.
+"""Kinds from the recognizers of Microsoft Presidio: names of people, places and others.
 
-``presidio-analyzer`` is an optional extra, imported only when it is asked for. Each of its entities is one kind,
-``presidio-person`` and so on. The text is analysed once for all of them.
+``presidio-analyzer`` is optional, and imported only on request. Each of its entities is one kind, ``presidio-person``
+and so on. A text is analysed once for all of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from privctl.secrets.scan.kinds.place import Occurrence
 
 _PREFIX = "presidio-"
 _LANGUAGE = "en"
-#: The model that Presidio takes by itself. It would download it; privctl fetches nothing.
+#: Presidio's default model, which it would download; privctl downloads nothing.
 _MODEL = "en_core_web_lg"
-#: Entities that say nothing of one person: every date, and every address of a page.
+#: Entities that do not identify a person: dates and URLs.
 _LEFT_OUT = ("DATE_TIME", "URL")
-#: Below this, Presidio's own patterns are guesses: any eight digits are a bank account with 0.05.
+#: Lower scores are guesses: Presidio scores any eight digits as a bank account with 0.05.
 _LEAST_SCORE = 0.4
 _SPACE = re.compile(r"\s+")
 
@@ -31,7 +31,7 @@ _SPACE = re.compile(r"\s+")
 def presidio_kinds() -> list[SecretKind]:
     """One kind for each entity that the installed Presidio knows in English.
 
-    Raises CommandError where it or its language model is not installed.
+    Raises CommandError if it or its language model is not installed.
     """
     if importlib.util.find_spec("presidio_analyzer") is None:
         raise CommandError(
@@ -51,7 +51,7 @@ def presidio_kinds() -> list[SecretKind]:
 
 
 def _keep_offline() -> None:
-    """Take the list of public suffixes that came with tldextract: by itself it downloads one. Quiet its warnings."""
+    """Use tldextract's bundled list of public suffixes, since it downloads one by default; silence warnings."""
     for logger in ("presidio-analyzer", "tldextract"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     if importlib.util.find_spec("tldextract") is not None:
@@ -64,7 +64,7 @@ def _name(entity: str) -> str:
 
 
 class _Analysis:
-    """What Presidio finds in a text, kept for the kinds that ask for it one after the other."""
+    """Presidio's results for the last text, cached because each kind requests them in turn."""
 
     def __init__(self, engine: Any, entities: list[str]) -> None:
         self._engine, self._entities = engine, entities
@@ -72,7 +72,7 @@ class _Analysis:
         self._found: list[Any] = []
 
     def finder(self, entity: str) -> Callable[[str], Iterator[Occurrence]]:
-        """What finds ``entity`` in a text."""
+        """A function that finds ``entity`` in a text."""
 
         def find(text: str) -> Iterator[Occurrence]:
             for each in self._of(text):

@@ -9,5 +9,5 @@ from privctl.secrets.scan.kinds.place import Occurrence, without_overlaps
 
 
 def find(text: str) -> list[Occurrence]:
-    """The keys, tokens and passwords in ``text``; one of a known format is not found again as a random string."""
+    """The keys, tokens and passwords in ``text``; those of a known format are not found again as random strings."""
     return without_overlaps(chain(formats.find(text), beside_words.find(text)), len(text))

@@ -2,12 +2,12 @@
 
 A random string begins at most 40 characters after the word, and has at least 16 characters of base64 or its variants:
 
-- hexadecimal, letters and digits both: Shannon entropy of its characters at least 3 bits;
-- others: at least 3.25 bits, and enough neighbours of different kinds (lower case, upper case, digit), which names made
-  of words have few of: 20 % where the kinds are digits and one case, 30 % where all three occur, 45 % without digits.
+- hexadecimal with letters and digits: Shannon entropy of its characters at least 3 bits;
+- others: at least 3.25 bits, and enough adjacent characters of different classes (lower case, upper case, digit), of
+  which identifiers made of words have few: 20 % for digits and one case, 30 % for all three, 45 % without digits.
 
-A password follows its word and ``:``, ``=`` or *is*, and has at least 8 characters, a letter, a digit, and an upper
-case letter or a sign beside lower case ones; entropy at least 2.5 bits. Digests of files and commits are none.
+A password follows its word and ``:``, ``=`` or *is*. It has at least 8 characters, with a letter, a digit, and both
+cases or a punctuation mark; entropy at least 2.5 bits. Digests of files and commits are excluded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from privctl.secrets.scan.kinds.place import Occurrence
 
-#: Lower-case parts of the words below; a quick first test.
+#: Lower-case parts of the words below, for a quick first test.
 _WORDS = ("key", "token", "secret", "pass", "pwd", "credential", "bearer", "auth")
 _WORD = re.compile(
     r"(?:key|token|secret|passw(?:or)?d|passphrase|passcode|pwd|credentials?|bearer|auth)", re.IGNORECASE
@@ -34,7 +34,7 @@ _DIGEST = re.compile(
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX_BITS, _MIXED_BITS, _PASSWORD_BITS = 3.0, 3.25, 2.5
 _CHANGES = {"0A": 0.2, "0a": 0.2, "0Aa": 0.3, "Aa": 0.45}
-#: As far as a run that begins within reach can go, and a sign more.
+#: The farthest that a run which begins within reach can extend, plus one character.
 _FAR = 560
 
 _GIVEN = re.compile(
@@ -99,6 +99,6 @@ def _kind(sign: str) -> str:
 
 
 def entropy(text: str) -> float:
-    """Shannon entropy of how often each character of ``text`` occurs, bits a character."""
+    """Shannon entropy of the character frequencies of ``text``, in bits per character."""
     size = len(text)
     return -sum(n / size * math.log2(n / size) for n in Counter(text).values())

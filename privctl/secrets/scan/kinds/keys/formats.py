@@ -1,4 +1,4 @@
-"""Keys and tokens in formats that their issuers document."""
+"""Keys and tokens in formats documented by their issuers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from privctl.secrets.scan.kinds.place import Occurrence
 
 _WORD = "[0-9A-Za-z_-]"
-#: Issuer -> format. Each begins with fixed characters, which makes the search fast.
+#: Issuer -> format. Most begin with fixed characters, which makes the search fast.
 FORMATS: dict[str, str] = {
     "AWS key id": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![0-9A-Za-z])",
     "GitHub": r"gh[pousr]_[0-9A-Za-z]{36,255}",
@@ -39,7 +39,7 @@ FORMATS: dict[str, str] = {
     "JWT": rf"(?P<jwt>eyJ{_WORD}{{8,}}\.{_WORD}{{2,}}\.{_WORD}*)",
 }
 _KNOWN = re.compile(rf"(?<![0-9A-Za-z])(?:{'|'.join(FORMATS.values())})")
-#: All of the above have so many characters without a space.
+#: All of the above have at least this many characters without a space.
 _SHORTEST = 16
 
 _ARMOUR = re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----")
@@ -47,13 +47,13 @@ _ARMOUR_END = re.compile(r"-----END [A-Z0-9 ]{1,60}-----")
 _ARMOURED = re.compile(r"(?:[0-9A-Za-z+/=:,.\s-]|\\[nr])*")
 _LINE_ENDS = re.compile(r"\s|\\[nr]")
 
-#: The user's password in an address such as ``postgres://ann:PASSWORD@host/``.
+#: The password in a URL such as ``postgres://ann:PASSWORD@host/``.
 _IN_ADDRESS = re.compile(r"://[^\s:/@\"'<>\[\]{}()]{0,64}:([^\s/@\"'<>\[\]{}()]{3,128})@[\w.-]+")
 _PLACEHOLDER = re.compile(r"[$%*]|(?:pass(?:word)?|passwd|pwd|secret|token|x+)$", re.IGNORECASE)
 
 
 def find(text: str) -> Iterator[Occurrence]:
-    """The keys of known forms in ``text``, private keys in PEM or PGP armour, passwords in addresses."""
+    """The keys of known formats in ``text``, private keys in PEM or PGP armour, and passwords in URLs."""
     if "-----BEGIN " in text:
         yield from _find_armoured(text)
     if max(map(len, text.split()), default=0) < _SHORTEST:
@@ -66,7 +66,7 @@ def find(text: str) -> Iterator[Occurrence]:
 
 
 def _find_armoured(text: str) -> Iterator[Occurrence]:
-    """Blocks with or without their end; the same key is the same however its lines are cut."""
+    """Armoured blocks, complete or not; the key does not depend on how its lines are broken."""
     for begin in _ARMOUR.finditer(text):
         stop = text.find("-----", begin.end())
         body = _ARMOURED.match(text, begin.end(), len(text) if stop < 0 else stop)
@@ -78,7 +78,7 @@ def _find_armoured(text: str) -> Iterator[Occurrence]:
 
 
 def _is_header(token: str) -> bool:
-    """Whether a token's first part is the JSON header of one (RFC 7515)."""
+    """Whether the first part of ``token`` is the JSON header of a JWT (RFC 7515)."""
     head = token.partition(".")[0]
     try:
         header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
