@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from audits.canaries.cuts import can_be_cut, cuts_around
 from audits.canaries.manifest import Manifest
 from audits.scores.rows import begins_with_bos, encode, length_limit
 from privctl.domain.errors import InputError
@@ -150,22 +151,28 @@ def locate_secrets(
 ) -> Iterator[tuple[list[int], int, int]]:
     """The ids of each secret between ``prefix`` and ``after``, without special tokens, and the range that is its own.
 
-    The range is half-open. Raises InputError as ``secret_rows`` does.
+    The range is half-open. Where the tokenizer allows it, only the words around the secret are tokenised for each.
+    Raises InputError as ``secret_rows`` does.
     """
     if not model.tokenizer.is_fast:
         raise InputError(
             f"{model.folder} has a tokenizer that does not tell which characters its tokens stand for, so that secrets "
             "cannot be found among them; give the model's tokenizer.json"
         )
+    front, back = cuts_around(prefix, after) if can_be_cut(model.tokenizer) else (0, len(after))
+    left, right = prefix[front:], after[:back]
     for begin in range(0, len(secrets), _AT_ONCE):
         some_secrets = secrets[begin : begin + _AT_ONCE]
+        texts = [prefix[:front], after[back:], *(left + secret + right for secret in some_secrets)]
         with quiet_transformers():
             encoded = model.tokenizer(
-                [prefix + secret + after for secret in some_secrets],
-                add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True,
-            )  # fmt: skip
-        for secret, ids, spans in zip(some_secrets, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            yield ids, *_span(spans, len(prefix), len(prefix) + len(secret))
+                texts, add_special_tokens=False, return_attention_mask=False, return_offsets_mapping=True
+            )
+        (head, tail, *middles), spans_of_texts = encoded["input_ids"], encoded["offset_mapping"][2:]
+        for secret, ids, spans in zip(some_secrets, middles, spans_of_texts, strict=True):
+            first, last = _span(spans, len(left), len(left) + len(secret))
+            shift = len(head) if last else 0
+            yield head + ids + tail, first + shift, last + shift
 
 
 def _span(spans: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int]:

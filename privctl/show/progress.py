@@ -72,7 +72,11 @@ def _lines(label: str, total: float, unit: str, detail: Detail | None) -> Iterat
         pace.done += amount
         if pace.due(_LINE_EVERY):
             share = 100 * pace.done / total if total else 100
-            more = "" if detail is None else f"; {live_line(detail(), seconds_left=pace.left)}"
+            left = pace.left
+            if detail is not None:
+                more = f"; {live_line(detail(), seconds_left=left)}"
+            else:
+                more = "" if left is None else f"; {clock_time(left)} left"
             note(f"{label}: {share:.0f} % of {total:.0f} {unit} after {pace.elapsed:.0f} s{more}")
 
     yield advance

@@ -174,3 +174,14 @@ def test_images_are_counted_in_records() -> None:
     line = live_line({"training_loss": 0.51234, "records_per_second": 812.4, "memory_bytes": 2**31}, seconds_left=3725)
     assert line == "loss 0.5123, 812 records/s, peak memory 2 GiB, 1:02:05 to the last step"
     assert live_line({"epsilon": 1.23401, "epsilon_at_step": 7.0}) == "epsilon 1.24 at step 7"
+
+
+def test_lines_of_other_work_say_how_long_it_is_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 30.0, 30.0, 30.0, 30.0])
+    monkeypatch.setattr(shown, "_LINE_EVERY", 10.0)
+    monkeypatch.setattr(shown, "time", SimpleNamespace(monotonic=lambda: next(clock, 30.0)))
+    with shown.progress("making candidates", 1000, "secrets") as advance:
+        advance(250)
+    assert "making candidates: 25 % of 1000 secrets after 30 s; 0:01:30 left\n" in capsys.readouterr().err
