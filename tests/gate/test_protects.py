@@ -94,6 +94,7 @@ def test_the_guarantee_within_the_limit_is_the_one_that_must_protect(tmp_path: P
 
 def test_a_guarantee_that_does_not_count_protects_nobody(tmp_path: Path) -> None:
     refuted = making(tmp_path / "m.json", replace(PROVED, status=Status.REFUTED), parameters=PATIENTS)
+    assert protects(refuted).message.startswith("no guarantee counts, so none protects")
     assert "is refuted" in protects(refuted).message
     secret = making(tmp_path / "s.json", replace(PROVED, unit=PrivacyUnit.SECRET), parameters=PATIENTS)
     assert "protects one secret" in protects(secret, units="secret").message

@@ -50,10 +50,11 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         yield min(findings, key=lambda each: each.outcome is not GateOutcome.PASS)
         return
     reasons = "; ".join(dict.fromkeys(others)) or "the reports state none"
+    none = "no guarantee that counts protects" if counted else "no guarantee counts, so none protects"
     yield _finding(
         GateOutcome.FAIL,
         case.name,
-        f"no guarantee protects {whom(policy.field)} together: {reasons}",
+        f"{none} {whom(policy.field)} together: {reasons}",
         f"train with --unit {policy.field}, or in a loop of your own with make_private(users=..., "
         f"unit={policy.field!r})",
         policy.places.get(RULE, case.makers[0].place("guarantees")),
