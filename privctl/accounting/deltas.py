@@ -1,4 +1,4 @@
-"""Suitable deltas for a number of records. Imports no accountant, as ``privctl noise`` needs none."""
+"""Suitable deltas for a number of examples: records, or users. Imports no accountant; ``privctl noise`` needs none."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ def default_delta(examples: int) -> float:
     return float(min(1e-5, examples**-1.1))
 
 
-def delta_warning(delta: float, records: int) -> str | None:
-    """A warning if ``delta`` is not well below 1 / ``records``.
+def delta_warning(delta: float, examples: int) -> str | None:
+    """A warning if ``delta`` is not well below 1 / ``examples``.
 
     None if it is at most a tenth of that, or at most the default.
     """
-    if delta <= max(0.1 / records, default_delta(records)):
+    if delta <= max(0.1 / examples, default_delta(examples)):
         return None
-    near = "at least" if delta >= 1 / records else "not far below"
-    better = 10.0 ** math.floor(math.log10(0.1 / records))
+    near = "at least" if delta >= 1 / examples else "not far below"
+    better = 10.0 ** math.floor(math.log10(0.1 / examples))
     return (
-        f"delta {delta:g} is {near} 1 / {records} records, so that publishing each record with probability delta "
+        f"delta {delta:g} is {near} 1 / {examples} examples, so that publishing each with probability delta "
         f"would meet it; choose a delta such as {better:g}"
     )

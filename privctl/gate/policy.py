@@ -15,7 +15,7 @@ from privctl.domain.gate import FileLine, PolicySetting, Rule
 from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome
 from privctl.gate.files import read_bounded
-from privctl.gate.settings import KEYS, shorten, suggestion
+from privctl.gate.settings import KEYS, RECORD, shorten, suggestion
 from privctl.gate.waivers import Waiver, read_waivers
 
 PROJECT, OWN = "pyproject.toml", "privctl-policy.toml"
@@ -36,6 +36,7 @@ class Policy:
     accepted_assumptions: tuple[str, ...] | None = None
     notions: tuple[Notion, ...] = (Notion.APPROXIMATE_DP,)
     units: tuple[PrivacyUnit, ...] = (PrivacyUnit.EXAMPLE,)
+    protects: str = RECORD
     adjacencies: tuple[Adjacency, ...] = (Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
     scope: Scope = Scope.THIS_MODEL
     max_posterior: float | None = None
@@ -59,6 +60,11 @@ class Policy:
     waivers: tuple[Waiver, ...] = ()
     settings: tuple[PolicySetting, ...] = ()
     places: Mapping[str, FileLine] = field(default_factory=dict)
+
+    @property
+    def field(self) -> str | None:
+        """The field of ``protects``; None where each record by itself is enough."""
+        return None if self.protects == RECORD else self.protects
 
 
 def read_policy(
@@ -93,7 +99,7 @@ def read_policy(
             values[name] = _read(label, KEYS[name].read, KEYS[name].text(raw_text))
             settings[name] = PolicySetting(key=name, value=_as_text(values[name]), source=label)
             places.pop(name, None)
-    if not any(KEYS[name].demand and value is not False for name, value in values.items()):
+    if not any(KEYS[name].demands(value) for name, value in values.items()):
         raise CommandError(
             f"{'no policy was found' if source_file is None else f'{source_file} asks nothing of a model'}; give a "
             f"limit such as --max-epsilon 8, or write a policy: privctl gate --init > {OWN}"

@@ -20,6 +20,8 @@ POWERS = {"auc": (0.5, 1.0), "extraction": (0.0, 1.0), "epsilon": (0.0, 1e4)}
 _LARGEST_EPSILON = 1e4
 #: How much of a value an error shows.
 _SHOWN = 60
+#: What ``protects`` is where each record by itself is enough.
+RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class Key:
     """One key. ``read`` turns a TOML value into the setting and raises ValueError with a clause.
 
     ``text`` turns the text of a flag or a variable into a TOML value. ``demand``: the key demands something of a model,
-    so that a policy holding it is not empty.
+    so that a policy holding it is not empty, unless its value is ``nothing``.
     """
 
     name: str
@@ -36,6 +38,11 @@ class Key:
     text: Callable[[str], Any]
     metavar: str
     demand: bool = True
+    nothing: str | bool = False
+
+    def demands(self, setting: Any) -> bool:
+        """Whether this key with the value ``setting`` demands something of a model."""
+        return self.demand and not (type(setting) is type(self.nothing) and setting == self.nothing)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -98,6 +105,13 @@ def strings(value: Any) -> tuple[str, ...]:
     if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
         raise ValueError(f"is {shorten(value)}; expected a string or a list of strings")
     return tuple(dict.fromkeys(listed))
+
+
+def field(value: Any) -> str:
+    """The name of a field of the data, as ``--unit`` takes it."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"is {shorten(value)}; expected the name of a field, such as 'patient', or {RECORD!r}")
+    return value
 
 
 def flag(value: Any) -> bool:
@@ -174,6 +188,15 @@ KEYS: dict[str, Key] = {
         ),
         _names("notions", "Notions of privacy that count; approximate-dp.", Notion),
         _names("units", "Units of privacy that count; example.", PrivacyUnit),
+        Key(
+            name="protects",
+            about="The field whose values a guarantee must protect, all records of one together, as retrain --unit "
+            "names it; record: each record by itself.",
+            read=field,
+            text=str,
+            metavar="FIELD",
+            nothing=RECORD,
+        ),
         _names("adjacencies", "Adjacencies that count; all but unstated.", Adjacency),
         Key(
             name="scope",

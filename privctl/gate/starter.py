@@ -25,6 +25,7 @@ recompute = true
 units = ["example"]
 notions = ["approximate-dp"]
 adjacencies = ["add-or-remove", "replace-one", "zero-out"]
+# protects = "patient"        # all records with one value of this field together, as training with --unit patient does
 # scope = "all-candidates"    # where several candidates of one noise run go out
 
 # The model, its history and what was done with it.

@@ -26,6 +26,7 @@ VALUES: dict[str, tuple[str, str]] = {
     "accepted_assumptions": ('["vocabulary", "starting weights"]', "vocabulary, starting weights"),
     "notions": ('["approximate-dp", "mutual-information"]', "approximate-dp,mutual-information"),
     "units": ('["secret"]', "secret"),
+    "protects": ('"patient"', "patient"),
     "adjacencies": ('["replace-one"]', "replace-one"),
     "scope": ('"all-candidates"', "all-candidates"),
     "max_posterior": ("0.1", "0.1"),

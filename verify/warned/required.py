@@ -114,7 +114,8 @@ def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
         and stated.delta > max(0.1 / stated.examples, min(1e-5, stated.examples**-1.1))
     ):
         near = "at least" if stated.delta >= 1 / stated.examples else "not far below"
-        yield rf"delta {re.escape(f'{stated.delta:g}')} is {near} 1 / {stated.examples} records, so that .+"
+        delta = re.escape(f"{stated.delta:g}")
+        yield rf"delta {delta} is {near} 1 / {stated.examples} (?:examples|records), so that .+"
     if stated.similar_names and stated.unit is not None:
         yield forms.alike_users(stated.similar_names, stated.unit)
     if stated.program == "opacus":

@@ -30,7 +30,7 @@ OF_THE_LOSS = frozenset({
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
 #: A guarantee that counts: its report, its position there, itself and the number that is judged.
-_Counted = tuple[LoadedReport, int, Guarantee, float]
+Counted = tuple[LoadedReport, int, Guarantee, float]
 
 
 def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -62,6 +62,13 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g}) or add "
         "noise (privctl noise)",
     )
+
+
+def that_decide(case: JudgedModel, policy: Policy) -> tuple[list[Counted], list[str]]:
+    """The guarantees that count for ``max_epsilon``, those that meet it if any does; and why others do not count."""
+    counted, others = _count(case, policy, partial(_epsilon_of, policy))
+    limit = math.inf if policy.max_epsilon is None else policy.max_epsilon
+    return [each for each in counted if each[3] <= limit] or counted, others
 
 
 def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, Guarantee]]:
@@ -131,28 +138,10 @@ def _judge(
     fix: str,
 ) -> Iterator[Finding]:
     place = policy.places.get(rule, case.anchor)
-    if not case.makers:
-        yield Finding(
-            rule=rule,
-            outcome=GateOutcome.INCONCLUSIVE,
-            subject=case.name,
-            message="no report given says how this model was made",
-            fix="give the report that was written with the model",
-            place=place,
-        )
+    if undecided := of_no_report(case, policy, rule):
+        yield undecided
         return
     counted, others = _count(case, policy, value)
-    replayed = next((each for each in case.makers if each.report.step == "replay"), None)
-    if not counted and not others and replayed is not None:
-        yield Finding(
-            rule=rule,
-            outcome=GateOutcome.INCONCLUSIVE,
-            subject=case.name,
-            message="these weights were made again from published updates, and no report given says what was published",
-            fix="give the report of the training that published them too",
-            place=replayed.place("inputs"),
-        )
-        return
     if not counted:
         reasons = "; ".join(dict.fromkeys(others)) or "the reports state none"
         yield Finding(
@@ -178,11 +167,26 @@ def _judge(
     )
 
 
+def of_no_report(case: JudgedModel, policy: Policy, rule: str) -> Finding | None:
+    """A finding that no report given says what is guaranteed; None where one does, or says that nothing is."""
+    message, fix = "no report given says how this model was made", "give the report that was written with the model"
+    place = policy.places.get(rule, case.anchor)
+    if case.makers:
+        replayed = next((each for each in case.makers if each.report.step == "replay"), None)
+        if replayed is None or any(True for _ in case.guarantees):
+            return None
+        message = "these weights were made again from published updates, and no report given says what was published"
+        fix, place = "give the report of the training that published them too", replayed.place("inputs")
+    return Finding(
+        rule=rule, outcome=GateOutcome.INCONCLUSIVE, subject=case.name, message=message, fix=fix, place=place
+    )  # fmt: skip
+
+
 def _count(
     case: JudgedModel, policy: Policy, value: Callable[[Guarantee], float | str]
-) -> tuple[list[_Counted], list[str]]:
+) -> tuple[list[Counted], list[str]]:
     """The guarantees that the policy counts, with their values, and why the others do not count."""
-    counted: list[_Counted] = []
+    counted: list[Counted] = []
     others: list[str] = []
     for report, i, guarantee in case.guarantees:
         size = value(guarantee)

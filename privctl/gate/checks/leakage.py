@@ -24,11 +24,12 @@ from privctl.gate.checks.audited_records import (
 )
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.checks.outside_scores import FIX, why_unaccepted
+from privctl.gate.checks.units import TRAININGS, groups_of, unit_of, why_of_others
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.audit_parameters import AuditParameters
-from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
+from privctl.reports.parameters import ParametersError, parameters_as
 from verify.audits.terms import of_split
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
@@ -52,8 +53,6 @@ _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add nois
 #: Rule -> the role of what an audit took as training data for it.
 _TRAINED = {AUC: MEMBERS, TPR: MEMBERS, EXTRACTED: TRAIN}
 _PLANTED, _NUMBER = "trained on the planted data", "number included"
-
-_TRAININGS = ("retrain", "external-training")
 
 #: One measured thing: the report, its position there, itself.
 _EvidenceItem = tuple[LoadedReport, int, Evidence]
@@ -87,7 +86,7 @@ def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
 
     Where all records with one value of a field were one example, coins of single records bound something else.
     """
-    units = {_unit_of(each) for each in case.history if each.report.step in _TRAININGS}
+    units = {unit_of(each) for each in case.history if each.report.step in TRAININGS}
     found = []
     for report, i, item in evidence_of(case, lambda each: is_lower_bound(each) or is_group_bound(each)):
         try:
@@ -98,14 +97,6 @@ def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
         if of_records or (is_group_bound(item) and units == {stated.group_by}):
             found.append((report, i, item))
     return found
-
-
-def _unit_of(training: LoadedReport) -> str | None:
-    """The field whose values made the examples of a training; None where each record was one, or it does not say."""
-    try:
-        return parameters_as(TrainingParameters, training.report).unit
-    except ParametersError:
-        return None
 
 
 def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -239,6 +230,10 @@ def _check_maximum(
         report, i, item = passed[0]
         message = f"the model was trained on {left.path} too, which no audit took as training data"
         yield _inconclusive(rule, report, i, item, message, "audit all files of the training, in one audit or several")
+    if passed and _TRAINED.get(rule) == MEMBERS and (other := why_of_others([each for each, _, _ in passed], policy)):
+        report, i, item = passed[0]
+        fix = f"audit the owners of records too (privctl audit membership --group-by {policy.protects})"
+        yield _inconclusive(rule, report, i, item, other, fix)
     word = on_whose_word(case) if rule in _TRAINED else ""
     word += texts_looked_at([report for report, _, _ in passed]) if rule == EXTRACTED else ""
     yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper", word)
@@ -262,15 +257,7 @@ def _enough(items: Sequence[_EvidenceItem], limit: float) -> str:
     if not times:
         return "more records"
     more, item, report = max(times, key=lambda each: each[0])
-    return needed_sample(item, more, grouped=is_of_groups(report)) or "more records"
-
-
-def is_of_groups(report: LoadedReport) -> bool:
-    """Whether an audit counted groups, such as users, and not records."""
-    try:
-        return parameters_as(AuditParameters, report.report).group_by is not None
-    except ParametersError:
-        return False
+    return needed_sample(item, more, grouped=groups_of(report) is not None) or "more records"
 
 
 def _pass_finding(

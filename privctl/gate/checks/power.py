@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.sample_size import needed_sample, times_for_area, times_for_share
-from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound, is_of_groups
+from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
 from privctl.gate.checks.outside_scores import FIX, why_unaccepted
+from privctl.gate.checks.units import groups_of, holds, whom
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.gate.settings import POWERS
@@ -31,6 +32,10 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for name, required in policy.min_power.items():
         low, high = POWERS[name]
         everything = evidence_of(case, _CHOSEN[name])
+        of_whom = ""
+        if name == "auc" and policy.field is not None:
+            everything = [each for each in everything if holds(groups_of(each[0]), policy.field)]
+            of_whom = f", judging {whom(policy.field)}"
         found = [each for each in everything if not why_unaccepted(each[0], policy)]
         compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
         sizes = [
@@ -42,13 +47,13 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         what = _NAMES[name]
         if not sizes:
             outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.anchor)
-            fix = f"give the report of an audit that says what {what} it could have seen"
-            message = f"no audit of this model given says what {what} it could have seen"
+            fix = f"give the report of an audit that says what {what} it could have seen{of_whom}"
+            message = f"no audit of this model given says what {what} it could have seen{of_whom}"
             if len(found) < len(everything):
                 message, fix = f"{message}, but by scores whose origin the policy does not accept", FIX
         else:
             size, place, item, report = min(sizes, key=lambda each: each[0])
-            fix = _enough(name, item, size, required, grouped=is_of_groups(report))
+            fix = _enough(name, item, size, required, grouped=groups_of(report) is not None)
             seen = size <= required
             outcome = GateOutcome.PASS if seen else GateOutcome.INCONCLUSIVE
             message = f"{what} of {size:.4g} would have been seen, {required:g} {'is' if seen else 'was'} asked" + (

@@ -13,6 +13,7 @@ from privctl.domain.errors import PrivctlError, missing_package
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.gate.checks.units import TRAININGS
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -43,9 +44,11 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         silent = unanswered_claims(report.path, report.report, parents)
         beside = (each for each in _against_files(report, parents) if each.outcome is Outcome.REFUTED)
         yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent, *beside))
-    if policy.max_epsilon is None and policy.max_posterior is None:
+    if policy.max_epsilon is None and policy.max_posterior is None and policy.field is None:
         return
-    reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees]
+    # What one example of a guarantee for noise is stands in the report of the training, which may state none itself.
+    whose = TRAININGS if policy.field is not None else ()
+    reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees or each.report.step in whose]
     try:
         # Not at the top: this needs numpy and scipy, which a gate over audits alone does without.
         from verify.checks import recompute

@@ -119,6 +119,17 @@ def test_a_report_passes_with_the_warning_and_not_without(tmp_path: Path, write_
     assert list(faults(place, report, set())) == []
 
 
+def test_a_report_that_calls_examples_records_passes(tmp_path: Path, write_model: WriteModel) -> None:
+    """As reports did before; no other word does."""
+    place = MADE[(_OUTSIDE, "large delta")](tmp_path, write_model)
+    report = read_report(place)
+    text = dict(rows_of(report))[(_OUTSIDE, "large delta")]
+    for words, code in ((("records", " record"), ExitCode.OK), (("steps", " step"), ExitCode.REFUTED)):
+        older = text.replace("examples", words[0]).replace("publishing each", f"publishing each{words[1]}")
+        warnings = tuple(older if each == text else each for each in report.warnings)
+        assert verify(place, replace(report, warnings=warnings)).exit_code is code
+
+
 def test_a_row_that_may_be_lost_is_found(
     tmp_path: Path, write_model: WriteModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

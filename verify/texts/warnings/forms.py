@@ -60,8 +60,9 @@ _ALIKE = (
 )
 ALIKE_USERS = form(_ALIKE, count=COUNT, field=QUOTED, name=NAME)
 DELTA = form(
-    "delta {number} is {near} 1 / {count} records, so that publishing each record with probability delta would meet "
-    "it; choose a delta such as {number}",
+    "delta {number} is {near} 1 / {count} {whom} with probability delta would meet it; choose a delta such as {number}",
+    # Older reports say records, also where all records of a user are one example.
+    whom="examples, so that publishing each|records, so that publishing each record",
     number=NUMBER, near="at least|not far below", count=COUNT,
 )  # fmt: skip
 
