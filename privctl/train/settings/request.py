@@ -155,8 +155,9 @@ class Method:
     ``per_draw`` is with how many records a user takes part in a step, at most. Otherwise they are passes in a public
     order; then ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one.
     ``search`` is how many runs there are of which the best is released, None for one run. ``adaptive`` gives how the
-    clip norm follows the gradients, for a noise multiplier and a batch size, None where it stays. ``files`` are
-    suffixes of files beside the output.
+    clip norm follows the gradients, for a noise multiplier and a batch size, None where it stays. ``canaries`` is how
+    many gradients of known norm are mixed into the steps, None for none. ``files`` are suffixes of files beside the
+    output.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Method:
     per_draw: Callable[[RetrainRequest], int] = lambda _: 1
     search: Callable[[RetrainRequest], NumberOfRuns | None] = lambda _: None
     adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
+    canaries: Callable[[RetrainRequest], int | None] = lambda _: None
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     files: tuple[str, ...] = ()

@@ -56,6 +56,7 @@ _PARTS = (
     "of one with the opposite gradient where a batch is full; no record is cut for it, so canaries show the noise, not "
     "which records are kept|is drawn into a step by a coin, like a record or a user"
 )
+_APART = ", and takes part in no measurement of layers, so canaries show the noise of the steps alone"
 _CANARIES = (
     "an audit run, not for release: its weights hold the gradients of {count} canaries, which no record asked for; the "
     "guarantee of the records holds as stated, because canaries are drawn without looking at them, but train again "
@@ -180,9 +181,10 @@ ALIKE_SHADOWS = form(
 )
 
 
-def canaries(count: int | None) -> str:
-    """What is said of a training with so many canary gradients; None: with any number."""
-    return form(_CANARIES, count=COUNT if count is None else str(count), part=_PARTS)
+def canaries(count: int | None, *, measured: bool | None = None) -> str:
+    """What is said of a training with so many canary gradients, and of measurements beside them; None: with any."""
+    apart = "" if measured is False else f"(?:{_APART})" + "?" * (measured is None)
+    return form(_CANARIES, count=COUNT if count is None else str(count), part=f"(?:{_PARTS}){apart}")
 
 
 #: Step -> name of a warning -> its text, as a regular expression for the whole of it.

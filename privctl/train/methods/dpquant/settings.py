@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from privctl.domain.ranges import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, CHANCE, COUNT, Range
+from privctl.train.settings.canaries import canaries_option
 from privctl.train.settings.choices import FormatName
 from privctl.train.settings.method_settings import MethodSettings, option, required
 
@@ -48,6 +49,7 @@ class DpquantSettings(MethodSettings):
     else on made-up inputs. On private examples it is made ``repetitions`` times, at sampling rate ``rate`` with noise
     multiplier ``noise`` and clip norm ``clip`` (nats); None follows from the training's. On others, of public records
     the first, it is no release: nothing is sampled, clipped or noised. ``public_seed`` None is drawn afresh.
+    ``gradient_canaries``: so many gradients of the clip norm are mixed into the steps by coins, to audit them.
     """
 
     format: FormatName = required("What quantized layers compute in.")
@@ -103,6 +105,7 @@ class DpquantSettings(MethodSettings):
     public_seed: bytes | None = option(
         None, "Hexadecimal seed of rounding and of the draws of layers.  [default: a fresh one]"
     )
+    gradient_canaries: int | None = canaries_option()
 
     @property
     def measured(self) -> Sensitivity | None:
