@@ -37,8 +37,9 @@ class Lineage:
 
     ``trained_on`` are the digests of the last training's data, ``planned_by`` those of the plan of protection it
     followed, if any; None if no report says. ``mechanism`` is the one that the report ``source`` states and promises,
-    ``gradient_canaries`` the digest of the file that the training wrote of them, empty if it wrote none. A later step's
-    model has none: what was observed while the model before it was trained says nothing about its guarantees.
+    ``steps`` its steps without what was measured beside them, ``gradient_canaries`` the digest of the file that the
+    training wrote of them, empty if it wrote none. A later step's model has none: what was observed while the model
+    before it was trained says nothing about its guarantees.
     ``unit`` is the field whose values made the examples of the last training, None where each record was one.
     ``columns`` are the fields of its data.
     ``base_bits`` are those that the base of an adapter was held in. ``began_with`` are the digests of the weights
@@ -51,6 +52,7 @@ class Lineage:
     trained_on: tuple[str, ...] | None = None
     planned_by: tuple[str, ...] | None = None
     mechanism: Ledger | None = None
+    steps: Ledger | None = None
     unit: str | None = None
     columns: Columns = USUAL
     source: str = ""
@@ -80,12 +82,14 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     training, own = next(_trainings(model_report), None), _parameters(model_report.report)
     last = own if training is None else _parameters(training)
     unit = None if last is None else last.unit
+    mechanism = mechanism_of(model_report.report.mechanism, model_report.report.guarantees)
     return Lineage(
         parents=parents,
         claims=claims_of(model_report.report.guarantees, model_report.path.name, unit, fixed_graph=_fixes_graph(last)),
         trained_on=_read(training, "data"),
         planned_by=_read(training, "plan"),
-        mechanism=mechanism_of(model_report.report.mechanism, model_report.report.guarantees),
+        mechanism=mechanism,
+        steps=_of_steps(mechanism, own),
         unit=unit,
         columns=USUAL if last is None else Columns(text=last.text_column, label=last.label_column),
         source=model_report.path.name,
@@ -150,6 +154,13 @@ def _parameters(report: PrivacyReport) -> TrainingParameters | None:
         return parameters_as(TrainingParameters, report)
     except ParametersError:
         return None
+
+
+def _of_steps(mechanism: Ledger | None, training: TrainingParameters | None) -> Ledger | None:
+    """The first event where it holds all steps of the ``training``, as of one that also measured; else all events."""
+    if mechanism is None or training is None or mechanism.events[0].steps != training.steps_begun:
+        return mechanism
+    return Ledger(events=mechanism.events[:1])
 
 
 def _fixes_graph(training: TrainingParameters | None) -> bool:

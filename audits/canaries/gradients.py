@@ -125,12 +125,13 @@ def foretold(count: int, delta: float, epsilon: float, curve: CurveClaim | None)
 class GradientCanaryAudit:
     """What the released gradients and weights of a training reveal of the coins of its canaries."""
 
-    def __init__(self, request: CanaryRequest, digest: str | None) -> None:
+    def __init__(self, request: CanaryRequest, digest: str | None, *, measured: bool = False) -> None:
         """``digest`` is that of the file the model's own report names, empty for none, None without a report.
 
+        ``measured`` says that the report's mechanism has measurements beside the steps, which the curve leaves out.
         Raises InputError for a file of another kind.
         """
-        self._request = request
+        self._request, self._measured = request, measured
         self._evidence = read_gradient_evidence(request.manifest)
         self._conditions = conditions(self._evidence, file_digest(request.manifest), digest)
         self.rows: Sequence[NDArray[Any]] = []
@@ -161,7 +162,7 @@ class GradientCanaryAudit:
                 "canary gradients test the training program: they were drawn by it, so a program that cheats on "
                 "purpose is not caught",
                 "their gradients are the strongest that one record, or one user, can send; those of the data show less",
-                *_unseen(request.curve),
+                *_unseen(request.curve, measured=self._measured),
                 *noise_in_words(noise),
                 *(condition.statement for condition in self._conditions if condition.state is AssumptionState.ASSERTED),
             ),
@@ -179,10 +180,12 @@ class GradientCanaryAudit:
         )
 
 
-def _unseen(curve: CurveClaim | None) -> Iterator[str]:
+def _unseen(curve: CurveClaim | None, *, measured: bool) -> Iterator[str]:
     """What canaries do not see of the stated mechanism."""
     if curve is not None and any(isinstance(event, TruncatedGaussian) for event in curve.mechanism.events):
-        yield ("no record is cut from a batch for a canary: canaries show the noise, not which records are kept")
+        yield "no record is cut from a batch for a canary: canaries show the noise, not which records are kept"
+    if curve is not None and measured:
+        yield "no canary takes part in measurements of layers: the mechanism is tested without them, by its steps alone"
 
 
 def conditions(found: GradientEvidence, digest: str, named: str | None) -> tuple[Assumption, ...]:

@@ -57,10 +57,13 @@ def parts_of(
             )
         )
     if request.canaries is not None:
-        curve = curve_of(lineage, profile, epsilon=epsilon)
+        gradients = is_gradient_evidence(request.canaries.manifest)
+        tested = replace(lineage, mechanism=lineage.steps) if gradients else lineage
+        curve = curve_of(tested, profile, epsilon=epsilon)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims, curve=curve)
-        if is_gradient_evidence(canaries.manifest):
-            parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))
+        if gradients:
+            beside = lineage.steps != lineage.mechanism
+            parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries, measured=beside))
         else:
             _require_causal(subject, "--canaries")
             parts.append(CanaryAudit(subject.model, canaries, models.scorer.workers))

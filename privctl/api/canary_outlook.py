@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 def outlook(job: TrainingJob) -> Iterator[str]:
     """One sentence where ``job`` mixes in canary gradients; none else."""
-    from privctl.train.methods.dp_sgd.settings import DpSgdSettings
-
-    settings = job.request.settings
-    if not isinstance(settings, DpSgdSettings) or settings.gradient_canaries is None or job.delta is None:
+    request, recipe = job.request, job.recipe
+    count = request.method.canaries(request)
+    if count is None or job.delta is None:
         return
     from audits.canaries.gradients import foretold
     from audits.claims import CurveClaim, with_half_noise
@@ -22,10 +21,12 @@ def outlook(job: TrainingJob) -> Iterator[str]:
     from privctl.accounting.profile import profile
     from privctl.train.preparation.ledgers import ledger_of
 
-    ledger = ledger_of(job.recipe, job.recipe.steps)
+    side = request.method.side_releases(request, len(job.task), recipe.steps, recipe.sample_rate)
+    measured = None if side is None else side.event(recipe.noise_multiplier)
+    ledger, whole = (ledger_of(recipe, recipe.steps, measured=each) for each in (None, measured))
     try:
         half = profile(with_half_noise(ledger))
-        curve = CurveClaim(mechanism=ledger, points=profile(ledger), source=job.request.output.name, half=half)
+        curve = CurveClaim(mechanism=ledger, points=profile(ledger), source=request.output.name, half=half)
     except (ArithmeticError, ValueError):  # noise that no real run has
         curve = None
-    yield foretold(settings.gradient_canaries, job.delta, epsilon_bound(ledger, job.delta), curve)
+    yield foretold(count, job.delta, epsilon_bound(whole, job.delta), curve)

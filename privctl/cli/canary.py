@@ -157,7 +157,8 @@ def plant_command(
 #: What kind of canary to choose.
 _STRONGEST = (
     "planted text certifies no more than the model learns of it, and copies bound the epsilon of groups of as many "
-    "records only; of a training by dp-sgd, gradients show the most: privctl retrain dp-sgd --gradient-canaries N"
+    "records only; of a training by dp-sgd or dpquant, gradients show the most: privctl retrain dp-sgd "
+    "--gradient-canaries N"
 )
 
 

@@ -155,13 +155,14 @@ def test_public_records_that_do_not_fit_are_refused(
         ("--measure-on", str(public), "--layers", "random"): "does not apply to --layers random",
         ("--measure-on", str(public), "--measure-noise", "1"): "--measure-noise does not apply",
         ("--measure-on", str(public), *PRIVATE): "--measure-on does not apply to --sensitivity private",
-        ("--measure-on", str(public)): f"record 1 of --measure-on {public} stands in --data {data} too",
+        # The first of the training records is the last of the public ones.
+        ("--measure-on", str(public)): f"record 60 of --measure-on {public} stands in --data {data} too",
     }.items():
         assert run(call(start, data, tmp_path / "no", "--epsilon", "3", *more)) == 2
         assert said in " ".join(capsys.readouterr().err.split())
     asked = call(start, data, tmp_path / "no", "--epsilon", "3", "--measure-on", str(public), "--dry-run")
     assert run(asked) == 2
-    assert "record 1 of --measure-on" in " ".join(capsys.readouterr().err.split())
+    assert "record 60 of --measure-on" in " ".join(capsys.readouterr().err.split())
 
 
 def test_public_records_that_change_while_they_are_read_are_not_named(

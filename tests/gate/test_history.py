@@ -59,8 +59,10 @@ def test_the_earlier_model_is_not_judged_and_its_audit_does_not_count(chain: tup
     assert only(judged(*chain, looked, max_auc="0.6"), "max_auc").outcome is INCONCLUSIVE
 
 
-def test_an_audit_run_is_not_for_release_and_nothing_trained_from_it(tmp_path: Path) -> None:
-    first = making(tmp_path / "a.report.json", PROVED, name="a", parameters={"gradient_canaries": 301})
+@pytest.mark.parametrize("method", ["dp-sgd", "dpquant"])
+def test_an_audit_run_is_not_for_release_and_nothing_trained_from_it(method: str, tmp_path: Path) -> None:
+    mixed_in = {"method": method, "gradient_canaries": 301}
+    first = making(tmp_path / "a.report.json", PROVED, name="a", parameters=mixed_in)
     last = making(tmp_path / "b.report.json", PROVED, name="b", inputs=[weights("a", "start-a")], parents=[first])
     for report in (first, last):
         judgement = judged(report, max_epsilon="8")

@@ -111,6 +111,12 @@ def with_a_file_of_canaries(report: Report) -> None:
     report["parameters"]["gradient_canaries_file"] = "blake3:" + "0" * 64
 
 
+def with_canaries_and_a_plan(report: Report) -> None:
+    with_a_plan(report)
+    report["parameters"]["gradient_canaries"] = 20
+    with_a_file_of_canaries(report)
+
+
 def with_a_base_in_few_bits(report: Report) -> None:
     report["parameters"]["base_bits"] = 4
 
@@ -133,6 +139,7 @@ _FORGERIES: dict[str, tuple[str, Callable[[Report], None], str]] = {
         with_a_file_of_canaries,
         "gradient_canaries and gradient_canaries_file go together",
     ),
+    "canaries at many rates": ("dp-sgd", with_canaries_and_a_plan, "it mixed in canary gradients, and a plan says"),
     "base in few bits": ("dp-sgd", with_a_base_in_few_bits, "only the base of an adapter is held in fewer bits"),
     "nothing to convert": ("dp-sgd", with_a_conversion, "no tensor holds the statistics of batches"),
     "two models": ("dp-sgd", with_another_model, "2 files of weights, and a retrain step writes one"),

@@ -22,6 +22,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
+from verify.audits.canaries.taking_part import makers, mechanism_of
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.given import outside as outside_scores
 from verify.audits.split import groups as split_groups
@@ -100,9 +101,9 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
     """Refutes an audit that bounds epsilon but has no verdict on a claim of the model's report, one of ``parents``."""
     if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
         return
-    weights = {item.digest for item in report.inputs if item.role == "model"}
-    own = [each for each in parents if weights and weights <= {item.digest for item in each.outputs}]
+    own = list(makers(report, parents))
     yield from _verdicts_on_other_units(report, own)
+    yield from _of_another_mechanism(report, own)
     claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
         if not _judged(report, epsilon, delta):
@@ -111,6 +112,21 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
                 outcome=Outcome.REFUTED,
                 reason=f"it bounds epsilon, and has no verdict on ({epsilon:g}, {delta:g})-DP, a claim of the model's "
                 "report",
+            )
+
+
+def _of_another_mechanism(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refutes canaries that were tested against another mechanism than the one they took part in."""
+    stated = _readable(AuditParameters, report)
+    if stated is None or not stated.canary_conditions or stated.canary_mechanism is None:
+        return
+    for training in own:
+        if stated.canary_mechanism != mechanism_of(training, planted=stated.canary_commitment is not None):
+            yield Verdict(
+                subject="audit",
+                outcome=Outcome.REFUTED,
+                reason="the mechanism that its canaries tested is not the one that the model's report states of what "
+                "they take part in",
             )
 
 

@@ -74,6 +74,8 @@ def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
         yield f"it followed the plan {shown(parameters.secrets)}, of which no parameter says what it holds"
     if bool(parameters.gradient_canaries) is not (parameters.gradient_canaries_file is not None):
         yield "gradient_canaries and gradient_canaries_file go together, and one of them is missing"
+    if parameters.gradient_canaries and parameters.plan is not None:
+        yield "it mixed in canary gradients, and a plan says how often each record is drawn: no training does both"
     if parameters.base_bits is not None and not parameters.adapter:
         yield f"base_bits is {parameters.base_bits}, and only the base of an adapter is held in fewer bits"
     names = (tensor.name for artifact in report.outputs for tensor in artifact.tensors)

@@ -51,7 +51,8 @@ def _of_training(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
     if zeroed > 0:
         yield form(texts.ZEROED, share=re.escape(f"{100 * zeroed:.2g}"))
     if stated.gradient_canaries:
-        yield texts.canaries(stated.gradient_canaries)
+        measured = getattr(stated, "measurements_planned", None) is not None
+        yield texts.canaries(stated.gradient_canaries, measured=measured)
 
 
 def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import parameters_as
+from verify.audits.canaries.taking_part import steps_alone
 from verify.audits.terms import BOUND, NOISE, of_split, sides_by_coins
 from verify.texts.warnings import forms, of_audits, of_canaries, of_extraction, of_membership, of_scores
 from verify.texts.warnings.forms import form
@@ -26,7 +27,7 @@ def contradicted(report: PrivacyReport) -> Iterator[str]:
         yield of_audits.IN_BFLOAT16
 
 
-def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def of_audit(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     """Yields the texts that an audit report must have."""
     stated = parameters_as(AuditParameters, report)
     files = {} if stated.asked is None else stated.asked.files
@@ -44,7 +45,7 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
     yield from _backwards(report, stated)
     yield from _guesses_not_made(report, stated)
     if stated.canary_conditions:
-        yield from _of_canaries(report, stated)
+        yield from _of_canaries(report, stated, parents)
     if stated.extraction:
         yield from _of_extraction(report, stated)
     if "secrets" in files:
@@ -119,7 +120,7 @@ def _missing(item: Evidence) -> int:
     return int(sum(item.details[f"guesses {i}"] - item.details.get(f"made {i}", 0) for i in sets))
 
 
-def _of_canaries(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+def _of_canaries(report: PrivacyReport, stated: AuditParameters, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     conditions = stated.canary_conditions or ()
     yield from (noise_at_most(item) for item in report.evidence if item.method == NOISE and item.upper is not None)
     if stated.canary_commitment is None:  # canary gradients of the training itself
@@ -128,6 +129,8 @@ def _of_canaries(report: PrivacyReport, stated: AuditParameters) -> Iterator[str
         mechanism = stated.canary_mechanism
         if mechanism is not None and any(isinstance(event, TruncatedGaussian) for event in mechanism.events):
             yield of_canaries.UNCUT
+        if steps_alone(report, stated, parents):
+            yield of_canaries.STEPS_ALONE
         return
     yield of_canaries.MADE_UP
     for each in conditions:

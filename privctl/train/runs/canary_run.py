@@ -18,6 +18,7 @@ from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.digest import tag
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.runs.gradient_training import MethodHooks
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.canary_laws import participation_phrase
 from privctl.train.steps.gradient_canaries import GradientCanaries
@@ -33,13 +34,15 @@ _WARNING = (
     "guarantee of the records holds as stated, because canaries are drawn without looking at them, but train again "
     "without --gradient-canaries for a model to use; each canary {part}"
 )
+_APART = ", and takes part in no measurement of layers, so canaries show the noise of the steps alone"
 
 
 class CanaryRun:
     """The canaries of a training job; its methods are hooks of ``train_by_gradients``."""
 
-    def __init__(self, count: int, recipe: TrainingSettings) -> None:
-        self._count, self._part = count, participation_phrase(recipe)
+    def __init__(self, count: int, recipe: TrainingSettings, *, measured: bool = False) -> None:
+        """``measured`` says that there are side releases, in which no canary takes part."""
+        self._count, self._part = count, participation_phrase(recipe) + _APART * measured
         self._canaries: GradientCanaries | None = None
         self._content: bytes = b""
 
@@ -94,6 +97,21 @@ class CanaryRun:
             },
             warnings=(*report.warnings, _WARNING.format(count=self._count, part=self._part)),
         )
+
+
+def with_canaries(job: TrainingJob, hooks: MethodHooks) -> MethodHooks:
+    """``hooks``, with the canaries that are asked for; they stay as they are where none are."""
+    request, recipe = job.request, job.recipe
+    count = request.method.canaries(request)
+    if count is None:
+        return hooks
+    measured = request.method.side_releases(request, len(job.task), recipe.steps, recipe.sample_rate)
+    canaries = CanaryRun(count, recipe, measured=measured is not None)
+
+    def amend(report: PrivacyReport, finished: FinishedRun) -> PrivacyReport:
+        return canaries.amend(hooks.amend(report, finished), finished)
+
+    return replace(hooks, canaries=canaries.start, amend=amend, beside=canaries.staged)
 
 
 def path_of(output: Path) -> Path:

@@ -155,7 +155,8 @@ class Method:
     ``whole_passes``, if not empty, names what is accounted for in whole passes, so that no run may end within one.
     ``search`` is the distribution of the number of runs of which the best is released, None for a single run.
     ``adaptive`` returns how the clip norm adapts, given a noise multiplier and a batch size, or None if it is fixed.
-    ``files`` are the suffixes of files beside the output.
+    ``canaries`` is the number of gradients of known norm that are mixed into the steps, None for none. ``files`` are
+    the suffixes of files beside the output.
     """
 
     name: str
@@ -185,6 +186,7 @@ class Method:
     per_draw: Callable[[RetrainRequest], int] = lambda _: 1
     search: Callable[[RetrainRequest], NumberOfRuns | None] = lambda _: None
     adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
+    canaries: Callable[[RetrainRequest], int | None] = lambda _: None
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     files: tuple[str, ...] = ()

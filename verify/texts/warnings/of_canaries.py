@@ -20,6 +20,9 @@ STRONGEST = form(
     "their gradients are the strongest that one record, or one user, can send; those of the data show less"
 )
 UNCUT = form("no record is cut from a batch for a canary: canaries show the noise, not which records are kept")
+STEPS_ALONE = form(
+    "no canary takes part in measurements of layers: the mechanism is tested without them, by its steps alone"
+)
 #: The statements of conditions of bounds that were not shown to hold, or were shown not to hold.
 CONDITIONS = "|".join((
     "the training included each canary gradient by a fair coin of its own",
@@ -71,5 +74,6 @@ TEXTS: dict[str, str] = {
     "gradients test the program": TRAINING_TESTED,
     "strongest gradients": STRONGEST,
     "uncut batches": UNCUT,
+    "steps without measurements": STEPS_ALONE,
     "condition of canary gradients": CONDITIONS,
 }  # fmt: skip

@@ -56,6 +56,7 @@ _PARTS = (
     "of one with the opposite gradient where a batch is full; no record is cut for it, so canaries show the noise, not "
     "which records are kept|is drawn into a step by a coin, like a record or a user"
 )
+_APART = ", and takes part in no measurement of layers, so canaries show the noise of the steps alone"
 _CANARIES = (
     "an audit run, not for release: its weights hold the gradients of {count} canaries, which no record asked for; the "
     "guarantee of the records holds as stated, because canaries are drawn without looking at them, but train again "
@@ -180,9 +181,13 @@ ALIKE_SHADOWS = form(
 )
 
 
-def canaries(count: int | None) -> str:
-    """The warning on ``count`` canary gradients mixed into the training; any number for None."""
-    return form(_CANARIES, count=COUNT if count is None else str(count), part=_PARTS)
+def canaries(count: int | None, *, measured: bool | None = None) -> str:
+    """The warning on ``count`` canary gradients mixed into the training, any number for None.
+
+    ``measured`` says whether it mentions measurements beside the steps; None admits both.
+    """
+    apart = "" if measured is False else f"(?:{_APART})" + "?" * (measured is None)
+    return form(_CANARIES, count=COUNT if count is None else str(count), part=f"(?:{_PARTS}){apart}")
 
 
 #: For each step, the text of each warning by name, as a regular expression for the whole text.

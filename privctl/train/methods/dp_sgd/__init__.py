@@ -11,6 +11,7 @@ from privctl.train.methods.dp_sgd.settings import (
     bands_of,
     batches_of,
     buffers_of,
+    canaries_of,
     group_of,
     largest_batch_of,
     per_draw_of,
@@ -33,15 +34,10 @@ TUNING = (
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    from privctl.train.runs.canary_run import CanaryRun
-    from privctl.train.runs.gradient_training import NO_HOOKS, MethodHooks, train_by_gradients
+    from privctl.train.runs.canary_run import with_canaries
+    from privctl.train.runs.gradient_training import NO_HOOKS, train_by_gradients
 
-    count = job.request.settings_as(DpSgdSettings).gradient_canaries
-    if count is None:
-        return train_by_gradients(job, session, NO_HOOKS)
-    canaries = CanaryRun(count, job.recipe)
-    hooks = MethodHooks(canaries=canaries.start, amend=canaries.amend, beside=canaries.staged)
-    return train_by_gradients(job, session, hooks)
+    return train_by_gradients(job, session, with_canaries(job, NO_HOOKS))
 
 
 METHOD = TrainingMethod(
@@ -165,6 +161,7 @@ METHOD = TrainingMethod(
     per_draw=per_draw_of,
     search=search_of,
     adaptive=adaptive_of,
+    canaries=canaries_of,
     check=check,
     run=_run,
 )

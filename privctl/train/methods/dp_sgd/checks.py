@@ -18,6 +18,7 @@ from privctl.train.methods.dp_sgd.settings import (
     search_of,
     shared_of,
 )
+from privctl.train.settings.canaries import check_canaries
 from privctl.train.settings.choices import ClippingStyle
 from privctl.train.settings.searching import check_search
 
@@ -43,19 +44,11 @@ def check(request: RetrainRequest) -> None:
         _check_correlated(request)
     elif batches_of(request) is Batches.BALLS_AND_BINS and request.secrets is not None:
         raise CommandError(f"--secrets needs Poisson batches; remove it, or --batches {batches_of(request)}")
-    _check_canaries(request)
+    check_canaries(request)
     if request.public is not None and request.secrets is not None:
         raise CommandError(
             "--public records are not searched for the secrets of --secrets, which one of them could give away; remove "
             "one of the two"
-        )
-
-
-def _check_canaries(request: RetrainRequest) -> None:
-    """Raise CommandError for settings that cannot be combined with canary gradients."""
-    if request.secrets is not None and request.settings_as(DpSgdSettings).gradient_canaries is not None:
-        raise CommandError(
-            "--gradient-canaries are drawn at one rate, and --secrets sets one for each record; remove one"
         )
 
 

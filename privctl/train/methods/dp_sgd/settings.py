@@ -9,6 +9,7 @@ from privctl.domain.events import Batches
 from privctl.domain.ranges import AMOUNT, BANDS, BUFFERS, COUNT, FRACTION, IN_GROUP, Range
 from privctl.domain.shared_records import SharedRecords
 from privctl.train.settings.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
+from privctl.train.settings.canaries import canaries_option
 from privctl.train.settings.choices import RunsLaw
 from privctl.train.settings.method_settings import MethodSettings, option
 from privctl.train.settings.searching import expected_runs_option, number_of_runs, runs_law_option, search_option
@@ -93,12 +94,7 @@ class DpSgdSettings(MethodSettings):
         "[default: batch size / 20, at least twice the noise multiplier]",
         within=AMOUNT,
     )
-    gradient_canaries: int | None = option(
-        None,
-        "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release. "
-        "They take part in the steps like a record, or like a user.",
-        within=Range(low=2, high=100_000),
-    )
+    gradient_canaries: int | None = canaries_option()
     search: str | None = search_option()
     expected_runs: float | None = expected_runs_option()
     runs_law: RunsLaw | None = runs_law_option()
@@ -136,6 +132,11 @@ def batches_of(request: RetrainRequest) -> Batches:
     if largest_batch_of(request) is not None:
         return Batches.TRUNCATED_POISSON
     return Batches.CYCLIC_POISSON if bands_of(request) > 1 else request.settings_as(DpSgdSettings).batches
+
+
+def canaries_of(request: RetrainRequest) -> int | None:
+    """How many canary gradients are mixed in; None for none."""
+    return request.settings_as(DpSgdSettings).gradient_canaries
 
 
 def search_of(request: RetrainRequest) -> NumberOfRuns | None:

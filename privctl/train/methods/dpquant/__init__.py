@@ -28,6 +28,10 @@ def _measurements(request: RetrainRequest, examples: int, steps: int, rate: floa
     return measurements_of(request, examples, steps, rate)
 
 
+def _canaries(request: RetrainRequest) -> int | None:
+    return request.settings_as(DpquantSettings).gradient_canaries
+
+
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
     from privctl.train.methods.dpquant.run import run_dpquant
 
@@ -58,6 +62,10 @@ METHOD = TrainingMethod(
     With adapters, all layers that a pass goes through can be quantized, those of the frozen base too: most of the
     multiply-adds are theirs.
 
+    With --gradient-canaries, the run is an audit of its steps: `privctl audit canaries` bounds epsilon from below by
+    what was seen of the canaries, and tests the noise that the report states. They take part in no measurement. Not
+    with --secrets.
+
     \b
     More examples:
       privctl retrain dpquant resnet/ --data images/ --task image-classification \\
@@ -65,6 +73,8 @@ METHOD = TrainingMethod(
           --compute-target 0.9 -o private/
       privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format int4 \\
           --sensitivity private --measure-every 4 -o private/
+      privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
+          --gradient-canaries 5001 -o audited/
     """,
     settings=DpquantSettings,
     takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
@@ -79,6 +89,7 @@ METHOD = TrainingMethod(
     sums_losses=True,
     warning=TUNING,
     sampled=lambda _: True,
+    canaries=_canaries,
     check=_check,
     side_releases=_measurements,
     run=_run,

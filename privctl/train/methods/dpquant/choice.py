@@ -19,6 +19,7 @@ from privctl.train.methods.dpquant.cost import multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
 from privctl.train.quantized import FORMATS, NumberFormat, QuantizedLayers, luq_fp4
+from privctl.train.settings.canaries import check_canaries
 from privctl.train.settings.choices import FormatName
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def check(request: RetrainRequest) -> None:
             "does not count; remove one of the two"
         )
     _check_amount(settings)
+    check_canaries(request)
 
 
 def _check_measured(settings: DpquantSettings) -> None:

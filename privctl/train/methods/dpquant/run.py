@@ -22,6 +22,7 @@ from privctl.train.methods.dpquant.settings import Sensitivity
 from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, synthetic_inputs
 from privctl.train.preparation.prepare import other_task
 from privctl.train.preparation.reading import require_none_private
+from privctl.train.runs.canary_run import with_canaries
 from privctl.train.runs.dry_run import plan_gradients
 from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.runs.placing import lockstep_workers
@@ -72,7 +73,7 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
         announce=lambda _: "",
         holds_base=False,
     )
-    return train_by_gradients(job, session, hooks)
+    return train_by_gradients(job, session, with_canaries(job, hooks))
 
 
 def plan_dpquant(job: TrainingJob) -> TrainingPlan:

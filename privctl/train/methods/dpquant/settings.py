@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from privctl.domain.ranges import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, CHANCE, COUNT, Range
+from privctl.train.settings.canaries import canaries_option
 from privctl.train.settings.choices import FormatName
 from privctl.train.settings.method_settings import MethodSettings, option, required
 
@@ -48,7 +49,8 @@ class DpquantSettings(MethodSettings):
     if given, else synthetic inputs. Measurements on private examples are made ``repetitions`` times, at sampling rate
     ``rate`` with noise multiplier ``noise`` and clip norm ``clip`` (nats); None takes the value from the training.
     Other measurements, on the first public records or on synthetic inputs, are not releases: nothing is sampled,
-    clipped or noised. ``public_seed`` None draws a fresh seed.
+    clipped or noised. ``public_seed`` None draws a fresh seed. ``gradient_canaries`` is the number of
+    gradients of the clip norm that are mixed into the steps by coins, to audit them.
     """
 
     format: FormatName = required("What quantized layers compute in.")
@@ -104,6 +106,7 @@ class DpquantSettings(MethodSettings):
     public_seed: bytes | None = option(
         None, "Hexadecimal seed of rounding and of the draws of layers.  [default: a fresh one]"
     )
+    gradient_canaries: int | None = canaries_option()
 
     @property
     def measured(self) -> Sensitivity | None:
