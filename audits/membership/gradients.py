@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.queries import asking
-from audits.scores.gradients import Weights, gradients, way_between, why_no_gradients, why_no_way
+from audits.scores.gradients import Weights, gradients, update_between, why_no_gradients, why_no_update
 from privctl.domain.progress import Progress, unseen
 from privctl.parallel import ALONE, Workers
 
@@ -54,7 +54,7 @@ class Differentiator:
             reasons[ALIGNMENT] = (
                 "it needs the model that training began with, given by --reference"
                 if self.reference is None
-                else why_no_way(self.subject, self.reference)
+                else why_no_update(self.subject, self.reference)
             )
         return {name: reason for name, reason in reasons.items() if reason and name in names}
 
@@ -70,13 +70,13 @@ class Differentiator:
         if not asked:
             return GradientScores(unasked=unasked)
         models: list[tuple[AuditedModel, Sequence[NDArray[Any]]]] = [(self.subject, work.rows)]
-        way: Weights | None = None
+        update: Weights | None = None
         if ALIGNMENT in asked and self.reference is not None:
             models.append((self.reference, self.reference.rows(work.records).rows))
-            way = way_between(self.reference, self.subject)
+            update = update_between(self.reference, self.subject)
         size = len(models) * len(work.rows) / self.workers.size
         with self.progress("differentiating", size, "records") as advance:
-            each = [gradients(*model, way, self.workers, advance) for model in models]
+            each = [gradients(*model, update, self.workers, advance) for model in models]
         found = {NORM: -each[0][:, 0], ALIGNMENT: np.mean(each, axis=0)[:, 1]}
         return GradientScores(found={name: found[name] for name in asked}, unasked=unasked)
 

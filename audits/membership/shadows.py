@@ -45,7 +45,7 @@ class ShadowScores:
     """One shadow model's scores of the pool.
 
     ``settings`` are shared by all models of a folder and include ``seed`` and ``scoring`` as given by
-    ``Subject.describe``. ``weights`` is the model's ``weights_digest``. ``lp`` [records] float64 is the mean
+    ``AuditedModel.describe``. ``weights`` is the model's ``weights_digest``. ``lp`` [records] float64 is the mean
     log-probability (nats), NaN if a record cannot be scored; ``included`` [records] says whether the model was trained
     on it; ``digests`` [records, 16] uint8 identify the records.
     """

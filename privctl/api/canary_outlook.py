@@ -16,7 +16,7 @@ def outlook(job: TrainingJob) -> Iterator[str]:
     settings = job.request.settings
     if not isinstance(settings, DpSgdSettings) or settings.gradient_canaries is None or job.delta is None:
         return
-    from audits.canaries.gradients import foretold
+    from audits.canaries.gradients import outlook_of
     from audits.claims import CurveClaim, with_half_noise
     from privctl.accounting.ledger import epsilon_bound
     from privctl.accounting.profile import profile
@@ -28,4 +28,4 @@ def outlook(job: TrainingJob) -> Iterator[str]:
         curve = CurveClaim(mechanism=ledger, points=profile(ledger), source=job.request.output.name, half=half)
     except (ArithmeticError, ValueError):  # noise that no real run has
         curve = None
-    yield foretold(settings.gradient_canaries, job.delta, epsilon_bound(ledger, job.delta), curve)
+    yield outlook_of(settings.gradient_canaries, job.delta, epsilon_bound(ledger, job.delta), curve)
