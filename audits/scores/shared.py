@@ -233,7 +233,7 @@ class _Continuations:
         return scores
 
     def _at_once(self, cache: DynamicCache, width: int) -> int:
-        """Rows to feed together, limited by copies of the beginning and, of a network run whole, by logits."""
+        """The number of rows to run together, limited by copies of the cache and, with no separate head, by logits."""
         budget = CACHE_NUMBERS if self.model.device.type == "cpu" else 16 * CACHE_NUMBERS
         most = min(self.batching.tokens // width, budget // size_of(cache))
         if self.state == "logits":

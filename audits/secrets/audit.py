@@ -266,7 +266,7 @@ class SecretsAudit:
 
 
 def _check_held_out(request: SecretRequest, held_out: ControlBook, digest: str, targets: SecretTargets) -> None:
-    """Refuse a control that was trained on, or that a plan's choice of records makes unlike the others."""
+    """Raise InputError if the control was trained on, CommandError if a plan makes the other secrets unlike it."""
     found = data_digest(held_out.data)
     if found == digest:
         raise InputError(f"--heldout-data {held_out.data} is --data itself; give records that it was not trained on")

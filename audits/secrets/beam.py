@@ -94,7 +94,7 @@ def beam(model: LanguageModel, before: NDArray[np.int64], length: int, width: in
 
 
 def tail(found: int, chances: Sequence[float]) -> float:
-    """P(so many or more of independent events with these ``chances``): the Poisson binomial law, summed exactly."""
+    """The probability of ``found`` or more successes with ``chances``: the exact tail of the Poisson binomial."""
     law = np.ones(1)
     for chance in chances:
         law = np.append(law * (1 - chance), 0.0) + np.append(0.0, law * chance)
