@@ -196,7 +196,7 @@ def _check_paths(request: SplitRequest) -> None:
 
 
 def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
-    """The names of the lines or groups that are drawn (None for all), their number, and that of the members of them."""
+    """The names of the lines or groups that are drawn (None for all), their number, and how many are members."""
     found = {_name(unit): (coins.order(unit), coins.member(unit)) for _, unit in _contents(request)}
     names: Sequence[bytes] = list(found)
     word = "record" if request.group_by is None else "group"

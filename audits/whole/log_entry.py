@@ -41,7 +41,7 @@ _BASELINES = (BLIND, LENGTH, CONTROL)
 
 
 def log_path(report: Path, output: Path | None) -> Path:
-    """The log of a model whose default report is ``report``: ``output`` if given, else a file beside that report."""
+    """The log of a model with the default report ``report``: ``output`` if given, else a file beside the report."""
     return output or report.with_name(report.name.removesuffix(".audit.report.json") + LOG_SUFFIX)
 
 
