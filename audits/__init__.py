@@ -1,7 +1,7 @@
 """Attacks on a model: what it reveals about its training data.
 
-A new membership attack is one file and one row here. Those of ``ATTACKS`` read the same table of per-token scores,
-computed in one forward pass; those of ``THOROUGH`` may ask the model more. A higher score always means more
+A new membership attack is one file and one row here. Those of ``ATTACKS`` use the same table of per-token scores,
+computed in one forward pass; those of ``THOROUGH`` may query the model further. A higher score always means more
 member-like.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from audits.membership.attack import Attack
 
-#: Attack name -> where it is, of the attacks that run by default. docs/attacks.md explains each.
+#: Attack name -> location, for the attacks that run by default. docs/attacks.md explains each.
 ATTACKS: dict[str, str] = {
     "loss": "audits.membership.loss:ATTACK",
     "lira": "audits.membership.lira:OFFLINE",
@@ -28,7 +28,7 @@ ATTACKS: dict[str, str] = {
     "quantile": "audits.membership.quantile:ATTACK",
     "reference": "audits.membership.reference:ATTACK",
 }
-#: The same of those that run when they are asked for, by name or all together.
+#: The same for attacks that run only on request, by name or all together.
 THOROUGH: dict[str, str] = {
     "min-k++-half": "audits.membership.min_k:MIN_K_PLUS_HALF",
     "surp": "audits.membership.surprise:ATTACK",
@@ -44,7 +44,7 @@ THOROUGH: dict[str, str] = {
     "gradient-norm": "audits.membership.gradients:GRADIENT_NORM",
     "gradient-alignment": "audits.membership.gradients:GRADIENT_ALIGNMENT",
 }
-#: What all scores together teach: judged beside the attacks, or alone where it is asked for by name.
+#: The fusion of all scores: judged beside the attacks, or alone if requested by name.
 FUSED = "fused"
 
 

@@ -1,4 +1,4 @@
-"""What an audit was asked, which its report and the ranks that it keeps both repeat."""
+"""The request for an audit, as stated in its report and repeated in its file of ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from privctl.domain.report import Artifact
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.codec import encode_value
 
-#: Its key in the header of a file of ranks.
+#: The key in the header of a file of ranks.
 ASKED = "privctl.asked"
 
 
 def pairs_of(claims: Iterable[EpsilonClaim]) -> tuple[tuple[float, float], ...]:
-    """Epsilon and delta of each claim, once."""
+    """The distinct (epsilon, delta) of the claims."""
     return tuple(dict.fromkeys((claim.epsilon, claim.delta) for claim in claims))
 
 
@@ -27,7 +27,7 @@ def files_of(artifacts: Sequence[Artifact]) -> dict[str, tuple[str, ...]]:
 
 
 def stated(asked: AskedAudit) -> dict[str, Any]:
-    """``asked`` as a report's parameters state it: what was not asked is left out."""
+    """``asked`` as stated in a report's parameters, without what was not asked."""
     entries = encode_value(asked).items()
     return {
         name: value for name, value in entries if value is not None and value is not False and value not in ([], {})
@@ -35,5 +35,5 @@ def stated(asked: AskedAudit) -> dict[str, Any]:
 
 
 def as_text(asked: AskedAudit) -> str:
-    """The same for the header of a file of ranks."""
+    """``stated`` as JSON, for the header of a file of ranks."""
     return json.dumps(stated(asked), sort_keys=True)

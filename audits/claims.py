@@ -1,4 +1,4 @@
-"""Claims of differential privacy that an audit puts to the test."""
+"""Claims of differential privacy that an audit tests."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from privctl.domain.verdict import Outcome, Verdict
 
 #: A verdict is "consistent" only if a true epsilon this many times the claimed one would have been detected.
 VIOLATION = 2.0
-#: The delta of a bound where neither a claim nor an option says one.
+#: The delta of a bound if neither a claim nor an option states one.
 DEFAULT_DELTA = 1e-5
 
 
-#: A canary is in the data or not. That does not bound what replacing one record by another can do.
+#: A canary is either in the data or not. That does not bound the effect of replacing one record by another.
 _WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
 
 
-#: Kinds of a training's steps, whose noise is told by a noise multiplier.
+#: The kinds of training steps whose noise is stated as a noise multiplier.
 _NOISY = (SampledGaussian, BandedGaussian, BufferedGaussian, BestOfRuns, GroupGaussian, TruncatedGaussian)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonClaim:
-    """The (``epsilon``, ``delta``)-DP for one example more or less that ``source`` claims.
+    """The (``epsilon``, ``delta``)-DP, for adding or removing one example, that ``source`` claims.
 
-    An example is a record, or all records with one value of the field ``unit``. With a ``fixed_graph`` neighbours name
-    the same users in the same records, so it says nothing of data without some of these.
+    An example is a record, or all records with the same value of the field ``unit``. With a ``fixed_graph``, neighbours
+    name the same users in the same records, so the claim does not cover data without some of these.
     """
 
     epsilon: float
@@ -48,16 +48,16 @@ class EpsilonClaim:
     fixed_graph: bool = False
 
 
-#: (epsilon, delta) that a mechanism has all at once.
+#: Pairs (epsilon, delta) that a mechanism satisfies jointly.
 Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseFamily:
-    """Steps of one kind, whose noise multiplier is ``stated`` times a share that is given.
+    """Steps of one kind with any noise multiplier, given as a share of ``stated``.
 
-    ``points`` are those of the curve for a share of the noise, ``epsilon`` that of the accountant for a share and a
-    delta. Either raises ArithmeticError or ValueError where none can be computed.
+    ``points`` gives points of the trade-off curve for a share of the noise, ``epsilon`` the accountant's epsilon for a
+    share and a delta. Either raises ArithmeticError or ValueError if it cannot be computed.
     """
 
     stated: float
@@ -67,10 +67,10 @@ class NoiseFamily:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveClaim:
-    """The mechanism that ``source`` says a model was trained by, with (epsilon, delta) ``points`` of its curve.
+    """The mechanism that a model was trained by according to ``source``, with (epsilon, delta) ``points`` of its curve.
 
-    ``half`` are points of the same with half of the noise, to say what an audit could notice; empty if unknown.
-    ``family`` is the same with any noise; None where none is computed.
+    ``half`` are points for half of the noise, to compute an audit's power; empty if unknown. ``family`` is the
+    mechanism with any noise; None if it is not computed.
     """
 
     mechanism: Ledger
@@ -81,7 +81,7 @@ class CurveClaim:
 
 
 def claim_of(text: str | None) -> EpsilonClaim | None:
-    """The claim ``EPS,DELTA``, if any; raises CommandError where it is none."""
+    """The claim ``EPS,DELTA``, if any. Raises CommandError if ``text`` is not a valid one."""
     if text is None:
         return None
     try:
@@ -96,7 +96,7 @@ def claim_of(text: str | None) -> EpsilonClaim | None:
 
 
 def curve_subject(claim: CurveClaim) -> str:
-    """What a verdict on the mechanism itself is about."""
+    """The subject of a verdict on the mechanism itself."""
     events = ", then ".join(_event_text(event) for event in claim.mechanism.events)
     return f"({events}): the mechanism stated in {claim.source}"
 
@@ -107,7 +107,7 @@ def with_half_noise(mechanism: Ledger) -> Ledger:
 
 
 def with_noise(mechanism: Ledger, share: float) -> Ledger:
-    """``mechanism`` with a ``share`` of the noise in each Gaussian event."""
+    """``mechanism`` with the noise of each Gaussian event multiplied by ``share``."""
     events = (
         replace(event, noise_multiplier=event.noise_multiplier * share) if isinstance(event, _NOISY) else event
         for event in mechanism.events
@@ -147,14 +147,14 @@ def _event_text(event: Event) -> str:
 
 
 def mechanism_of(mechanism: object, guarantees: Iterable[Guarantee]) -> Ledger | None:
-    """The ledger whose trade-off curve a report promises for one record more or less; None without such a promise."""
+    """The ledger that a report promises for adding or removing one record; None without such a promise."""
     if not isinstance(mechanism, Ledger) or not claims_of(guarantees, ""):
         return None
     return mechanism if mechanism.adjacency in _WITH_OR_WITHOUT else None
 
 
 def subject_of(claim: EpsilonClaim) -> str:
-    """What a verdict on ``claim`` is about."""
+    """The subject of a verdict on ``claim``."""
     return f"({claim.epsilon:g}, {claim.delta:g})-DP, {claim.source}"
 
 
@@ -166,10 +166,10 @@ def any_claim_refuted(verdicts: Iterable[Verdict]) -> bool:
 def claims_of(
     guarantees: Iterable[Guarantee], source: str, unit: str | None = None, *, fixed_graph: bool = False
 ) -> tuple[EpsilonClaim, ...]:
-    """The distinct claims that a report's guarantees make about this model, for one example more or less.
+    """The distinct claims that a report's guarantees make about this model, for adding or removing one example.
 
-    ``unit`` is the field whose values make the examples of its training, None where each record is one; with a
-    ``fixed_graph`` it chose records by the users of all.
+    ``unit`` is the field whose values make the examples of its training, None if each record is one; ``fixed_graph``
+    says that the training chose records depending on the users of all.
     """
     claims: dict[tuple[float, float], EpsilonClaim] = {}
     for guarantee in guarantees:

@@ -1,4 +1,4 @@
-"""What all parts of an audit share: each lists the rows it needs scored, then judges the scores."""
+"""The common interface of an audit's parts: each lists the rows it needs scored, then judges the scores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from audits.scores.scorer import RowScores
 
-#: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
+#: The allowed failure probability of all conclusions of an audit, shared equally by its parts (Bonferroni).
 ALPHA = 0.05
 
-#: A warning in every report of an audit.
+#: The warning in every audit report.
 PRIVATE = (
     "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
     "guarantee covers them"
@@ -35,8 +35,8 @@ _ROUNDED = (
 class Findings:
     """The results of one part. ``arrays`` go into the scores file, ``parameters`` into the report, by name.
 
-    ``reasons`` say of members, by their lines, why they may stand out, and ``sizes`` how many records they have where
-    they are groups; these go into no report.
+    ``reasons`` say why members, by line, may stand out, and ``sizes`` how many records they have if they are groups;
+    these are not part of the report.
     """
 
     evidence: tuple[Evidence, ...] = ()
@@ -52,7 +52,7 @@ class Findings:
 class AuditPart(Protocol):
     """One part of an audit, such as membership, canaries or extraction."""
 
-    #: Every row whose scores ``judge`` will read.
+    #: The rows whose scores ``judge`` needs.
     rows: Sequence[NDArray[Any]]
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
@@ -60,5 +60,5 @@ class AuditPart(Protocol):
 
 
 def rounded(dtype: str | None) -> tuple[str, ...]:
-    """What is to be warned of where the passes of all models were in ``dtype``."""
+    """The warning to give if the forward passes of all models were in ``dtype``."""
     return (_ROUNDED,) if dtype == FloatFormat.BFLOAT16 else ()

@@ -1,4 +1,4 @@
-"""Where an audited model comes from according to its reports: its training data, and the claims made about it."""
+"""The lineage of an audited model according to its reports: its training data, and the claims made about it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from privctl.reports.parameters import ParametersError, TrainingParameters, para
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import open_checkpoint
 
-#: The roles of files that a training began with, and how those of weights end.
+#: The prefix of the roles of files that a training began with, and the suffix of roles of weights.
 _START_ROLE, _WEIGHTS = "start-", ".safetensors"
 #: The step whose inputs are training data.
 _TRAINING = "retrain"
-#: A training in another program's loop, whose report names no data, but may name a unit of privacy.
+#: A training in another program's loop; its report names no data, but may name a unit of privacy.
 _EXTERNAL = "external-training"
-#: The most reports of the chain that are searched for it.
+#: The maximum number of reports of the chain that are searched for trainings.
 _MOST_REPORTS = 64
 
 
@@ -37,13 +37,13 @@ class Lineage:
 
     ``trained_on`` are the digests of the last training's data, ``planned_by`` those of the plan of protection it
     followed, if any; None if no report says. ``mechanism`` is the one that the report ``source`` states and promises,
-    ``steps`` its steps without what was measured beside them, ``gradient_canaries`` the digest of the file that the
-    training wrote of them, empty if it wrote none. A later step's model has none: what was observed while the model
-    before it was trained says nothing about its guarantees.
-    ``unit`` is the field whose values made the examples of the last training, None where each record was one.
-    ``columns`` are the fields of its data.
-    ``base_bits`` are those that the base of an adapter was held in. ``began_with`` are the digests of the weights
-    that the last training began with, ``learned`` those of the data of all trainings; None if no report says.
+    ``steps`` its steps without what was measured beside them, ``gradient_canaries`` the digest of the file of canary
+    gradients that the training wrote, empty if it wrote none. A later step's model has none: what was observed while
+    training the model before it says nothing about its guarantees. ``unit`` is the field whose values made the examples
+    of the last training, None if each record was one. ``columns`` are the fields of its data.
+
+    ``base_bits`` is the precision in which the base of an adapter was loaded. ``began_with`` are the digests of the
+    initial weights of the last training, ``learned`` those of the data of all trainings; None if no report says.
     """
 
     parents: tuple[ParentReport, ...] = ()
@@ -63,7 +63,7 @@ class Lineage:
 
 
 def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage:
-    """The lineage of the weights among ``inputs``, as the audit's report at ``report`` refers to it."""
+    """The lineage of the weights among ``inputs``, as referred to by the audit's report at ``report``."""
     try:
         with open_checkpoint(model) as checkpoint:
             pointer, model_report = pointer_of(checkpoint), report_of(checkpoint)
@@ -101,7 +101,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
 
 
 def _beside(model: Path, weights: set[str]) -> FoundReport | None:
-    """The report that lies beside a model whose header names none, as those of other programs, and is about it."""
+    """The report beside a model whose header names none, such as from other programs, if it is about that model."""
     place = report_beside(model.absolute())
     try:
         found = read_report(place)
@@ -115,9 +115,9 @@ def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
 
 
 def require_unseen(lineage: Lineage, flag: str, data: DataPath) -> None:
-    """Raise CommandError where the model learned a file of ``data``, given with ``flag`` as none of its training data.
+    """Raise CommandError if the model was trained on a file of ``data``, given with ``flag`` as not trained on.
 
-    What came from another file is not known here.
+    The same records in another file are not detected here.
     """
     learned = lineage.learned or frozenset()
     for file in recorded_files(data) if learned else ():
@@ -129,7 +129,7 @@ def require_unseen(lineage: Lineage, flag: str, data: DataPath) -> None:
 
 
 def weights_of(inputs: Sequence[Artifact]) -> frozenset[str]:
-    """The digests of a model's weights among its files, those of an adapter's base included."""
+    """The digests of a model's weights among its files, including those of an adapter's base."""
     return frozenset(
         each.digest
         for each in inputs
@@ -138,7 +138,7 @@ def weights_of(inputs: Sequence[Artifact]) -> frozenset[str]:
 
 
 def _start(training: PrivacyReport) -> frozenset[str]:
-    """The digests of the weights that a training began with; none where they were drawn."""
+    """The digests of the initial weights of a training; empty if they were random."""
     return frozenset(
         each.digest
         for each in training.inputs
@@ -147,7 +147,7 @@ def _start(training: PrivacyReport) -> frozenset[str]:
 
 
 def _parameters(report: PrivacyReport) -> TrainingParameters | None:
-    """What ``report`` says of the training that it is of; None where it is another step's, or not readable as one."""
+    """The training parameters of ``report``; None if it is of another step or cannot be read."""
     if report.step not in (_TRAINING, _EXTERNAL):
         return None
     try:
@@ -164,7 +164,7 @@ def _of_steps(mechanism: Ledger | None, training: TrainingParameters | None) -> 
 
 
 def _fixes_graph(training: TrainingParameters | None) -> bool:
-    """Whether it chose records by the users of all; one that says something unknown may have."""
+    """Whether the training chose records depending on the users of all; True for an unknown rule."""
     rule = None if training is None else training.shared_records
     return rule is not None and rule != SharedRecords.ALL
 
@@ -176,7 +176,7 @@ def _learned(model_report: FoundReport) -> frozenset[str] | None:
 
 
 def _trainings(model_report: FoundReport) -> Iterator[PrivacyReport]:
-    """The trainings among the report's ancestors, following parents that exist and are unchanged; most recent first."""
+    """The trainings among the report's ancestors, following parents that exist and are unchanged, most recent first."""
     with suppress(ChainTooLongError):
         for visit in walk([model_report.path], ReportFiles(), follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
             if visit.unchanged and visit.file.report is not None and visit.file.report.step == _TRAINING:

@@ -1,4 +1,4 @@
-"""The curve of the mechanism that a model's report states, for coins and canaries to be held against."""
+"""The trade-off curve of the mechanism that a model's report states, to be tested with coins and canaries."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from audits.lineage import Lineage
 from privctl.domain.events import Ledger
 from privctl.domain.groups import of_group
 
-#: A mechanism's (epsilon, delta), which hold all at once.
+#: Gives pairs (epsilon, delta) that a mechanism satisfies jointly.
 Profile = Callable[[Ledger], Points]
-#: Its epsilon at a delta.
+#: Gives a mechanism's epsilon at a delta.
 Epsilon = Callable[[Ledger, float], float]
 
 
 def curve_of(
     lineage: Lineage, profile: Profile | None, examples: int = 1, epsilon: Epsilon | None = None
 ) -> CurveClaim | None:
-    """The stated mechanism, of ``examples`` together, with points of its curve; None if none can be computed.
+    """The stated mechanism, for ``examples`` together, with points of its curve; None if these cannot be computed.
 
-    With ``epsilon`` also its family of any noise.
+    With ``epsilon``, also its family of any noise.
     """
     if lineage.mechanism is None or profile is None:
         return None
@@ -28,14 +28,14 @@ def curve_of(
         mechanism = lineage.mechanism if examples == 1 else of_group(lineage.mechanism, examples)
         points = profile(mechanism)
         half = profile(with_half_noise(mechanism))
-    except (ArithmeticError, ValueError):  # valid numbers that no real run has, or no bound for groups
+    except (ArithmeticError, ValueError):  # extreme parameters, or no bound for groups
         return None
     family = None if epsilon is None else family_of(mechanism, profile, epsilon)
     return CurveClaim(mechanism=mechanism, points=points, source=lineage.source, half=half, family=family)
 
 
 def family_of(mechanism: Ledger, profile: Profile, epsilon: Epsilon) -> NoiseFamily | None:
-    """``mechanism`` with any noise; None where it is not one kind of Gaussian steps."""
+    """``mechanism`` with any noise; None if it is not a single kind of Gaussian steps."""
     stated = noise_of(mechanism)
     if stated is None:
         return None

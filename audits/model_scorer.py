@@ -1,4 +1,4 @@
-"""Opens and scores models: each once, from the cache where possible, shared among all processes."""
+"""Opens and scores models, each once, using the cache if possible, with the work shared among all processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class OpenedModel:
     """A model ready to be scored, its files, and the cache of its scores.
 
-    ``versions`` tell by path whether a file was written to since it was digested.
+    ``versions`` show, by path, whether a file was written to since it was digested.
     """
 
     subject: AuditedModel
@@ -48,7 +48,7 @@ class OpenedModel:
     cache: ScoreCache | None
 
     def require_unchanged(self) -> None:
-        """Raise InputError for a file that holds something else than when it was loaded; only others are read again."""
+        """Raise InputError if a file differs from what was loaded; only files with a new version are reread."""
         for (file, version), known in zip(self.versions.items(), self.inputs, strict=True):
             if not file.is_file() or (version_of(file) != version and file_digest(file) != known.digest):
                 raise InputError(
@@ -59,7 +59,7 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelScorer:
-    """``cache`` is the folder of all caches, None to cache nothing; ``device`` None picks the best available.
+    """``cache`` is the folder of all caches, None for no caching; ``device`` None picks the best available.
 
     ``precision`` is that of all models; None is as for ``load_model``.
     """
@@ -82,10 +82,10 @@ class ModelScorer:
         base_bits: int | None = None,
         beside: OpenedModel | None = None,
     ) -> OpenedModel:
-        """Load the model at ``path``, an adapter on ``base``; artifacts name their files as seen from ``report``.
+        """Load the model at ``path``, an adapter on ``base``; artifact paths are relative to ``report``.
 
-        Without a precision it is in that of the model ``beside`` which it is scored. Raises as ``load_subject``, and
-        InputError where a file of the model changes before it has a digest.
+        Without a precision, that of the model ``beside`` is used. Raises as ``load_subject``, and InputError if a file
+        of the model changes before its digest is computed.
         """
         task = task or task_of(path, base)
         under = None if (adapter := adapter_at(path, base)) is None else adapter.base
@@ -112,7 +112,7 @@ class ModelScorer:
         return OpenedModel(subject=subject, inputs=inputs, versions=before, cache=cache)
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
-        """The scores of ``rows``; every process must ask for the same ones."""
+        """The scores of ``rows``, which must be the same in every process."""
         with kept_memory(opened.subject.model.device), fused_activations(opened.subject.model.network):
             return self._score(opened, rows, label)
 
@@ -128,14 +128,14 @@ class ModelScorer:
                 workers=self.workers,
                 advance=advance,
             )
-        self.workers.barrier()  # no file may be merged before all have read it
+        self.workers.barrier()  # no file may be merged before all processes have read it
         if opened.cache is not None and self.workers.is_main:
             opened.cache.tidy()
         self.workers.barrier()
         return row_scores
 
     def means(self, opened: OpenedModel, records: Sequence[Record]) -> NDArray[np.float64]:
-        """The mean log-probability (nats) of each record, [records]. Raises InputError where one cannot be scored."""
+        """The mean log-probability (nats) of each record, [records]. Raises InputError if one cannot be scored."""
         subject = opened.subject
         rows = subject.rows(records).rows
         counts = subject.scorer.counts(rows)
@@ -153,7 +153,7 @@ class ModelScorer:
 
 
 def inputs_of(path: Path, base: Path | None, report: Path) -> tuple[Artifact, ...]:
-    """Every file of the model at ``path``, an adapter on ``base``, and the digests of its own tensors."""
+    """All files of the model at ``path``, an adapter on ``base``, with the digests of its own tensors."""
     with open_checkpoint(path) as checkpoint:
         weights = tuple(weights_artifacts(checkpoint, report))
         others = list(_beside_weights(checkpoint, base))
@@ -161,7 +161,7 @@ def inputs_of(path: Path, base: Path | None, report: Path) -> tuple[Artifact, ..
 
 
 def _beside_weights(checkpoint: Checkpoint, base: Path | None) -> Iterator[tuple[str, Path]]:
-    """All other files that a loader may read, each with its role; those of an adapter's ``base`` are last."""
+    """All other files that a loader may read, each with its role; those of an adapter's ``base`` come last."""
     roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
     for name, role in roles.items():
         if (file := checkpoint.folder / name).is_file():
@@ -171,14 +171,14 @@ def _beside_weights(checkpoint: Checkpoint, base: Path | None) -> Iterator[tuple
 
 
 def _versions(path: Path, base: Path | None) -> dict[Path, tuple[int, ...]]:
-    """What tells whether a file of the model was written to, by file."""
+    """The version of each of the model's files, which changes if the file is written to."""
     with open_checkpoint(path) as checkpoint:
         files = [*(file.path for file in checkpoint.files), *(file for _, file in _beside_weights(checkpoint, base))]
         return {file: version_of(file) for file in files}
 
 
 def _identity(inputs: Sequence[Artifact], subject: AuditedModel) -> dict[str, str]:
-    """Everything that a row's scores depend on besides the row."""
+    """Everything except the row that its scores depend on."""
     tensors = blake3()
     for tensor in sorted((t for item in inputs for t in item.tensors), key=lambda t: t.name):
         tensors.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.digest}\n".encode())

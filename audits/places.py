@@ -1,4 +1,4 @@
-"""Where an audit of a model writes what it found."""
+"""The paths of an audit's outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from privctl.storage.atomic import require_name
 
 
 def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
-    """The paths of report and scores: ``output`` if given, else beside the model, else in the current folder."""
+    """The paths of report and scores: ``output`` if given, otherwise beside the model or in the current folder."""
     if output is None:
         absolute = model.absolute()
         name = absolute.name if model.is_dir() else absolute.stem

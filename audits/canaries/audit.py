@@ -34,9 +34,9 @@ from privctl.reports.codec import encode_value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Most references for one group.
+#: The maximum number of references per group.
 _MOST_REFERENCES = 100_000
-#: Shares of the allowed failure probability, beside ``BOUNDS_SHARE``.
+#: Shares of the allowed failure probability, besides ``BOUNDS_SHARE``.
 _TESTS_SHARE = _INTERVALS_SHARE = 0.25
 
 
@@ -44,11 +44,12 @@ _TESTS_SHARE = _INTERVALS_SHARE = 0.25
 class CanaryRequest:
     """Which canaries to audit, and how.
 
-    ``references`` is the number of fresh secrets for each format and prefix; None is 63 to 4095, about 20,000 in all.
-    ``exact`` ranks among all possible secrets; None does so where it costs no more than references. ``delta`` None is
-    the manifest's. ``commitment`` is the hash published before training. ``trained_on`` are the digests of the training
-    data named by the model's own report, None without such a report. ``planted`` is the planted data, checked if given.
-    ``seed`` draws references; it need not be secret. ``curve`` is that of the mechanism that the model's report states.
+    ``references`` is the number of fresh secrets for each format and prefix; None means 63 to 4095, about 20,000 in
+    all. ``exact`` ranks among all possible secrets; None does so if it costs no more than references. ``delta`` None
+    means the manifest's. ``commitment`` is the hash published before training. ``trained_on`` are the digests of the
+    training data named by the model's own report, None without such a report. ``planted`` is the planted data, checked
+    if given. ``seed`` draws references and need not be secret. ``curve`` is the trade-off curve of the mechanism stated
+    by the model's report. Raises CommandError for values out of range.
     """
 
     manifest: Path
@@ -75,7 +76,7 @@ class CanaryRequest:
 
 
 class CanaryAudit:
-    """Did the model memorize the planted canaries, and what does that imply for epsilon?"""
+    """Whether the model memorized the planted canaries, and what that implies for epsilon."""
 
     def __init__(self, model: LanguageModel, request: CanaryRequest, workers: Workers = ALONE) -> None:
         """Read the manifest and draw references. Raises InputError for an unusable manifest or tokenizer."""
@@ -98,7 +99,7 @@ class CanaryAudit:
         ]
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """Exposure, leak tests, bounds and completions; together they are wrong with probability at most ``alpha``."""
+        """Exposures, leak tests, bounds and completions, jointly wrong with probability at most ``alpha``."""
         manifest, request = self._manifest, self._request
         scores = score_canaries(self._model, manifest, self._work, self._is_exact, row_scores, self._workers)
         delta = manifest.delta if request.delta is None else request.delta
@@ -121,8 +122,8 @@ class CanaryAudit:
             omissions=_omissions(scores),
             warnings=(
                 *self._caveats(scores),
-                *_undecided(evidence),
-                *_doubts(self._conditions),
+                *_tie_warnings(evidence),
+                *_condition_warnings(self._conditions),
                 *noise_in_words(noise),
             ),
             parameters={**self._parameters(delta), **noise_parameters(noise)},
@@ -201,8 +202,8 @@ def _omissions(scores: CanaryScores) -> tuple[Omission, ...]:
     )
 
 
-def _undecided(evidence: Sequence[Evidence]) -> Iterator[str]:
-    """What ties left open: completions within rounding of another token, and guesses across equal scores."""
+def _tie_warnings(evidence: Sequence[Evidence]) -> Iterator[str]:
+    """Warnings about ties: completions within rounding of another token, and guesses between equal scores."""
     ties = sum(int(item.details["undecided"]) for item in evidence if item.method == COMPLETION)
     if ties:
         yield (
@@ -217,8 +218,8 @@ def _undecided(evidence: Sequence[Evidence]) -> Iterator[str]:
             )
 
 
-def _doubts(conditions: Sequence[Assumption]) -> list[str]:
-    """The conditions that were not checked, and those that do not hold."""
+def _condition_warnings(conditions: Sequence[Assumption]) -> list[str]:
+    """Warnings for the conditions that were not checked and those that do not hold."""
     asserted = [
         f"taken to be so: {condition.statement}"
         for condition in conditions

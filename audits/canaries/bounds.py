@@ -1,4 +1,4 @@
-"""The one-run lower bounds from canaries: guesses from scores, counted against the coins, where the conditions hold."""
+"""One-run lower bounds from canaries: guesses from scores, compared with the coins, if the conditions hold."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def bounds(
     delta: float,
     alpha: float,
 ) -> list[Evidence]:
-    """Lower bounds on epsilon and mu by the pre-registered sets of guesses, all together wrong with ``alpha`` / 2.
+    """Lower bounds on epsilon and mu by the pre-registered sets of guesses, all jointly wrong with ``alpha`` / 2.
 
     ``scores`` [canaries] increase with memorization and do not depend on the coins. A canary without a score is not
-    guessed, but counts. If one of ``conditions`` is violated, estimates are None, with the reason.
+    guessed, but is counted. If one of ``conditions`` is violated, estimates are None, with the reason.
     """
     reason = "; ".join(condition.statement for condition in violated_conditions(conditions))
     coins = np.array([canary.included for canary in manifest.canaries], dtype=np.bool_)
@@ -61,10 +61,11 @@ def bounds_of(
     name: str = "",
     of_group: int | None = None,
 ) -> tuple[Evidence, Evidence]:
-    """The bounds from ``sets`` on the same canaries, together wrong with ``alpha``; arrays have an entry a canary.
+    """The bounds from ``sets`` on the same canaries, jointly wrong with probability ``alpha``; arrays are [canaries].
 
-    ``reason`` says why they are none, ``name`` what was observed, where there is more than one thing. Where a coin is
-    that of a group, ``of_group`` is how many records one has at most, and the bounds are on the epsilon of a group.
+    ``reason`` says why they are not bounds, ``name`` which observation they use, if there are several. If coins are
+    tossed for groups, ``of_group`` is the largest number of records in a group, and the bounds are on the epsilon of a
+    group.
     """
     results, made = [], []
     for group in sets:
@@ -86,7 +87,7 @@ def bounds_of(
     if best.detectable is not None:
         details["detectable"] = best.detectable
     if copies > 1 and not reason:
-        # k records more or less cost at most k epsilon where delta is 0; with a delta they cost more than k deltas
+        # adding or removing k records costs at most k epsilon at delta 0; otherwise it costs more than k deltas
         details["epsilon_of_one_record_at_delta_0"] = epsilon_bound(results, 0.0, alpha)[0] / copies
     mu, mu_place = mu_bound(results, alpha)
     perfect = [GuessCount(canaries=r.canaries, guesses=r.guesses, correct=r.guesses) for r in results]
@@ -100,7 +101,7 @@ def bounds_of(
 
 
 def counts_of(bound: Evidence) -> Iterator[GuessCount]:
-    """What was counted for ``bound``, one a set of guesses."""
+    """The counts behind ``bound``, one for each set of guesses."""
     for i in range(1, int(bound.details["sets"]) + 1):
         yield GuessCount(
             canaries=bound.samples["canaries"],
@@ -110,7 +111,7 @@ def counts_of(bound: Evidence) -> Iterator[GuessCount]:
 
 
 def curve_parameters(curve: CurveClaim | None) -> dict[str, Any]:
-    """The tested mechanism and the points of its curve, as parameters of a report."""
+    """The tested mechanism and the points of its trade-off curve, as parameters of a report."""
     if curve is None:
         return {}
     return {
@@ -120,7 +121,7 @@ def curve_parameters(curve: CurveClaim | None) -> dict[str, Any]:
 
 
 def not_made(bound: Evidence) -> int:
-    """How many guesses of all sets were not made, because scores were tied across a cut or missing."""
+    """The number of guesses, over all sets, not made because scores were tied at a threshold or missing."""
     sets = range(1, int(bound.details["sets"]) + 1)
     return int(sum(bound.details[f"guesses {i}"] - bound.details[f"made {i}"] for i in sets))
 
@@ -130,7 +131,7 @@ def _samples(result: GuessCount) -> dict[str, int]:
 
 
 def guesses_of(scores: NDArray[Any], scored: NDArray[np.bool_], group: Guesses) -> NDArray[np.int8]:
-    """+1 for each canary guessed as included by the set ``group``, -1 as left out, 0 for none, [canaries]."""
+    """+1 for each canary guessed as included by the set ``group``, -1 as left out, 0 for no guess, [canaries]."""
     if group.divided:
         divided = np.zeros(len(scores), np.int8)
         divided[scored] = one_run.divide(scores[scored])

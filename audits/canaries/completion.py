@@ -1,15 +1,18 @@
-"""Whether a model, given what comes before a secret, goes on with it."""
+"""Whether a model, given what precedes a secret, completes it."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-#: Logits closer than this may be ordered either way by rounding (float32).
+#: Rounding (float32) may order logits closer than this either way.
 NEAR_TIE = 1e-3
 
 
 class Completion(IntEnum):
-    """Whether the model, given everything before a secret, completes it greedily. Values as in the scores file."""
+    """Whether greedy decoding, given everything before a secret, produces it.
+
+    The values are those of the scores file.
+    """
 
     SAFE = 0
     DISCLOSED = 1

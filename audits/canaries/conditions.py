@@ -1,4 +1,4 @@
-"""Whether planted canaries meet the conditions of the bounds, each checked where possible."""
+"""Whether planted canaries meet the conditions of the bounds, checked where possible."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.shown import counted
 from privctl.storage.digest import file_digest, tag
 
-#: The probability that fair coins give a count that is not accepted.
+#: Counts with a smaller probability under fair coins are rejected.
 _RARE = 1e-6
-#: From so many canaries on, fair coins give exactly half of them less than one time in eight.
+#: With this many canaries or more, fair coins include exactly half of them less than one time in eight.
 _FEWEST_SUSPECT = 40
 
 _CHECKED, _VIOLATED = AssumptionState.CHECKED, AssumptionState.VIOLATED
@@ -31,8 +31,8 @@ def conditions(
 ) -> tuple[Assumption, ...]:
     """The conditions of the one-run bounds, as far as the manifest shows them.
 
-    ``commitment`` is the hash that was published before training, ``trained_on`` the digests of the data that the
-    model's own training report names; None if unknown.
+    ``commitment`` is the hash published before training, ``trained_on`` the digests of the data named by the model's
+    own training report; None if unknown.
     """
     return (
         _commitment(manifest, commitment),
@@ -44,9 +44,9 @@ def conditions(
 
 
 def data_conditions(manifest: Manifest, path: Path) -> tuple[Assumption, ...]:
-    """Whether the data at ``path`` is what the manifest describes: every copy present, nothing else changed or leaked.
+    """Whether the data at ``path`` is as the manifest describes: every copy present, nothing else changed or leaked.
 
-    Raises InputError for a file that holds no records.
+    Raises InputError for a file without records.
     """
     planted = Counter({manifest.line(canary): canary.copies for canary in manifest.canaries if canary.included})
     copies_found: Counter[bytes] = Counter()
@@ -107,7 +107,10 @@ def _commitment(manifest: Manifest, expected: str | None) -> Assumption:
 
 
 def _coins(manifest: Manifest, commitment_known: bool) -> Assumption:
-    """A fixed number of included canaries would void the bounds; only the source of the coins can rule that out."""
+    """The coins' condition.
+
+    Including a fixed number would void the bounds; only the source of the coins can rule that out.
+    """
     name = "independent coins"
     if manifest.coins is Coins.SEED:
         statement = "the coins come from a given seed, so whoever knows it can tell them without the model"
@@ -117,7 +120,10 @@ def _coins(manifest: Manifest, commitment_known: bool) -> Assumption:
 
 
 def number_included(included: int, count: int) -> Assumption:
-    """Exactly half is what a draw of fixed size gives, which the theorem does not cover; fair coins may give it too."""
+    """The condition on the number of included canaries.
+
+    A draw of fixed size, to which the theorem does not apply, would include exactly half; fair coins may also do so.
+    """
     name = "number included"
     if is_exact_half(included, count):
         statement = (
@@ -135,7 +141,7 @@ def number_included(included: int, count: int) -> Assumption:
 
 
 def is_exact_half(included: int, count: int) -> bool:
-    """Whether a fixed number of ``count`` canaries may have been drawn, so many that coins rarely give the same."""
+    """Whether exactly half are included, of so many canaries that fair coins rarely give this."""
     return count >= _FEWEST_SUSPECT and 2 * included == count
 
 
@@ -164,7 +170,7 @@ def _training(manifest: Manifest, trained_on: Sequence[str] | None) -> Assumptio
 
 
 def _secrets(manifest: Manifest, path: Path) -> Assumption:
-    """Every secret occurs exactly as often as it was planted, so in no other record."""
+    """Whether every secret occurs exactly as often as it was planted, and so in no other record."""
     counts = Counter[str]()
     expected = {canary.secret: canary.copies if canary.included else 0 for canary in manifest.canaries}
     for block in blocks(record.text for record in read_records(path)):

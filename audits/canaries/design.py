@@ -1,4 +1,4 @@
-"""Designing canaries: secrets, prefixes, copies and coins, before anything is planted."""
+"""The design of canaries: secrets, prefixes, copies and coins, before anything is planted."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ from privctl.data.rows import rows_of
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
 
-#: Most canaries, so that a typing error does not fill a disk.
+#: The maximum number of canaries, so that a typing error does not fill a disk.
 _MOST = 100_000
 _MOST_COPIES = 100_000
 #: A prefix is the first words of a record, at most 8.
 _PREFIX = re.compile(r"\s*\S+(?:\s+\S+){0,7}")
-#: Characters of text searched for secrets at once.
+#: The number of characters of text searched for secrets at once.
 _BLOCK = 1 << 22
-#: Most rounds of redrawing secrets that occur in the data.
+#: The maximum number of rounds of redrawing secrets that occur in the data.
 _ROUNDS = 20
-#: Fewest guesses of each kind, if there are enough canaries: if all are right, they certify a positive epsilon.
+#: The minimum number of guesses of each kind, if there are enough canaries: if all are right, they certify a positive
+#: epsilon.
 _FEWEST_GUESSES = 10
-#: Shares of the canaries that are guessed, half of them as included, beside all of them. A weak trace shows in the
-#: extremes alone; a claim of a large epsilon can be refuted only by many guesses, of which nearly all are right.
+#: Fractions of the canaries that are guessed, half as included, in addition to guessing all. A weak trace shows only in
+#: the extremes; a large claimed epsilon can be refuted only by many guesses that are nearly all right.
 _SHARES = (0.02, 0.2, 0.5)
-#: The share of the failure probability for bounds on epsilon; tests and intervals have the rest.
+#: The share of the failure probability for bounds on epsilon; tests and intervals get the rest.
 BOUNDS_SHARE = 0.5
-#: Most words kept of a tokenizer's vocabulary.
+#: The maximum number of words kept of a tokenizer's vocabulary.
 _WORDS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantRequest:
-    """What to plant where; all ``copies`` are used equally often. ``seed`` None uses the system's randomness."""
+    """What to plant where; all ``copies`` are used equally often. ``seed`` None uses the system's randomness.
+
+    Raises CommandError for options that are out of range or do not go together.
+    """
 
     data: DataPath
     output: Path
@@ -94,10 +98,10 @@ class PlantRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryPower:
-    """What a number of canaries can show at best: the largest bound, and the least true epsilon likely to be detected.
+    """The power of a number of canaries: the largest possible bound, and the smallest epsilon likely to be detected.
 
-    Both are for groups of ``copies`` records, over all sets of ``guesses``. ``detectable`` (with probability 0.8, by
-    randomized response) is None where even every guess right proves nothing.
+    Both are for groups of ``copies`` records, over all sets of ``guesses``. ``detectable`` (with probability 0.8, for
+    randomized response) is None if even all guesses being right proves nothing.
     """
 
     copies: int
@@ -122,7 +126,7 @@ def power(sets: Sequence[Guesses], delta: float, alpha: float) -> CanaryPower:
 
 
 def levels(groups: Sequence[Guesses]) -> list[tuple[Guesses, ...]]:
-    """The sets of guesses on the same canaries together, in the order of their copies."""
+    """The sets of guesses grouped by the canaries they are on, in the order of copies."""
     by_copies: dict[int, tuple[Guesses, ...]] = {}
     for group in groups:
         by_copies[group.copies] = (*by_copies.get(group.copies, ()), group)
@@ -133,7 +137,7 @@ def bound_alpha(alpha: float, groups: Sequence[Guesses], sets: Sequence[Guesses]
     """The share of an audit's ``alpha`` for the bounds from ``sets``, among all registered ``groups`` (Bonferroni).
 
     Several bounds from one set need no correction: each fails if the number of right guesses exceeds a threshold, so
-    together they fail no more often than the one with the lowest threshold.
+    jointly they fail no more often than the one with the lowest threshold.
     """
     return BOUNDS_SHARE * alpha * len(sets) / len(groups)
 
@@ -141,9 +145,9 @@ def bound_alpha(alpha: float, groups: Sequence[Guesses], sets: Sequence[Guesses]
 def register(copies: Sequence[int]) -> tuple[Guesses, ...]:
     """The guesses to be made, fixed by the numbers of copies alone: 2, 20, 50 and 100 % of the canaries.
 
-    Half of each set is guessed as included, half as left out; of all canaries, as many as the scores say, because coins
-    seldom include exactly half. The sets are made of the canaries with the fewest copies, where a bound is tightest for
-    single records, and again of all.
+    Half of each set is guessed as included, half as left out. In the set of all canaries, the scores decide how many,
+    because coins rarely include exactly half. There are sets for the canaries with the fewest copies, where a bound is
+    tightest for single records, and for all canaries.
     """
     guess_sets = []
     for most in dict.fromkeys((min(copies), max(copies))):
@@ -163,9 +167,9 @@ def register(copies: Sequence[int]) -> tuple[Guesses, ...]:
 
 
 def canaries_to_refute(epsilon: float, delta: float, alpha: float) -> int | None:
-    """How many canaries of one copy could refute ``epsilon`` at ``delta``, if every guess was right.
+    """The number of single-copy canaries that could refute ``epsilon`` at ``delta`` if every guess were right.
 
-    ``alpha`` is the whole audit's. None where as many as can be planted could not.
+    ``alpha`` is the whole audit's. None if even the maximum number of canaries could not.
     """
 
     def could(count: int) -> bool:
@@ -181,14 +185,14 @@ def power_ceiling(sets: Sequence[Guesses], delta: float, alpha: float) -> float:
 
 
 def randomness(request: PlantRequest) -> random.Random:
-    """The operating system's generator, or a repeatable one where the request has a seed."""
+    """The operating system's generator, or a reproducible one if the request has a seed."""
     if request.seed is None:
         return secrets.SystemRandom()
     return random.Random(f"privctl canaries {request.seed}")  # noqa: S311 (the manifest says that it is no secret)
 
 
 def shape_of(path: DataPath) -> RecordFields:
-    """The fields of a data set's records; raises InputError where they are not all alike, or are no records."""
+    """The fields of a data set's records. Raises InputError if they differ between records or are conversations."""
     pairs = records = 0
     for row in rows_of(path, Columns(), otherwise=".jsonl"):
         where, data = row.where, row.fields
@@ -205,7 +209,7 @@ def shape_of(path: DataPath) -> RecordFields:
 
 
 def formats_of(request: PlantRequest) -> tuple[CanaryFormat, ...]:
-    """The requested formats."""
+    """The formats requested."""
     kind = request.secret_kind
     if kind is SecretAlphabet.TEMPLATE:
         return tuple(dict.fromkeys(parse_template(text) for text in request.templates))
@@ -218,7 +222,7 @@ def formats_of(request: PlantRequest) -> tuple[CanaryFormat, ...]:
 
 
 def vocabulary_words(path: Path) -> tuple[str, ...]:
-    """The lower-case ASCII words that a model's tokenizer gives one token each inside a text, at most 4096 of them."""
+    """Up to 4096 lower-case ASCII words that a model's tokenizer encodes as one token each inside a text."""
     from privctl.models.language import (  # imports torch, which other kinds do not need
         read_tokenizer,
     )
@@ -244,9 +248,9 @@ def vocabulary_words(path: Path) -> tuple[str, ...]:
 def draw(
     request: PlantRequest, formats: Sequence[CanaryFormat], shape: RecordFields, source: random.Random
 ) -> list[Canary]:
-    """The canaries with their coins: every secret once, and none that occurs in the data.
+    """The canaries with their coins; secrets are distinct and do not occur in the data.
 
-    Raises CommandError where a format has too few secrets for that, InputError for data that cannot be read.
+    Raises CommandError if a format has too few secrets, InputError for data that cannot be read.
     """
     prefixes = _prefixes(request, source)
     where = [i // len(request.copies) % len(formats) for i in range(request.count)]
@@ -271,7 +275,7 @@ def draw(
 
 
 def _front(prefix: str, form: CanaryFormat, shape: RecordFields) -> str:
-    """Everything before the secret; a prompt ends in the line end that joins it to its response."""
+    """Everything before the secret; a prompt ends with the newline that joins it to its response."""
     front = f"{prefix} {form.before}" if prefix else form.before
     if shape is RecordFields.PAIR:
         front = front.rstrip()
@@ -281,14 +285,14 @@ def _front(prefix: str, form: CanaryFormat, shape: RecordFields) -> str:
 
 
 def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
-    """For each canary the first words of a random record, all of different records where there are enough."""
+    """The first words of a random record for each canary, of distinct records if there are enough."""
     if request.prefix_from is None:
         return [""] * request.count
-    pool: list[str] = []  # a uniform sample of the distinct beginnings, each in a random place (reservoir sampling)
+    pool: list[str] = []  # a uniform sample of the distinct beginnings (reservoir sampling)
     seen: set[str] = set()
     for record in read_records(request.prefix_from):
         match = _PREFIX.match(record.text)
-        assert match is not None  # a record has a character that is no space
+        assert match is not None  # a record is not blank
         text = match.group()
         if text in seen:
             continue
@@ -304,7 +308,7 @@ def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
 def _draw_distinct(
     data: DataPath, formats: Sequence[CanaryFormat], fronts: Sequence[str], source: random.Random
 ) -> list[str]:
-    """One secret for each of ``formats``; a secret that occurs in the data or in another canary is redrawn."""
+    """One secret for each of ``formats``; secrets that occur in the data or in another canary are redrawn."""
     chosen: dict[int, str] = {}
     for _ in range(_ROUNDS):
         fresh: dict[int, str] = {}
@@ -340,7 +344,7 @@ def secrets_present(texts: Iterator[str], sought: Collection[str]) -> set[str]:
 
 
 def blocks(texts: Iterator[str]) -> Iterator[str]:
-    """The texts joined into long blocks, which are quicker to search, by a character that no secret contains."""
+    """Join the texts into long blocks, which are faster to search, with a separator that no secret contains."""
     texts_of_block: list[str] = []
     size = 0
     for text in texts:

@@ -1,7 +1,7 @@
-"""Exact exposure for small spaces: the loss of every possible secret, over their prefix tree.
+"""Exact exposure for small spaces: the loss of every possible secret, computed over their prefix tree.
 
-Every node of the tree is one token fed to the network once, with the keys and values of the tokens before it kept; the
-last token of a secret is only read off the logits, never fed. Six digits are 111,111 nodes for a million secrets.
+Every node of the tree is one token fed to the network once, reusing the cached keys and values of the tokens before it;
+the last token of a secret is only read off the logits, never fed. Six digits have 111,111 nodes for a million secrets.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Spaces no larger than this can be enumerated at all.
+#: The size of the largest space that can be enumerated.
 LARGEST = 1_000_000
-#: Secrets tokenised at once.
+#: The number of secrets tokenized at once.
 _AT_ONCE = 10_000
-#: Limits for enumerating by default: secrets to tokenise, and nodes of the tree to feed.
+#: Limits for enumerating by default: the number of secrets to tokenize, and of nodes to feed.
 _FEW_TEXTS, _FEW_NODES = 20_000, 200_000
-#: How vocabularies write a single byte; it stands for no digit.
+#: How vocabularies write a single byte; these tokens do not contain digits.
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Every secret of one class: ``tokens`` [secrets, length] after the ids of ``before``."""
+    """All secrets of one class: ``tokens`` [secrets, length], each preceded by the ids ``before``."""
 
     before: NDArray[np.int64]
     tokens: NDArray[np.int32]
 
     @property
     def kind(self) -> Class:
-        """What the secrets may be compared with."""
+        """The class of comparable secrets."""
         return self.before.tobytes(), self.tokens.shape[1]
 
     def place(self, row: SecretRow) -> int:
-        """Which of the secrets ``row`` ends with; -1 for none."""
+        """The index of the secret that ``row`` ends with; -1 if there is none."""
         matches = np.arange(len(self.tokens))
         for column, token in enumerate(row.ids[row.start :]):
             matches = matches[self.tokens[matches, column] == token]
@@ -60,7 +60,7 @@ class Space:
 
 
 def is_affordable(model: LanguageModel, forms: Sequence[CanaryFormat]) -> bool:
-    """Whether enumerating all of these costs no more than references: few tokens to feed, few texts to tokenise."""
+    """Whether enumerating all of ``forms`` costs no more than references: few tokens to feed, few texts to tokenize."""
     if sum(form.space for form in forms) <= _FEW_TEXTS:
         return True
     nodes = sum(form.space // (len(form.alphabet) - 1) for form in forms)
@@ -92,11 +92,11 @@ def losses(
 ) -> NDArray[np.float64]:
     """The negative log-likelihood (nats) of every secret, summed over its tokens; ``advance`` counts tokens fed.
 
-    Each of ``workers`` walks through a part of the tree.
+    ``workers`` share the tree.
     """
     if workers.size == 1:
         return _losses(model, space, advance)
-    order = np.lexsort(space.tokens.T[::-1])  # so that the secrets of a part have beginnings in common
+    order = np.lexsort(space.tokens.T[::-1])  # so that the secrets of a part share prefixes
     parts = [part for part in np.array_split(order, workers.size) if len(part)]
 
     def part_losses(part: NDArray[np.int64]) -> torch.Tensor:
@@ -121,7 +121,7 @@ def _losses(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.
 
 
 class _PrefixTree:
-    """The tree in the order of its leaves: level d has a node for each distinct beginning of d tokens."""
+    """The tree in the order of its leaves; level d has a node for each distinct prefix of d tokens."""
 
     def __init__(self, model: LanguageModel, space: Space, advance: Advance) -> None:
         tokens = space.tokens
@@ -133,7 +133,7 @@ class _PrefixTree:
         self.length = tokens.shape[1]
         self.ordered = torch.as_tensor(ordered.astype(np.int64), device=model.device)
         differs = np.logical_or.accumulate(ordered[1:] != ordered[:-1], axis=1)
-        #: Where in the order each level's nodes begin.
+        #: The index, in that order, at which the nodes of each level begin.
         self.begins = [np.zeros(1, dtype=np.int64)]
         self.begins += [np.concatenate([[0], 1 + np.flatnonzero(differs[:, d])]) for d in range(self.length)]
         self.total = torch.empty(len(order), dtype=torch.float64, device=model.device)
@@ -165,13 +165,13 @@ class _PrefixTree:
             self.visit(level + 1, first + begin, out.logits[:, -1], children[chunk], chunk_cache)
 
     def _nodes_at_once(self, cache: DynamicCache) -> int:
-        """How many nodes to feed together, limited by the device's batch size and by the size of the copied cache."""
+        """The number of nodes to feed together, limited by the device's batch size and the size of the copied cache."""
         budget = CACHE_NUMBERS if self.model.device.type == "cpu" else 16 * CACHE_NUMBERS
         return int(max(1, min(Batching.on(self.model.device).tokens, budget // size_of(cache))))
 
 
 def _row_by_row(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.float64]:
-    """The same from whole rows, for networks without a plain cache of keys and values."""
+    """The same losses from complete rows, for networks without a plain key-value cache."""
     losses_found: list[NDArray[np.float64]] = []
     length = space.tokens.shape[1]
     for begin in range(0, len(space.tokens), _AT_ONCE):
@@ -184,9 +184,10 @@ def _row_by_row(model: LanguageModel, space: Space, advance: Advance) -> NDArray
 
 
 def is_piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
-    """Whether every piece is one token in any context: no token of the vocabulary contains two of them.
+    """Whether every piece is one token in any context, as no token of the vocabulary contains two of them.
 
-    Applies to single characters without a joiner only; the mark that some tokenizers use for a space is none of these.
+    Applies only to single characters without a joiner; the mark that some tokenizers use for a space is not one of
+    these.
     """
     if form.joiner or any(len(piece) != 1 for piece in form.alphabet):
         return False
@@ -197,12 +198,12 @@ def is_piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
 
 
 def _product(model: LanguageModel, form: CanaryFormat, prefix: str) -> Space | None:
-    """The space from one text per piece, if the tokenizer gives each piece its own token; None otherwise."""
+    """The space from one text per piece, if the tokenizer gives each piece its own token; otherwise None."""
     texts = [piece * form.length for piece in form.alphabet]
     rows = secret_rows(model, prefix, texts, form.after)
     if len({row.kind for row in rows}) != 1 or len(rows[0].ids) - rows[0].start != form.length:
         return None
-    table = np.stack([row.ids[row.start :] for row in rows])  # [pieces, length]: a token may depend on its place
+    table = np.stack([row.ids[row.start :] for row in rows])  # [pieces, length]: a token may depend on its position
     places = np.indices((len(form.alphabet),) * form.length, dtype=np.uint8).reshape(form.length, -1)
     tokens = np.stack([table[places[d], d] for d in range(form.length)], axis=1)
     return Space(before=rows[0].ids[: rows[0].start], tokens=tokens.astype(np.int32))

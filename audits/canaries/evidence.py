@@ -1,4 +1,4 @@
-"""Evidence from exposures and completions: by number of copies, and included canaries against those left out."""
+"""Evidence from exposures and completions, by number of copies, for included and left-out canaries."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EXPOSURE = "canary exposure"
 COMPLETION = "canary completion"
 EXTRAPOLATION = "canary exposure, extrapolated"
 
-#: Most classes of references whose law is fitted.
+#: The maximum number of reference classes to which a distribution is fitted.
 _FITTED = 16
-#: Error of the bootstrap limits. They rest on a model, so the audit's confidence does not include them.
+#: The error of the bootstrap limits. They rest on a model, so the audit's confidence does not include them.
 _ALPHA = 0.1
 #: A fit with a smaller p-value is flagged as poor.
 _POOR = 1e-3
@@ -34,7 +34,7 @@ _MODEL = "a model of the tail, not a measurement"
 
 
 def sides(manifest: Manifest) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Each set of canaries that is reported, with its name: the included by copies, then all that were left out."""
+    """The sets of canaries that are reported, with their names: the included ones by copies, then all left out."""
     included = np.array([canary.included for canary in manifest.canaries])
     copies = np.array([canary.copies for canary in manifest.canaries])
     for number in sorted(set(copies.tolist())):
@@ -45,7 +45,7 @@ def sides(manifest: Manifest) -> Iterator[tuple[str, NDArray[np.bool_]]]:
 def exposures_by_copies(manifest: Manifest, scores: CanaryScores) -> list[Evidence]:
     """The median exposure of each side, with mean and maximum; without memorization the median is about 1 bit.
 
-    ``p_value_of_max`` is Bonferroni's for the highest of the side's exposures.
+    ``p_value_of_max`` is the Bonferroni-corrected p-value of the side's highest exposure.
     """
     evidence = []
     for name, side in sides(manifest):
@@ -73,9 +73,9 @@ def exposures_by_copies(manifest: Manifest, scores: CanaryScores) -> list[Eviden
 
 
 def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[Evidence]:
-    """Did any included canary leak? And, as a control, any left-out one, which the model cannot know?
+    """Tests of whether any included canary leaked and, as a control, any left-out one, which the model cannot know.
 
-    Each test has half of ``alpha``. ``detected`` is 1 where its p-value is at most that.
+    Each test has half of ``alpha``. ``detected`` is 1 if its p-value is at most that.
     """
     included = np.array([canary.included for canary in manifest.canaries])
     evidence = []
@@ -113,9 +113,9 @@ def leak_tests(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[E
 
 
 def completions(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[Evidence]:
-    """The share of each side's canaries that the model completes greedily; all intervals share ``alpha``.
+    """The fraction of each side's canaries that the model completes greedily; all intervals share ``alpha``.
 
-    Near ties widen the interval: they count for neither of its ends.
+    Near ties widen the interval: they count as safe for its lower end and as disclosed for its upper end.
     """
     alpha_each = alpha / sum(1 for _ in sides(manifest))
     evidence = []
@@ -149,7 +149,7 @@ def completions(manifest: Manifest, scores: CanaryScores, alpha: float) -> list[
 def extrapolation(manifest: Manifest, scores: CanaryScores, seed: int) -> tuple[list[Evidence], NDArray[np.float64]]:
     """The highest extrapolated exposure, and the extrapolated exposure of each canary (-1 if there is none).
 
-    Computed only where exposure reaches its ceiling and there are enough references to fit a distribution. No test or
+    Computed only if exposure reaches its ceiling and there are enough references to fit a distribution. No test or
     bound uses it.
     """
     beyond = np.full(len(manifest.canaries), -1.0)

@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 
 
 def ranks(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.int64]:
-    """The rank of each loss [canaries] among itself and ``references`` [n], in 1 to n + 1."""
+    """The rank of each loss [canaries] among itself and ``references`` [n], from 1 to n + 1."""
     return 1 + np.searchsorted(np.sort(references), losses, side="right").astype(np.int64)
 
 
 def exposures(rank: NDArray[Any], among: NDArray[Any] | int) -> NDArray[np.float64]:
-    """Exposure in bits of each rank ``among`` that many secrets: rank 1 of 17 is 4.0875."""
+    """Exposure in bits for each rank among ``among`` secrets; rank 1 of 17 gives 4.0875."""
     return np.asarray(np.log2(np.asarray(among, dtype=np.float64)) - np.log2(rank), dtype=np.float64)
 
 
 def fisher(groups: Sequence[tuple[NDArray[Any], int | None]]) -> float:
     """The p-value of "none of these canaries leaked": Fisher's method, 2 ln 2 * sum of exposures against chi squared.
 
-    ``groups`` are the exposures of canaries that share references, with the number of these, None for ones ranked among
-    all secrets there are. Sharing n references correlates the log ranks by 1 / n in the limit, which widens the sum's
-    variance from c to c (1 + (c - 1) / n); Brown's method (1975) scales the statistic and its degrees of freedom.
+    ``groups`` are the exposures of canaries that share references, with the number of references, or None if they are
+    ranked among all possible secrets. Sharing n references correlates the log ranks by 1 / n in the limit, which
+    increases the sum's variance from c to c (1 + (c - 1) / n); Brown's method (1975) scales the statistic and its
+    degrees of freedom. Raises ValueError without exposures.
     """
     count = sum(len(exposures_of_group) for exposures_of_group, _ in groups)
     if not count:
@@ -54,11 +55,11 @@ def fisher(groups: Sequence[tuple[NDArray[Any], int | None]]) -> float:
 
 
 def deviations_below_mean(losses: NDArray[Any], references: NDArray[Any]) -> NDArray[np.float64]:
-    """By how many of the references' standard deviations each loss lies below their mean; 0 where these are all equal.
+    """How many of the references' standard deviations each loss lies below their mean; 0 if they are all equal.
 
-    Comparable over prefixes, and without the ties of the ranks.
+    Comparable across prefixes, and free of the ties of ranks.
     """
     spread = float(references.std())
     below = float(references.mean()) - np.asarray(losses, dtype=np.float64)
-    # Equal losses may differ in their last bits from their own mean.
+    # The computed mean of equal losses may differ from them in its last bits.
     return below / spread if spread > 1e-9 * (1 + abs(float(references.mean()))) else np.zeros(len(below))

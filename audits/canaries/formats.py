@@ -17,14 +17,14 @@ _ALPHABETS = {
     "letters": tuple("abcdefghijklmnopqrstuvwxyz"),
     "hex": tuple("0123456789abcdef"),
 }
-#: Longest secret, in pieces.
+#: The maximum length of a secret, in pieces.
 LONGEST = 1000
 #: The words before a secret if neither a template nor a prefix provides them.
 _LEADS = {"digits": "The secret number is ", "tokens": "The secret words are "}
 
 
 class SecretAlphabet(StrEnum):
-    """How secrets are made: random digits, random words of one token each, or the slot of a template."""
+    """How secrets are made: random digits, random single-token words, or the slot of a template."""
 
     DIGITS = "digits"
     TOKENS = "tokens"
@@ -33,9 +33,10 @@ class SecretAlphabet(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryFormat:
-    """One family of canaries: ``length`` independent uniform pieces of ``alphabet``, joined by ``joiner``.
+    """A family of canaries: ``length`` independent uniform pieces of ``alphabet``, joined by ``joiner``.
 
-    ``before`` and ``after`` are the fixed words around the secret. ``space`` is how many secrets there are.
+    ``before`` and ``after`` are the fixed words around the secret. ``space`` is the number of possible secrets. Raises
+    ValueError for inconsistent values.
     """
 
     kind: SecretAlphabet
@@ -60,14 +61,14 @@ class CanaryFormat:
         return self.length * math.log2(len(self.alphabet))
 
     def draw(self, source: random.Random) -> str:
-        """One uniform secret."""
+        """A uniformly random secret."""
         return self.joiner.join(source.choices(self.alphabet, k=self.length))
 
 
 def format_of(
     kind: SecretAlphabet, alphabet: tuple[str, ...], length: int, *, before: str = "", after: str = ""
 ) -> CanaryFormat:
-    """A format with its space; words are joined by spaces. Raises CommandError for an invalid length."""
+    """A format and the size of its space; words are joined by spaces. Raises CommandError for an invalid length."""
     if not 1 <= length <= LONGEST:
         raise CommandError(f"--length is {length}; a secret has 1 to {LONGEST} pieces")
     return CanaryFormat(

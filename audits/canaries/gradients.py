@@ -1,8 +1,8 @@
-"""The audit of a private training by the canary gradients that it mixed in itself (``--gradient-canaries``).
+"""The audit of a private training by canary gradients that the training itself added (``--gradient-canaries``).
 
 Two things were observed of each canary while the model was trained: the released gradients of every step, and how far
-the final weights moved. The first is what the accountant assumes that an attacker sees; the second is what a released
-model shows. Both are functions of what was released, so the one-run bounds hold for either.
+the final weights moved. The first is what the accountant assumes an attacker sees; the second is what a released model
+shows. Both are functions of what was released, so the one-run bounds hold for either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from audits.canaries.bounds import bounds_of, curve_parameters
 from audits.canaries.conditions import number_included, violated_conditions
 from audits.canaries.design import power_ceiling, register
 from audits.canaries.stated_noise import noise_bound, noise_in_words, noise_parameters
-from audits.canaries.verdict import half_noticed
+from audits.canaries.verdict import power_at_half_noise
 from audits.claims import CurveClaim
 from audits.findings import ALPHA, Findings
 from audits.scores.scorer import RowScores
@@ -41,18 +41,21 @@ if TYPE_CHECKING:
 _KIND = "privctl-gradient-canaries"
 _MORE = "train with more --gradient-canaries (privctl canary plant"
 _VERSION = 1
-#: After the model's name, that of the file which a training leaves beside it.
+#: The suffix, after the model's name, of the file that a training leaves beside the model.
 _SUFFIX = ".gradient-canaries.json"
-#: No bound is given for fewer canaries, and no training mixes in more.
+#: The minimum number of canaries for a bound, and the maximum number of a training.
 _FEWEST, _MOST = 2, 100_000
-#: A chance below is not told in digits.
-_SELDOM = 0.01
+#: Smaller probabilities are not stated as numbers.
+_LEAST_CHANCE = 0.01
 EVERY_STEP, END = _OBSERVED = "every step", "final weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientEvidence:
-    """What a training observed of its canaries: coins (0 or 1) and two scores each, higher for included ones."""
+    """A training's observations of its canaries: coins (0 or 1) and two scores each, higher for included ones.
+
+    Raises ValueError for inconsistent values.
+    """
 
     version: int
     created: str
@@ -78,16 +81,16 @@ class GradientEvidence:
 
 
 def is_gradient_evidence(path: Path) -> bool:
-    """Whether ``path`` holds observations of canary gradients, and is no manifest of planted canaries."""
+    """Whether ``path`` holds observations of canary gradients rather than a manifest of planted canaries."""
     try:
         data = parse_json(read_text(path), str(path))
     except InputError:
-        return False  # reading it as a manifest says what it should be
+        return False  # reading it as a manifest gives a better error
     return isinstance(data, dict) and data.get("kind") == _KIND
 
 
 def unused_beside(model: Path, digest: str | None) -> str:
-    """What to do with the file of canary gradients beside ``model``; empty where none has the ``digest`` reported."""
+    """What to do with the file of canary gradients beside ``model``; empty unless its digest is ``digest``."""
     place = model.absolute().with_name(model.absolute().name + _SUFFIX)
     if not digest or not place.is_file() or file_digest(place) != digest:
         return ""
@@ -98,15 +101,15 @@ def unused_beside(model: Path, digest: str | None) -> str:
 
 
 def read_gradient_evidence(path: Path) -> GradientEvidence:
-    """The observations at ``path``; raises InputError for anything else."""
+    """The observations at ``path``. Raises InputError for anything else."""
     data = parse_json(read_text(path), str(path))
     if not isinstance(data, dict) or data.pop("kind", None) != _KIND:
         raise InputError(f"{path} holds no observations of canary gradients; give what --gradient-canaries wrote")
     return decode_value(GradientEvidence, data, str(path), "canaries")
 
 
-def foretold(count: int, delta: float, epsilon: float, curve: CurveClaim | None) -> str:
-    """What ``count`` canaries can show at best of a training that states ``epsilon`` and ``curve``, in one sentence."""
+def outlook_of(count: int, delta: float, epsilon: float, curve: CurveClaim | None) -> str:
+    """The most that ``count`` canaries can show of a training that states ``epsilon`` and ``curve``, in a sentence."""
     sets, alpha = register([1] * count), ALPHA / len(_OBSERVED)
     highest = power_ceiling(sets, delta, alpha)
     sentence = f"{count} canary gradients certify an epsilon of {highest:.4g} at most at delta {delta:g}, "
@@ -114,8 +117,8 @@ def foretold(count: int, delta: float, epsilon: float, curve: CurveClaim | None)
     sentence += f" the {epsilon:.4g} that this training states"
     if curve is not None:
         guesses = [GuessCount(canaries=count, guesses=each.guesses, correct=0) for each in sets]
-        chance = half_noticed(guesses, curve, alpha)
-        about = f"about {chance:.2g}" if chance >= _SELDOM else f"less than {_SELDOM:g}"
+        chance = power_at_half_noise(guesses, curve, alpha)
+        about = f"about {chance:.2g}" if chance >= _LEAST_CHANCE else f"less than {_LEAST_CHANCE:g}"
         sentence += (
             f"; by the mechanism's trade-off curve they would detect half of its noise with a probability of {about}"
         )
@@ -123,10 +126,10 @@ def foretold(count: int, delta: float, epsilon: float, curve: CurveClaim | None)
 
 
 class GradientCanaryAudit:
-    """What the released gradients and weights of a training reveal of the coins of its canaries."""
+    """What the released gradients and weights of a training reveal about the coins of its canaries."""
 
     def __init__(self, request: CanaryRequest, digest: str | None, *, measured: bool = False) -> None:
-        """``digest`` is that of the file the model's own report names, empty for none, None without a report.
+        """``digest`` is that of the file named by the model's own report: empty if none is, None without a report.
 
         ``measured`` says that the report's mechanism has measurements beside the steps, which the curve leaves out.
         Raises InputError for a file of another kind.
@@ -137,7 +140,7 @@ class GradientCanaryAudit:
         self.rows: Sequence[NDArray[Any]] = []
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """Bounds from either observation, and verdicts; together they are wrong with probability at most ``alpha``."""
+        """Bounds from either observation, and verdicts, jointly wrong with probability at most ``alpha``."""
         found, request = self._evidence, self._request
         included = np.array(found.included, dtype=np.bool_)
         scores = {EVERY_STEP: np.array(found.every_step), END: np.array(found.end)}
@@ -181,7 +184,7 @@ class GradientCanaryAudit:
 
 
 def _unseen(curve: CurveClaim | None, *, measured: bool) -> Iterator[str]:
-    """What canaries do not see of the stated mechanism."""
+    """What canaries do not test of the stated mechanism."""
     if curve is not None and any(isinstance(event, TruncatedGaussian) for event in curve.mechanism.events):
         yield "no record is cut from a batch for a canary: canaries show the noise, not which records are kept"
     if curve is not None and measured:

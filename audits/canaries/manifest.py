@@ -1,8 +1,8 @@
 """The manifest of planted canaries: the secrets, the coins, and the hash that commits to all of it.
 
 The commitment is BLAKE3 of the 32 random bytes of ``salt`` and of the rest of the manifest as canonical JSON (keys
-sorted, no spaces, ASCII). Published before training, it shows afterwards that neither coins nor secrets nor the numbers
-of guesses were chosen with knowledge of the model; the salt keeps it from revealing the coins.
+sorted, no spaces, ASCII). Published before training, it later proves that neither the coins nor the secrets nor the
+numbers of guesses were chosen with knowledge of the model; the salt keeps it from revealing the coins.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KIND = "privctl-canaries"
 
 
 class Coins(StrEnum):
-    """Where the coins came from: independent ones of the operating system, or a given seed (for tests)."""
+    """The source of the coins: the operating system's generator, or a given seed (for tests)."""
 
     OPERATING_SYSTEM = "operating-system"
     SEED = "seed"
 
 
 class RecordFields(StrEnum):
-    """The fields of the records that the data consist of."""
+    """The fields of the data's records."""
 
     TEXT = "text"
     PAIR = "prompt-response"
@@ -43,7 +43,7 @@ class RecordFields(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A data file: ``digest`` of its bytes, ``content`` of its bytes unpacked, number of records."""
+    """A data file: ``digest`` of its bytes, ``content`` of its decompressed bytes, and number of records."""
 
     name: str
     digest: str
@@ -55,8 +55,9 @@ class DataFile:
 class Guesses:
     """How many canaries will be guessed as included and as left out, among those of at most ``copies`` copies.
 
-    ``canaries`` is how many these are. All sets are fixed before training, and each has an equal share of the allowed
-    failure probability. With ``divided`` every canary is guessed, and the scores alone say where to cut.
+    ``canaries`` is the number of those. All sets are fixed before training, and each has an equal share of the allowed
+    failure probability. If ``divided``, every canary is guessed, and the scores alone decide the threshold. Raises
+    ValueError for inconsistent numbers.
     """
 
     copies: int
@@ -75,15 +76,15 @@ class Guesses:
 
     @property
     def guesses(self) -> int:
-        """How many guesses there will be."""
+        """The total number of guesses."""
         return self.included + self.excluded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """One canary: ``prefix`` is everything before the secret, in the text as a model reads it.
+    """One canary; ``prefix`` is everything before the secret in the text as a model reads it.
 
-    ``format`` is its place in the manifest's formats. ``copies`` were planted where ``included``, none elsewhere.
+    ``format`` is an index into the manifest's formats. ``copies`` copies were planted if ``included``, otherwise none.
     """
 
     format: int
@@ -99,7 +100,10 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything known about one set of planted canaries; ``delta`` is that of the later bounds."""
+    """Everything known about one set of planted canaries; ``delta`` is that of the later bounds.
+
+    Raises ValueError for inconsistent values.
+    """
 
     version: int
     created: str
@@ -132,7 +136,7 @@ class Manifest:
             raise ValueError(f"salt must be {_SALT_BYTES} bytes in hexadecimal")
 
     def text(self, canary: Canary) -> str:
-        """The whole text of a canary, as a model reads it."""
+        """The complete text of a canary, as a model reads it."""
         return canary.prefix + canary.secret + self.formats[canary.format].after
 
     def line(self, canary: Canary) -> bytes:
@@ -150,13 +154,13 @@ def commitment_of(manifest: Manifest) -> str:
     del body["commitment"], body["salt"]
     for guesses in body["guesses"]:
         if not guesses["divided"]:
-            del guesses["divided"]  # which older manifests were committed to without
+            del guesses["divided"]  # the commitments of older manifests do not include it
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return tag(blake3(bytes.fromhex(manifest.salt) + text.encode()))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as JSON: one line a key, and one a canary and a format."""
+    """The manifest as JSON, with one line per key, canary and format."""
     lines = []
     for name, value in {"kind": _KIND, **encode_value(manifest)}.items():
         if name in ("formats", "canaries"):
@@ -168,7 +172,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest at ``path``, its commitment not yet checked; raises InputError for anything else."""
+    """The manifest at ``path``, whose commitment is not yet checked. Raises InputError for anything else."""
     source = str(path)
     text = read_text(path)
     try:

@@ -1,4 +1,4 @@
-"""Planting canaries: the data with copies of the included ones among its lines, and the manifest."""
+"""Plants canaries: writes the data with copies of the included ones inserted, and the manifest."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _UNFILLED = DataFile(name="", digest="", content="", records=0)
 def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
     """Write the planted data and the manifest, and return the manifest.
 
-    Each canary is included, with all its copies, by a fair coin of its own. Every copy goes before a line chosen
+    Each canary is included, with all its copies, by its own fair coin. Every copy is inserted before a line chosen
     uniformly and independently; the lines themselves are copied byte for byte. Raises CommandError for settings that
-    cannot be met and for files that exist, InputError for data that are no records or change meanwhile.
+    cannot be met and for files that exist, InputError for data that are not records or change meanwhile.
     """
     _check_paths(request, force)
     before = recorded_files(request.data)
@@ -69,13 +69,13 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
 
 
 def record_lines(path: DataPath) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a data file, unpacked, each with whether it is a record or blank.
+    """The decompressed lines of a data file, each with whether it is a record (or blank).
 
-    Of what is not JSON lines, a line of JSON is made for each record, with its text or its prompt and response. With
-    several paths, a last line without an end gets one.
+    For other formats than JSON Lines, each record becomes a line of JSON with its text or its prompt and response. With
+    several paths, a last line without a newline gets one.
     """
     if isinstance(path, SeveralPaths):
-        data_files(path)  # each file once
+        data_files(path)  # raises if a file is given twice
         for each in path.paths:
             for line, is_record in record_lines(each):
                 yield line if line.endswith(b"\n") else line + b"\n", is_record
@@ -116,7 +116,7 @@ def _source_file(path: DataPath, whole: str) -> DataFile:
 def _write(
     request: PlantRequest, pending: PendingFile, lines: list[bytes], records: int, source: random.Random
 ) -> DataFile:
-    """Merge ``lines`` into the data, in ``pending``."""
+    """Write the data with ``lines`` inserted to ``pending``."""
     source.shuffle(lines)
     places = sorted(source.randrange(records) for _ in lines)
     pack = zlib.compressobj(wbits=_GZIP) if request.output.suffix == ".gz" else None
@@ -136,7 +136,7 @@ def _write(
 
 
 def _merge(path: DataPath, lines: Sequence[bytes], places: Sequence[int]) -> Iterator[bytes]:
-    """The data's lines, with ``lines[i]`` before the record of number ``places[i]``, which rise."""
+    """The data's lines, with ``lines[i]`` before the record of number ``places[i]``; ``places`` are sorted."""
     record = 0
     for line, is_record in record_lines(path):
         if is_record:

@@ -1,8 +1,8 @@
 """Canaries and their references as rows of token ids.
 
-Policy. The whole text is tokenised, words around the secret included, as in training. A token belongs to the secret
-where any of its characters does, so one that spans the secret's edge counts. Rows end with the secret's last token.
-Secrets are compared only with others of the same number of tokens, after the same preceding tokens.
+The complete text is tokenized, including the words around the secret, as in training. A token belongs to the secret if
+any of its characters does, so one that spans the secret's edge counts. Rows end with the secret's last token. Secrets
+are compared only with others of the same number of tokens after the same preceding tokens.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from privctl.models.quiet import quiet_transformers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Default numbers of references: over all groups, and the fewest and the most for one group.
+#: Default numbers of references: in total over all groups, and the minimum and maximum per group.
 _TOTAL, _FEWEST, _MOST = 20_000, 63, 4095
-#: Candidates drawn for each reference wanted, at most: some have another number of tokens.
+#: The maximum number of candidates per reference: some have another number of tokens.
 _TRIES = 8
 _AT_ONCE = 4096
 
-#: A class of comparable secrets: the tokens before them, and how many tokens they have.
+#: A class of comparable secrets: the tokens before them, and their number of tokens.
 Class = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretRow:
-    """A text up to its secret's end; tokens ``start`` to the row's end are the secret's."""
+    """A text up to its secret's end; the tokens from ``start`` on are the secret's."""
 
     ids: NDArray[np.int64]
     start: int
 
     @property
     def kind(self) -> Class:
-        """The class of rows that it may be compared with."""
+        """The class of comparable rows."""
         return self.ids[: self.start].tobytes(), len(self.ids) - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryGroup:
-    """Canaries of one format after one prefix, by their places in the manifest."""
+    """Canaries of one format after one prefix, by index in the manifest."""
 
     format: int
     prefix: str
@@ -58,9 +58,9 @@ class CanaryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRows:
-    """The rows to score: one for each canary, None for one that cannot be scored, and the references by class.
+    """The rows to score: one per canary, None for one that cannot be scored, and the references by class.
 
-    ``groups`` are in the manifest's order. ``unscored`` gives the reason by position.
+    ``groups`` are in the manifest's order. ``unscored`` maps canary indices to reasons.
     """
 
     rows: tuple[SecretRow | None, ...]
@@ -70,7 +70,7 @@ class CanaryRows:
 
 
 def groups_of(manifest: Manifest) -> tuple[CanaryGroup, ...]:
-    """The canaries that may share references."""
+    """Groups of canaries that may share references."""
     members_by_group: dict[tuple[int, str], list[int]] = {}
     for i, canary in enumerate(manifest.canaries):
         members_by_group.setdefault((canary.format, canary.prefix), []).append(i)
@@ -78,16 +78,16 @@ def groups_of(manifest: Manifest) -> tuple[CanaryGroup, ...]:
 
 
 def references_per_group(groups: int, requested: int | None) -> int:
-    """The number of references for each group: as requested, else 63 to 4095, about 20,000 in all."""
+    """The number of references per group: as requested, otherwise 63 to 4095, about 20,000 in all."""
     return requested if requested is not None else min(_MOST, max(_FEWEST, _TOTAL // groups))
 
 
 def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRow | None], dict[int, str]]:
-    """A row for each canary, or the reason for having none, by position.
+    """A row for each canary, and the reasons for missing ones, by index.
 
-    Raises InputError for a tokenizer that does not say which characters a token stands for, or has unknown ids.
+    Raises InputError if the tokenizer does not map tokens to characters, or gives ids unknown to the model.
     """
-    encode(model, [manifest.text(canary) for canary in manifest.canaries])  # refuses ids that the model lacks
+    encode(model, [manifest.text(canary) for canary in manifest.canaries])  # raises for ids that the model lacks
     rows: list[SecretRow | None] = []
     unscored: dict[int, str] = {}
     limit = length_limit(model, None)
@@ -98,7 +98,7 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
         if reason:
             unscored[i] = reason
         rows.append(None if reason else row)
-    for i in _alike(manifest, rows):
+    for i in _indistinguishable(manifest, rows):
         rows[i], unscored[i] = None, "whose secret the tokenizer does not tell from another's"
     return rows, unscored
 
@@ -107,10 +107,10 @@ def draw_references(
     model: LanguageModel, manifest: Manifest, groups: Sequence[CanaryGroup], rows: Sequence[SecretRow | None],
     per_group: int, seed: int,
 ) -> dict[tuple[int, Class], tuple[SecretRow, ...]]:  # fmt: skip
-    """About ``each`` fresh secrets for every one of ``groups``, none of them a canary's, none twice.
+    """About ``per_group`` distinct fresh secrets for each of ``groups``, none of them a canary's.
 
-    A group's classes share them, but each gets 63 if that many were requested; a rare class may get fewer. The draws
-    depend on ``seed`` and the group only.
+    The classes of a group share them, but each gets 63 if that many were requested; a rare class may get fewer. The
+    draws depend only on ``seed`` and the group.
     """
     planted = {canary.secret for canary in manifest.canaries}
     references: dict[tuple[int, Class], tuple[SecretRow, ...]] = {}
@@ -135,9 +135,9 @@ def draw_references(
 
 
 def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after: str) -> list[SecretRow]:
-    """Each secret between its ``prefix`` and ``after``, as a row that ends with it.
+    """Each secret between ``prefix`` and ``after``, as a row that ends with it.
 
-    Raises InputError for a tokenizer that does not say which characters a token stands for.
+    Raises InputError if the tokenizer does not map tokens to characters.
     """
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
     return [
@@ -149,7 +149,7 @@ def secret_rows(model: LanguageModel, prefix: str, secrets: Sequence[str], after
 def locate_secrets(
     model: LanguageModel, prefix: str, secrets: Sequence[str], after: str
 ) -> Iterator[tuple[list[int], int, int]]:
-    """The ids of each secret between ``prefix`` and ``after``, without special tokens, and the range that is its own.
+    """The ids of each secret between ``prefix`` and ``after``, without special tokens, and the secret's token range.
 
     The range is half-open. Where the tokenizer allows it, only the words around the secret are tokenised for each.
     Raises InputError as ``secret_rows`` does.
@@ -176,7 +176,7 @@ def locate_secrets(
 
 
 def _span(spans: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, int]:
-    """The first and one past the last token that hold a character from ``begin`` to ``end``; empty where none does."""
+    """The half-open range of tokens that contain a character from ``begin`` to ``end``; empty if none does."""
     touching = [i for i, (a, b) in enumerate(spans) if a < end and b > begin]
     return (touching[0], touching[-1] + 1) if touching else (0, 0)
 
@@ -192,15 +192,15 @@ def _unscorable_reason(row: SecretRow, limit: int) -> str:
 
 
 def _unreadable_reason(model: LanguageModel, row: SecretRow) -> str:
-    """Why a secret is not itself to the model: the token for all that the tokenizer does not know is one of its own."""
+    """Why the model cannot read a secret: it contains the tokenizer's unknown token."""
     unknown = model.tokenizer.unk_token_id
     if unknown is None or not (row.ids[row.start :] == unknown).any():
         return ""
     return "whose secret holds what the tokenizer does not know"
 
 
-def _alike(manifest: Manifest, rows: Sequence[SecretRow | None]) -> list[int]:
-    """The canaries, by position, with the tokens of another one whose secret is not theirs."""
+def _indistinguishable(manifest: Manifest, rows: Sequence[SecretRow | None]) -> list[int]:
+    """The canaries, by index, that have the same tokens as another one with a different secret."""
     sharing: dict[bytes, list[int]] = {}
     for i, row in enumerate(rows):
         if row is not None:
@@ -214,11 +214,11 @@ def _alike(manifest: Manifest, rows: Sequence[SecretRow | None]) -> list[int]:
 
 
 def secret_sums(values: NDArray[Any], rows: Sequence[SecretRow]) -> NDArray[np.float64]:
-    """The sum of ``values`` [scores of all rows, in their order] over each row's secret, in double precision."""
+    """The sum of ``values`` [scores of all rows, concatenated] over each row's secret, in double precision."""
     counts = np.array([len(row.ids) - 1 for row in rows], dtype=np.int64)
     ends = np.cumsum(counts)
     starts = ends - counts + np.array([row.start - 1 for row in rows], dtype=np.int64)
-    # Every other segment of these is a secret: sums of exact segments, where differences of running sums would round.
+    # Every other segment is a secret. Differences of cumulative sums would add rounding errors.
     edges = np.stack([starts, ends], axis=1).reshape(-1)
     padded = np.append(values.astype(np.float64), 0.0)
     return np.asarray(np.add.reduceat(padded, edges)[::2], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What a model shows about each canary: its loss, its rank among others, and whether the model completes it."""
+"""What a model reveals about each canary: its loss, its rank among secrets, and whether the model completes it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A class with fewer references is not ranked.
+#: Classes with fewer references are not ranked.
 FEWEST_REFERENCES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedAgainst:
-    """Canaries (by position) ranked among the same secrets: ``losses`` of references, or of all possible secrets."""
+    """Canaries (by index) ranked among the same secrets, with ``losses`` of references or of all possible secrets."""
 
     members: NDArray[np.int64]
     losses: NDArray[np.float64]
@@ -36,17 +36,17 @@ class RankedAgainst:
 
     @property
     def references(self) -> int | None:
-        """How many references the canaries share; None where the ranks are exact."""
+        """The number of references that the canaries share; None if the ranks are exact."""
         return None if self.exact else len(self.losses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryScores:
-    """One entry a canary; where ``scored`` is false the other numbers are 0.
+    """One entry per canary; where ``scored`` is false, the other numbers are 0.
 
-    ``nll`` is the loss of the secret in nats, ``exposure`` in bits, ``among`` how many secrets it was ranked among,
-    ``score`` how many standard deviations the loss lies below that of its peers, ``completion`` a ``Completion``.
-    ``lost`` counts references without a finite loss; ``unscored`` gives the reason by position.
+    ``nll`` is the loss of the secret in nats, ``exposure`` is in bits, ``among`` the number of secrets it was ranked
+    among, ``score`` the number of standard deviations by which the loss lies below its peers' mean, ``completion`` a
+    ``Completion``. ``lost`` counts references without a finite loss; ``unscored`` maps indices to reasons.
     """
 
     nll: NDArray[np.float64]
@@ -68,7 +68,7 @@ def score_canaries(
     row_scores: RowScores,
     workers: Workers = ALONE,
 ) -> CanaryScores:
-    """The scores of every canary. Groups that are ``exact`` are enumerated here, with the model, by all ``workers``."""
+    """The scores of all canaries. Groups marked ``exact`` are enumerated here with the model, by all ``workers``."""
     count = len(manifest.canaries)
     nll, least = np.zeros(count), np.zeros(count)
     places = [i for i, row in enumerate(work.rows) if row is not None]
@@ -85,7 +85,7 @@ def score_canaries(
     for peer_group in peers:
         members, own_losses = peer_group.members, nll[peer_group.members]
         among[members] = len(peer_group.losses) + (not peer_group.exact)
-        rank = ranks(own_losses, peer_group.losses) - peer_group.exact  # an enumeration holds the canary itself
+        rank = ranks(own_losses, peer_group.losses) - peer_group.exact  # an enumeration contains the canary itself
         exposure[members] = exposures(rank, among[members])
         score[members] = deviations_below_mean(own_losses, peer_group.losses)
         scored[members] = True
@@ -110,7 +110,7 @@ def _losses(row_scores: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.floa
 
 
 def _least_margins(row_scores: RowScores, rows: Sequence[SecretRow]) -> NDArray[np.float64]:
-    """The least margin over each secret's tokens: positive if greedy decoding gives the secret."""
+    """The smallest margin over each secret's tokens: positive if greedy decoding gives the secret."""
     if not rows:
         return np.zeros(0)
     margin = _scores_of(row_scores, rows)[FIELDS.index("margin")].astype(np.float64)
@@ -155,7 +155,7 @@ def _peers(
             if enumerated:
                 space = everything[kind]
                 values = losses(model, space, workers=workers)
-                # Take the canary's own loss from the enumerated ones, so that rounding cannot separate the two.
+                # Use the canary's loss from the enumeration, so that rounding cannot make the two differ.
                 nll[members] = [values[space.place(row)] for i in members if (row := work.rows[i]) is not None]
             else:
                 values = _losses(row_scores, work.references[group.format, kind])

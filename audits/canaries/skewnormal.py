@@ -1,9 +1,9 @@
-"""Exposure beyond what the number of references can show, extrapolated by a skew normal fit to their losses.
+"""Exposure beyond the limit of the number of references, extrapolated by a skew normal fit to their losses.
 
-Carlini et al. 2019, section 4.3: the references' losses are close to skew normal (Azzalini 1985), with density
-2 / scale * phi(z) * Phi(shape * z), z = (x - location) / scale. Extrapolated exposure is -log2 F(canary's loss). A
-model of the tail, not a measurement of it. ``scipy.stats.skewnorm`` has no tail where one is needed: at shape 50, two
-standard deviations out, its logarithm is minus infinity, and the truth -5016.3.
+Carlini et al. 2019, section 4.3: the references' losses are close to skew normal (Azzalini 1985), with density 2 /
+scale * phi(z) * Phi(shape * z), z = (x - location) / scale. Extrapolated exposure is -log2 F(canary's loss). It is a
+model of the tail, not a measurement. ``scipy.stats.skewnorm`` fails in the tail: at shape 50, two standard deviations
+out, its log-CDF is minus infinity instead of -5016.3.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from scipy.special import kolmogorov, log_ndtr, ndtr, owens_t
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Fewest losses that the three parameters are fitted to.
+#: The minimum number of losses to which the three parameters are fitted.
 FEWEST = 200
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-#: Below this, Phi(z) - 2 T(z, shape) cancels, and the tail is integrated instead.
+#: Below this, Phi(z) - 2 T(z, shape) suffers from cancellation, and the tail is integrated instead.
 _SMALL = 1e-2
-#: The integrand is followed until it has fallen by exp(-_DROP).
+#: The integration range extends until the integrand has fallen by exp(-_DROP).
 _DROP = 45.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(256)
-#: Of shape, location and log scale, for standardised losses.
+#: Bounds of shape, location and log scale, for standardized losses.
 _BOUNDS = ((-50.0, 50.0), (-8.0, 8.0), (-8.0, 8.0))
 _RESAMPLES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkewNormal:
-    """The law with these parameters; ``location`` and ``scale`` are in nats."""
+    """A skew normal distribution; ``location`` and ``scale`` are in nats."""
 
     shape: float
     location: float
@@ -54,11 +54,11 @@ class SkewNormal:
         return -self.log_cdf(x) / math.log(2)
 
     def _log_density(self, z: NDArray[Any]) -> NDArray[np.float64]:
-        """The logarithm of the standardised density."""
+        """The logarithm of the standardized density."""
         return np.asarray(math.log(2) - z * z / 2 - _HALF_LOG_TAU + log_ndtr(self.shape * z), dtype=np.float64)
 
     def _log_tail(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The log of the density's integral up to each z, by Gauss-Legendre where it is not negligible."""
+        """The log of the density's integral up to each z, by Gauss-Legendre quadrature where it is not negligible."""
         top = self._log_density(z)
         reach = np.full_like(z, 1e-3)
         while (near := self._log_density(z - reach) > top - _DROP).any():
@@ -72,10 +72,10 @@ class SkewNormal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extrapolated:
-    """Extrapolated exposures in bits, their bootstrap limits, and how well the law fits.
+    """Extrapolated exposures in bits, their bootstrap limits, and the goodness of fit.
 
-    ``p_value`` is that of a Kolmogorov-Smirnov test against a distribution known in advance. As this one was fitted,
-    the fit looks better than it is.
+    ``p_value`` is that of a Kolmogorov-Smirnov test for a distribution known in advance. As this one was fitted, the
+    test is too lenient.
     """
 
     bits: NDArray[np.float64]
@@ -85,8 +85,8 @@ class Extrapolated:
 
 
 def fit(losses: NDArray[Any], start: SkewNormal | None = None) -> SkewNormal:
-    """The law of greatest likelihood; needs losses that are not all equal."""
-    from scipy.optimize import minimize  # here, as importing it takes longer than most audits of canaries
+    """The maximum-likelihood fit. Raises ValueError if the losses are all equal."""
+    from scipy.optimize import minimize  # slow to import
 
     values = np.asarray(losses, dtype=np.float64)
     mean, spread = float(values.mean()), float(values.std())
@@ -106,7 +106,7 @@ def fit(losses: NDArray[Any], start: SkewNormal | None = None) -> SkewNormal:
 def extrapolate(
     losses: NDArray[Any], references: NDArray[Any], *, cap: float, alpha: float, seed: int = 0
 ) -> Extrapolated:
-    """Exposures of ``losses`` by a law fitted to ``references``, at most ``cap`` bits, with bootstrap limits."""
+    """Exposures of ``losses`` by a fit to ``references``, at most ``cap`` bits, with bootstrap limits."""
     law = fit(references)
     source = np.random.default_rng(seed)
     resampled = np.stack([fit(source.choice(references, len(references)), law).bits(losses) for _ in range(_RESAMPLES)])
@@ -120,7 +120,7 @@ def extrapolate(
 
 
 def _moments(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where to start: the parameters with the third moment of standardised values, kept inside what is possible."""
+    """Starting values: the parameters that match the third moment of standardized values, kept within bounds."""
     skew = float(np.clip((x**3).mean(), -0.9, 0.9))
     power = abs(skew) ** (2 / 3)
     delta = math.copysign(math.sqrt(math.pi / 2 * power / (power + ((4 - math.pi) / 2) ** (2 / 3))), skew)
@@ -129,7 +129,7 @@ def _moments(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _cost(parameters: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Mean negative log-likelihood of (shape, location, log scale), and its gradient."""
+    """The mean negative log-likelihood of (shape, location, log scale), and its gradient."""
     shape, location, log_scale = parameters
     scale = math.exp(log_scale)
     z = (x - location) / scale
@@ -142,7 +142,7 @@ def _cost(parameters: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[floa
 
 
 def _kolmogorov_smirnov(law: SkewNormal, values: NDArray[Any]) -> float:
-    """The asymptotic p-value of the largest distance between the law and the values' own distribution."""
+    """The asymptotic p-value of the largest distance between the fitted and the empirical distribution."""
     shares, count = np.sort(np.exp(law.log_cdf(values))), len(values)
     places = np.arange(count)
     distance = max(float(((places + 1) / count - shares).max()), float((shares - places / count).max()))

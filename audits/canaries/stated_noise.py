@@ -1,14 +1,15 @@
-"""How much noise there was at most, if all else of the stated steps is as stated.
+"""An upper bound on the noise, if everything else about the stated steps is as stated.
 
-Steps of the stated kind, with another noise multiplier, are tested by the guesses of the epsilon bounds, at the same
-level. Noise that is added to what steps release makes steps of more noise, so the trade-off curve rises with the
-multiplier, and where one is rejected all larger ones are. What is reported is a multiplier that was rejected: it is
-below the true one only where the true curve is rejected too, which happens to the bounds by the same guesses, so they
-hold together (``verdict.curves``).
+Steps of the stated kind with other noise multipliers are tested by the guesses of the epsilon bounds, at the same
+level. Adding noise to the output of a step gives a step with more noise, so the trade-off curve increases with the
+multiplier, and if one multiplier is rejected, all larger ones are. The reported multiplier was rejected: it is below
+the true one only if the true curve is rejected too, which the same guesses then do to the bounds, so they hold jointly
+(``verdict.curves``).
 
-Canary gradients lie in coordinates of their own, with noise and draws of their own, so within the stated steps what
-shows of one canary is independent of the others, and ``independent_guesses`` gives the law of right guesses. Planted
-texts share their steps, and where a batch is cut, canaries share its size: there the test is that of the curve alone.
+Canary gradients lie in coordinates of their own, with their own noise and draws, so for the stated steps the
+observations of one canary are independent of the others, and ``independent_guesses`` gives the distribution of correct
+guesses. Planted texts share their steps, and if batches are truncated, canaries share the batch size: there only the
+test of the curve applies.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from privctl.domain.shown import downward, upward
 from privctl.reports.codec import encode_value
 
 METHOD, QUANTITY = "one run, stated steps", "noise multiplier"
-#: Shares of the stated noise lie between these, found to this precision of their logarithm, from above.
+#: The range of the noise relative to the stated noise, and the precision of the result's logarithm (rounded up).
 _LEAST, _MOST, _PRECISION = 2.0**-20, 2.0**6, 2e-3
-#: Less noise than that of a larger epsilon is not told apart: accountants no longer agree on it.
+#: Larger epsilons are not distinguished: accountants no longer agree there.
 _LARGEST_EPSILON = 100.0
 _DIGITS = 4
 _AS_STATED = "the steps were those of the stated mechanism in all but the noise multiplier"
@@ -41,10 +42,10 @@ _INDEPENDENT = "noise and draws of each canary were independent of the others'"
 def noise_bound(
     evidence: Sequence[Evidence], curve: CurveClaim | None, delta: float, *, own_coordinates: bool
 ) -> tuple[Evidence, ...]:
-    """An upper bound on the noise multiplier, from the guesses of all epsilon bounds in ``evidence`` of single records.
+    """An upper bound on the noise multiplier, from the guesses of all epsilon bounds of single records in ``evidence``.
 
-    Nothing where no curve was tested. ``own_coordinates`` says that canaries lie in coordinates of their own.
-    Without a bound, the estimate is None, with the reason.
+    Empty if no curve was tested. ``own_coordinates`` says that canaries lie in coordinates of their own. Without a
+    bound, the estimate is None, with the reason.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
     if curve is None or not bounds or bounds[0].lower is None:
@@ -84,13 +85,13 @@ def noise_bound(
 
 
 def noise_parameters(noise: Sequence[Evidence]) -> dict[str, object]:
-    """What the bound rests on, as a parameter of a report."""
+    """The assumption of the bound, as a parameter of a report."""
     stated = next((_assumption(item) for item in noise if item.upper is not None), None)
     return {} if stated is None else {"canary_steps": encode_value(stated)}
 
 
 def noise_in_words(noise: Sequence[Evidence]) -> list[str]:
-    """The bound in a sentence, with what it rests on."""
+    """The bound in a sentence, with its assumption."""
     return [
         f"noise multiplier at most {upward(item.upper, _DIGITS)}, {upward(item.details['share'], _DIGITS)} times what "
         f"is stated ({100 * item.confidence:.4g} %), if all else of the steps is as stated, for which the accountant "
@@ -102,7 +103,7 @@ def noise_in_words(noise: Sequence[Evidence]) -> list[str]:
 
 
 def too_little_noise(noise: Sequence[Evidence]) -> str:
-    """How much noise there was at most, where that is no more than stated; empty else."""
+    """How much noise there was at most, if that is no more than stated; otherwise empty."""
     shares = [item.details["share"] for item in noise if item.upper is not None and item.details["share"] <= 1]
     return "".join(
         f"the noise was at most {upward(share, 2)} of what is stated, if all else of the steps is as stated"
@@ -116,12 +117,12 @@ def _assumption(item: Evidence) -> Assumption:
 
 
 def _is_independent(curve: CurveClaim) -> bool:
-    """Whether no number that a step draws for all records decides about several canaries."""
+    """Whether no random number that a step draws for all records affects several canaries."""
     return not any(isinstance(event, TruncatedGaussian) for event in curve.mechanism.events)
 
 
 def _test(*, independent: bool) -> Callable[[tuple[int, int, int], Points, float], bool]:
-    """Whether counts of right guesses reject a mechanism that has all of the points, at a level."""
+    """A test of whether counts of correct guesses reject, at a level, all mechanisms whose curve has these points."""
     if independent:
         return lambda counts, points, level: p_value(*counts, points) < level
     return lambda counts, points, level: f_dp.rejects(*counts, f_dp.lines(points), level)
@@ -136,7 +137,7 @@ def _rejected(
 ) -> bool:
     """Whether any set of guesses rejects this share of the noise, at its share of the failure probability.
 
-    A share of the stated noise whose epsilon at ``delta`` is too large is not looked at.
+    Shares whose epsilon at ``delta`` is too large are not tested.
     """
     try:
         points = family.points(math.exp(log_share))
@@ -146,12 +147,12 @@ def _rejected(
             for counted in counts_of(item)
         )
         return found and (log_share >= 0 or family.epsilon(math.exp(log_share), delta) <= _LARGEST_EPSILON)
-    except (ArithmeticError, ValueError):  # so little noise, or so much, that nothing is computed
+    except (ArithmeticError, ValueError):  # too little or too much noise to compute
         return False
 
 
 def _least_rejected(rejected: Callable[[float], bool]) -> float | None:
-    """A share of the noise that is rejected, a little above one that is not; None where all are compatible."""
+    """A share of the noise that is rejected, slightly above one that is not; None if none is rejected."""
     low, high = (math.log(0.5), 0.0) if rejected(0.0) else (0.0, math.log(2.0))
     if high == 0:
         while low > math.log(_LEAST) and rejected(low):

@@ -22,13 +22,13 @@ from privctl.domain.verdict import Outcome, Verdict
 TRACELESS = "planted canaries left no trace"
 #: With fewer included canaries, finding no trace is inconclusive.
 _ENOUGH = 100
-#: This many canaries with references of their own detect a mean of one bit with probability 0.8, at level 0.002.
+#: This many canaries, each with its own references, detect a mean of one bit with probability 0.8 at level 0.002.
 _EFFECTIVE = 30
 _MORE = "plant more (privctl canary plant"
 
 
 def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -> Verdict:
-    """Judge by the two leak tests, of which the one on left-out canaries is the control, and by completions."""
+    """Judge by the two leak tests, with the one on left-out canaries as the control, and by completions."""
     tests = {item.quantity: item for item in evidence if item.method == EXPOSURE and "detected" in item.details}
     included, control = (
         next(item for name, item in tests.items() if word in name) for word in ("included", "left out")
@@ -95,24 +95,25 @@ def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -
 def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim], *, more: str = _MORE) -> list[Verdict]:
     """Whether each claim is compatible with the one-run bound for single records.
 
-    ``more`` says what to do where there are too few for a claim, and the command that says how many it takes.
+    ``more`` says what to do if there are too few canaries for a claim, and names the command that says how many are
+    needed.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
     return [_claim(claim, _deciding(bounds), more) for claim in claimed]
 
 
 def _deciding(bounds: Sequence[Evidence]) -> Evidence | None:
-    """The bound that claims are judged by: the highest of the observations, which share the failure probability."""
+    """The bound that decides about claims: the highest of the observations, which share the failure probability."""
     return max(bounds, key=lambda item: -1.0 if item.lower is None else item.lower, default=None)
 
 
 def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequence[Evidence] = ()) -> list[Verdict]:
-    """Whether the stated mechanism is compatible with the guesses, by its own trade-off curve; nothing without one.
+    """Whether the guesses are compatible with the stated mechanism's trade-off curve; empty without a curve.
 
-    The guesses are those of the epsilon bounds: where mechanism and claims are true, all are rejected by too many right
-    guesses, so the verdicts together fail no more often than the one with the lowest threshold. Several observations of
-    one training share the failure probability by their evidence. ``noise`` is the bound on the noise of such steps by
-    the same guesses, if any: where it is no more than stated, the mechanism is refuted as well.
+    The guesses are those of the epsilon bounds. If mechanism and claims are true, all are rejected by too many correct
+    guesses, so the verdicts jointly fail no more often than the one with the lowest threshold. Several observations of
+    one training share the failure probability by their evidence. ``noise`` is the bound on the noise by the same
+    guesses, if any: if it is no more than stated, the mechanism is also refuted.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
     if curve is None or not bounds or bounds[0].lower is None:
@@ -136,7 +137,7 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequen
                 f"{under}; a curve is refuted here, and no single epsilon{less and '; ' + less}",
             )
         ]
-    chance = max(half_noticed(list(counts_of(item)), curve, 1 - item.confidence) for item in bounds)
+    chance = max(power_at_half_noise(list(counts_of(item)), curve, 1 - item.confidence) for item in bounds)
     return [
         Verdict(
             subject=subject,
@@ -148,10 +149,10 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequen
     ]
 
 
-def half_noticed(sets: Sequence[GuessCount], curve: CurveClaim, alpha: float) -> float:
-    """The chance to notice half of the noise, as that of a Gaussian mechanism with the same advantage; 0 if unknown.
+def power_at_half_noise(sets: Sequence[GuessCount], curve: CurveClaim, alpha: float) -> float:
+    """The probability of detecting half of the noise, as for a Gaussian mechanism of equal advantage; 0 if unknown.
 
-    The advantage is delta at epsilon 0, which is 2 Phi(mu / 2) - 1 of a Gaussian mechanism.
+    The advantage is delta at epsilon 0, which is 2 Phi(mu / 2) - 1 for a Gaussian mechanism.
     """
     if not curve.half:
         return 0.0
@@ -205,7 +206,7 @@ def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:
 
 
 def _detectable(sets: Sequence[GuessCount], claim: EpsilonClaim, alpha: float) -> tuple[float, float]:
-    """The least true epsilons, of randomized response and Gaussian noise, by which a set probably refutes ``claim``."""
+    """The smallest epsilons, for randomized response and Gaussian noise, by which a set likely refutes ``claim``."""
     share = alpha / len(sets)
     sizes = [(each.canaries, each.guesses, claim.delta, share, claim.epsilon) for each in sets]
     return min(one_run_detectable(*size) for size in sizes), min(one_run_detectable_gaussian(*size) for size in sizes)

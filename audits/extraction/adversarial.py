@@ -1,10 +1,10 @@
-"""Short prefixes, optimized so that the model continues with a given text: what a record's own beginning does not open.
+"""Short prefixes, optimized so that the model continues with a given text even if the record's own beginning fails.
 
 The search is greedy coordinate gradient (Zou et al. 2023, "Universal and transferable adversarial attacks on aligned
-language models"), and the question Schwarzschild et al. 2024 ask, "Rethinking LLM memorization through the lens of
-adversarial compression": is there a prompt shorter than the text that gives it word for word? A prefix that is long
-enough, searched for long enough, makes a model write anything. So the length and the forward passes are fixed, and the
-same search on held-out text is the control.
+language models"). The question is that of Schwarzschild et al. 2024, "Rethinking LLM memorization through the lens of
+adversarial compression": is there a prompt shorter than the text that reproduces it word for word? A long enough
+prefix, searched for long enough, makes a model write anything. So the length and the number of forward passes are
+fixed, and the same search on held-out text is the control.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Substitutions tried together, and the likeliest of each position among which they are drawn.
+#: Substitutions tried per batch, and the number of best candidates per position from which they are drawn.
 _TOGETHER, _LIKELIEST = 64, 64
-#: What a gradient costs, in forward passes: the backward pass takes about twice as long as a forward pass.
+#: The cost of a gradient in forward passes: a backward pass takes about twice as long as a forward pass.
 GRADIENT = 3
-#: Rounds of substitutions without less loss, after which the search begins anew.
+#: The search restarts after this many rounds of substitutions that do not reduce the loss.
 _PATIENCE = 2
-#: A prefix of this share of the suffix, unless stated otherwise: one token stands for four.
+#: Default ratio of the suffix's length to the prefix's.
 _COMPRESSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adversary:
-    """How many ``texts`` of each file are attacked, each with at most ``budget`` forward passes.
+    """The settings of the attack: ``texts`` of each file are attacked, each with at most ``budget`` forward passes.
 
-    ``tokens`` is the length of the prefixes; None makes it a quarter of the suffix.
+    ``tokens`` is the length of the prefixes; None means a quarter of the suffix.
     """
 
     texts: int
@@ -50,7 +50,11 @@ class Adversary:
     tokens: int | None = None
 
     def length(self, suffix: int) -> int:
-        """The length of the prefixes before ``suffix`` tokens. Raises CommandError where it could hold all of these."""
+        """The length of a prefix for ``suffix`` tokens.
+
+        Raises CommandError if the prefix is as long as the suffix or the budget does not exceed the cost of one
+        gradient.
+        """
         tokens = max(1, suffix // _COMPRESSION) if self.tokens is None else self.tokens
         if tokens >= suffix:
             raise CommandError(
@@ -66,7 +70,7 @@ class Adversary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizedPrefixes:
-    """Of each attacked text: whether its prefix gives it, and the forward passes ``spent`` [texts] on finding that."""
+    """For each attacked text, whether its prefix reproduces it, and the forward passes ``spent`` [texts]."""
 
     matches: GreedyMatches
     spent: NDArray[np.int64]
@@ -83,10 +87,11 @@ def optimized_prefixes(
     workers: Workers = ALONE,
     advance: Advance = silent,
 ) -> OptimizedPrefixes | None:
-    """Search a prefix for the last ``suffix`` tokens of each of ``rows``, whose own beginnings are not looked at.
+    """Search for a prefix that reproduces the last ``suffix`` tokens of each of ``rows``; the rest of a row is ignored.
 
-    ``bos`` puts the first token of each row before its prefix. ``advance`` counts forward passes. None for a network
-    whose embeddings give no gradient.
+    With ``bos``, the first token of each row is kept in front of its prefix. ``advance`` counts forward passes. Returns
+    None if no gradient with respect to the network's embeddings is available. Raises CommandError as
+    ``Adversary.length`` does.
     """
     embedding = _embedding(model)
     if embedding is None:
@@ -119,9 +124,9 @@ def optimized_prefixes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PrefixSearch:
-    """Searches prefixes of ``length`` tokens, each of them ``allowed`` [ids], before ``suffix`` tokens of a text.
+    """Searches for prefixes of ``length`` tokens, chosen from the ids ``allowed``, before ``suffix`` tokens of a text.
 
-    ``start`` tokens of a row stand before its prefix, and ``budget`` is how many forward passes each text has.
+    The first ``start`` tokens of a row are kept in front of its prefix. Each text has ``budget`` forward passes.
     """
 
     model: LanguageModel
@@ -138,7 +143,7 @@ class _PrefixSearch:
         return np.concatenate([text[: self.start], prefix, text[-self.suffix :]])
 
     def best(self, text: NDArray[np.int64], advance: Advance) -> NDArray[np.float64]:
-        """The best row, the passes spent, and the margin and own logit of its suffix, one after another."""
+        """The best row, the forward passes spent, and the margins and target logits of its suffix, concatenated."""
         random = _random(self.seed, text[-self.suffix :])
         best = self.row(text, random.choice(self.allowed, self.length))
         current, likeliest, scores = best, None, np.stack([np.full(self.suffix, -np.inf), np.zeros(self.suffix)])
@@ -146,7 +151,7 @@ class _PrefixSearch:
         spent, in_vain = 0, _PATIENCE
         while True:
             fresh = in_vain >= _PATIENCE
-            if fresh:  # a new start, where no substitution helps any more
+            if fresh:  # restart when substitutions no longer help
                 current = self.row(text, random.choice(self.allowed, self.length))
                 loss, likeliest, in_vain = np.inf, None, 0
             if likeliest is None:
@@ -175,7 +180,7 @@ class _PrefixSearch:
         return np.concatenate([best, [spent], scores.ravel()])
 
     def likeliest(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each place of the prefix the ids [length, likeliest] that promise the least loss, to first order."""
+        """The ids [length, candidates] that, to first order, reduce the loss most at each position of the prefix."""
         caught: list[torch.Tensor] = []
 
         def catch(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -193,11 +198,11 @@ class _PrefixSearch:
             handle.remove()
         weight: torch.Tensor = self.embedding.weight  # type: ignore[assignment]
         of_prefix = slope[0, -self.suffix - self.length : -self.suffix].to(weight.dtype)
-        promised = (of_prefix @ weight.detach().T).float()
-        open_to_it = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
-        open_to_it[torch.from_numpy(self.allowed).to(weight.device)] = True
-        promised = promised.masked_fill(~open_to_it, torch.inf)
-        best = promised.topk(min(_LIKELIEST, len(self.allowed)), dim=1, largest=False).indices
+        predicted = (of_prefix @ weight.detach().T).float()
+        is_allowed = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+        is_allowed[torch.from_numpy(self.allowed).to(weight.device)] = True
+        predicted = predicted.masked_fill(~is_allowed, torch.inf)
+        best = predicted.topk(min(_LIKELIEST, len(self.allowed)), dim=1, largest=False).indices
         return np.asarray(best.cpu().numpy(), dtype=np.int64)
 
 
@@ -214,7 +219,7 @@ def _substituted(
 def _measured(
     model: LanguageModel, rows: NDArray[np.int64], suffix: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """The loss [rows], and margin and own logit [rows, suffix], of the rows' suffixes."""
+    """The loss [rows], and the margin and target logit [rows, suffix], of the rows' suffixes."""
 
     def measure(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
@@ -226,7 +231,7 @@ def _measured(
 
 
 def _embedding(model: LanguageModel) -> torch.nn.Module | None:
-    """What turns ids into vectors, where it is one table that all ids share."""
+    """The network's input embedding, if it is a single table indexed by token id; otherwise None."""
     try:
         module = model.network.get_input_embeddings()
     except (AttributeError, NotImplementedError):
@@ -236,12 +241,12 @@ def _embedding(model: LanguageModel) -> torch.nn.Module | None:
 
 
 def _allowed(model: LanguageModel) -> NDArray[np.int64]:
-    """Ids that a prefix may hold: not the special ones, which no user types."""
+    """The ids that a prefix may contain: all except special tokens, which users do not type."""
     special = list(getattr(model.tokenizer, "all_special_ids", ()))
     return np.setdiff1d(np.arange(min(model.vocabulary, len(model.tokenizer))), special)
 
 
 def _random(seed: int, target: NDArray[np.int64]) -> np.random.Generator:
-    """Of its own for each text, whichever process searches and whatever the other texts are."""
+    """A generator that depends only on the seed and the text, not on the process or the other texts."""
     digest = hashlib.blake2b(target.tobytes(), digest_size=8, key=seed.to_bytes(8, "little")).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))

@@ -1,13 +1,14 @@
-"""Whether training text comes out more often than held-out text *of the same kind*, and not only on the whole.
+"""Whether training text comes out more often than *similar* held-out text, and not only overall.
 
-Held-out text is a control only if both files were drawn alike. Where boilerplate that models learn elsewhere, such as
-public licences, stands in one file alone, it comes out of that file alone, although the model never saw the file. So
-what would accuse a model has to hold among texts that are alike too: those texts are ordered by how much their words
-resemble texts that come out (a prognostic score, Hansen 2008, cross-fitted, so that no text has a part in its own), cut
-into blocks, and Fisher's exact test is made within the blocks. A block with texts of one file says nothing.
+Held-out text is a control only if both files were drawn alike. If boilerplate that models learn elsewhere, such as
+public licences, occurs in only one file, it comes out of that file alone, although the model never saw the file. So
+evidence against a model must also hold among similar texts. The texts are ordered by how much their words resemble
+those of texts that come out (a prognostic score, Hansen 2008, cross-fitted, so that no text influences its own score)
+and cut into blocks, and Fisher's exact test is stratified by block. A block with texts of only one file is not
+informative.
 
-If the sides are exchangeable, the test is exact: the order is by what comes out and never by the sides. It doubts only
-what resembles something; texts that resemble nothing, and that the model learned elsewhere, no control can tell.
+If the sides are exchangeable, the test is exact: the order depends on what comes out and never on the sides. It can
+only cast doubt on texts that resemble others; no control can detect unusual texts that the model learned elsewhere.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 
 ALIKE = ", among texts alike"
 INTERVAL = "Fisher's exact test within blocks of texts alike, one-sided"
-#: How many texts that come out are looked at, and as many others, by their digests.
+#: At most this many of the texts that come out are compared, and as many of the others, selected by digest.
 MOST = 1000
-#: Texts of the smaller side that a block has on average.
+#: The average number of texts of the smaller side per block.
 _EACH = 5
 _RIDGE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """So many ``texts`` of which ``train`` are training text and ``out`` come out, ``found`` of these training text."""
+    """A block of ``train`` training and ``heldout`` held-out texts; ``out`` come out, ``found`` of them in training."""
 
     train: int
     heldout: int
@@ -49,27 +50,30 @@ class Block:
     found: int
 
     @property
-    def tells(self) -> bool:
-        """Whether it could have come out otherwise."""
+    def informative(self) -> bool:
+        """Whether another value of ``found`` was possible."""
         return 0 < self.out < self.train + self.heldout and min(self.train, self.heldout) > 0
 
 
-def looked_at(digests: Sequence[bytes], out: NDArray[np.bool_], most: int = MOST) -> NDArray[np.int64]:
-    """The places of at most ``most`` texts that come ``out`` [texts], and as many others: those of least digests."""
+def select_texts(digests: Sequence[bytes], out: NDArray[np.bool_], most: int = MOST) -> NDArray[np.int64]:
+    """Indices of up to ``most`` texts that come ``out`` [texts] and as many that do not, by least digest."""
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
     kept = [order[out[order]][:most], order[~out[order]][:most]]
     return np.sort(np.concatenate(kept))
 
 
 def digest_of(row: NDArray[np.int64]) -> bytes:
-    """Names a text by its tokens."""
+    """A digest that identifies a text by its tokens."""
     return hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
 
 
 def blocks(
     texts: Sequence[str], digests: Sequence[bytes], train: NDArray[np.bool_], out: NDArray[np.bool_]
 ) -> list[Block]:
-    """``texts`` in blocks of those that resemble what comes ``out`` [texts] alike; ``train`` [texts] are the sides."""
+    """Cut ``texts`` into blocks that resemble what comes ``out`` [texts] to a similar degree.
+
+    ``train`` [texts] marks the training texts. Returns no blocks if one side is empty or all or none come out.
+    """
     fewer = int(min(train.sum(), (~train).sum()))
     if not fewer or not 0 < out.sum() < len(out):
         return []
@@ -88,14 +92,14 @@ def _block(train: NDArray[np.bool_], out: NDArray[np.bool_]) -> Block:
 
 
 def p_value(found: Sequence[Block]) -> float:
-    """The chance that so many of what comes out, or more, is training text, if the sides of each block were shuffled.
+    """The one-sided p-value of the training texts found, if the sides were permuted within each block.
 
-    The sum of independent hypergeometric variables, by convolution. Two blocks of 2 and 2 texts, of each of which both
-    that come out are training text, give 1/36.
+    The count is a sum of independent hypergeometric variables, convolved exactly. Two blocks of 2 and 2 texts, in each
+    of which both texts that come out are training text, give 1/36.
     """
     law, least, seen = np.ones(1), 0, 0
     for block in found:
-        if not block.tells:
+        if not block.informative:
             continue
         low, ours = hypergeometric(block.train + block.heldout, block.out, block.train)
         law = np.convolve(law, ours)
@@ -106,12 +110,12 @@ def p_value(found: Sequence[Block]) -> float:
 def among_alike(
     accusing: Evidence, texts: Sequence[str], digests: Sequence[bytes], train: NDArray[np.bool_], out: NDArray[np.bool_]
 ) -> Evidence:
-    """The comparison ``accusing``, made again among ``texts`` alike, at the same level.
+    """The comparison ``accusing``, repeated among similar ``texts`` at the same level.
 
     Its estimate is the difference of the rates within blocks (Mantel and Haenszel).
     """
     level = 1 - accusing.confidence
-    telling = [block for block in blocks(texts, digests, train, out) if block.tells]
+    telling = [block for block in blocks(texts, digests, train, out) if block.informative]
     tables = Counter(f"blocks of {b.train} and {b.heldout}, {b.out} out" for b in telling)
     value = p_value(telling)
     beyond = sum(b.found - b.out * b.train / (b.train + b.heldout) for b in telling)
@@ -137,23 +141,23 @@ def among_alike(
     )
 
 
-def again(
+def compared_among_alike(
     accusing: Evidence,
     model: LanguageModel,
     sides: Sequence[Sequence[NDArray[np.int64]]],
     out: Sequence[NDArray[np.bool_]],
 ) -> Evidence:
-    """``among_alike`` of the tokens of both ``sides``, training text first, of which ``out`` [texts] come out."""
+    """``among_alike`` for the tokens of both ``sides``, training text first, of which ``out`` [texts] come out."""
     rows = [*sides[0], *sides[1]]
     train, came = np.arange(len(rows)) < len(sides[0]), np.concatenate(out)
     digests = [digest_of(row) for row in rows]
-    chosen = looked_at(digests, came)
+    chosen = select_texts(digests, came)
     texts = decoded(model, [rows[i] for i in chosen])
     return among_alike(accusing, texts, [digests[i] for i in chosen], train[chosen], came[chosen])
 
 
-def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
-    """Method and quantity of each comparison that does not hold among texts alike."""
+def not_confirmed(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
+    """The (method, quantity) of each comparison that is not significant among similar texts."""
     return {
         (item.method, item.quantity.removesuffix(ALIKE))
         for item in evidence

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class ExtractionAudit:
-    """Can training text be extracted from the model, given its beginning?"""
+    """Whether training text can be extracted from the model, given its beginning."""
 
     def __init__(
         self,
@@ -67,10 +67,11 @@ class ExtractionAudit:
         trained_on: Sequence[str] | None = None,
         reference: ReferenceModel | None = None,
     ) -> None:
-        """Read and tokenise the files, of ``pairs`` for a sequence-to-sequence model.
+        """Read and tokenize the files; with ``pairs``, for a sequence-to-sequence model.
 
-        ``trained_on`` are the digests of the data that the model's report names, None if unknown. What ``reference``
-        gives too is not compared. Raises InputError for data that cannot be used, CommandError for settings.
+        ``trained_on`` holds the digests of the data that the model's report names, None if unknown. Text that
+        ``reference`` also reproduces is not compared. Raises InputError for unusable data and CommandError for unusable
+        settings.
         """
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
             raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
@@ -101,11 +102,15 @@ class ExtractionAudit:
                 None if request.greedy_only else request.law, workers, progress,
             )  # fmt: skip
         shared = not request.greedy_only and request.law.plain and not pairs
-        #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
+        #: If sampling uses the model's own distribution, the shared scores suffice; otherwise the audit makes its own
+        #: pass.
         self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
+        """Rates with their intervals, which hold simultaneously with probability at least ``1 - alpha``.
+
+        Raises InputError if all scores of a file are NaN or infinite.
+        """
         texts, omitted, rerun, compared, kept = [], [], 0, [], []
         for i, (side, scores) in enumerate(zip(self._sides, self._suffix_scores(row_scores), strict=True)):
             usable = scores.finite
@@ -168,11 +173,14 @@ class ExtractionAudit:
         )
 
     def _units(self, side: int, lines: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """What has the coin of each of ``lines`` [texts]; None where each text counts."""
+        """The randomization unit of each of ``lines`` [texts]; None if each text is its own."""
         return None if self._coins is None else self._coins.units(side, lines)
 
     def _verdict(self, evidence: Sequence[Evidence]) -> Verdict:
-        """Of a drawn split, finding nothing counts only for a model that may have been trained on its members."""
+        """The verdict.
+
+        For a drawn split, finding nothing counts only if the model may have been trained on the members.
+        """
         if self._coins is None:
             return verdict(evidence)
         found = verdict(evidence, drawn=True, group_by=self._coins.split.group_by)
@@ -181,7 +189,7 @@ class ExtractionAudit:
         return of_training(found, self._coins.split, self._trained_on)
 
     def _control(self) -> Sequence[str]:
-        """On what the comparison with held-out text rests."""
+        """The premises of the comparison with held-out text."""
         if self._coins is None:
             return (remarks.CONTROL if self._elsewhere is None else remarks.CONTROL_WITH_REFERENCE,)
         return [f"extraction: {line}" for line in (*premises(self._coins.split, self._trained_on), *self._by_coins())]
@@ -197,7 +205,7 @@ class ExtractionAudit:
             yield "the prompts are taken to be chosen without knowledge of the coins"
 
     def _near(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
-        """What is written after each prefix, beyond the first mismatch."""
+        """What greedy decoding writes after each prefix, also beyond the first mismatch; None with ``exact_only``."""
         if self._request.exact_only:
             return None
         tokens = len(rows) * self._shape.suffix / self._workers.size
@@ -289,7 +297,7 @@ class ExtractionAudit:
 
 
 def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> WindowShape:
-    """The windows. Raises CommandError for attacks that lack what they need."""
+    """The shape of the windows. Raises CommandError if the attacks asked for are not possible."""
     heldout = request.heldout is not None
     if pairs:
         for what, asked in (

@@ -1,4 +1,4 @@
-"""Which records come out in what a model wrote: one pass over a file, for several sets of prompts at once."""
+"""Which records come out in what a model wrote, found in one pass over a file for several sets of prompts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from privctl.models.language import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The level of the test that prompts were chosen with one of the files at hand: to miss that would accuse falsely.
+#: The level of the test of whether prompts were chosen with one of the files at hand. It is high, as a miss would lead
+#: to a false accusation.
 _CHOSEN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameOut:
-    """What comes out of a file's records in the texts of one set of prompts.
+    """What comes out of a file's records in the texts written for one set of prompts.
 
-    ``record`` and ``text`` are pairs [pairs], ``verbatim`` [pairs] those word for word. ``characters`` [records] are
-    those of each record that stand word for word in any text, ``longest`` [records] the tokens of its longest stretch.
-    ``stretches`` [stretches, 4] are records, tokens from where to before where, and whether word for word.
+    ``record`` and ``text`` are pairs [pairs], of which ``verbatim`` [pairs] match word for word. ``characters``
+    [records] counts the characters of each record that occur word for word in some text; ``longest`` [records] is its
+    longest such stretch in tokens. The rows of ``stretches`` [stretches, 4] are record, first token, end token
+    (exclusive), and whether the match is word for word.
     """
 
     record: NDArray[np.int64]
@@ -44,9 +46,9 @@ class CameOut:
     def records(
         self, chosen: NDArray[np.bool_], *, nearly: bool, but: NDArray[np.bool_] | None = None
     ) -> NDArray[np.bool_]:
-        """Which of the ``chosen`` records [records] come out, word for word or ``nearly`` so.
+        """Which of the ``chosen`` records [records] come out word for word, or ``nearly`` so.
 
-        Those that do so only by stretches of ``but`` [stretches] are not among them.
+        Stretches marked by ``but`` [stretches] are ignored.
         """
         counted = np.ones(len(self.stretches), dtype=np.bool_) if but is None else ~but
         record, _, _, verbatim = self.stretches[counted].T
@@ -55,7 +57,7 @@ class CameOut:
         return found & chosen
 
     def texts(self, chosen: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
-        """Which of ``count`` texts give one of the ``chosen`` records word for word."""
+        """Which of ``count`` texts contain one of the ``chosen`` records word for word."""
         found = np.zeros(count, dtype=np.bool_)
         found[self.text[self.verbatim & chosen[self.record]]] = True
         return found
@@ -65,8 +67,8 @@ class CameOut:
 class SearchedFile:
     """The records of a file that are long enough for a span, and what comes out of them for each set of prompts.
 
-    ``digest`` [records] tells their tokens apart, ``known`` [records] have a span in the prompts already, ``begun``
-    [records] a part of one. ``short`` records are not among them.
+    ``digest`` [records] identifies their tokens, ``known`` [records] marks records with a span in the prompts,
+    ``begun`` [records] records with part of a span there. ``short`` counts the records that are too short and left out.
     """
 
     line: NDArray[np.int64]
@@ -86,10 +88,10 @@ def search(
     parts: SpanIndex,
     advance: Advance = silent,
 ) -> SearchedFile:
-    """Look for spans of the records in ``batches`` (lines and tokens) in each of ``indexes``, and in the ``prompts``.
+    """Search the records of ``batches`` (lines and tokens) for spans in each of ``indexes`` and in the ``prompts``.
 
-    ``parts`` finds shorter pieces of records in the prompts. ``advance`` counts records. A record of fewer than
-    ``least`` tokens is only counted.
+    ``parts`` finds shorter pieces of records in the prompts. ``advance`` counts records. Records of fewer than
+    ``least`` tokens are only counted.
     """
     lines: list[int] = []
     digests: list[int] = []
@@ -122,7 +124,10 @@ def search(
 def records_at(
     model: LanguageModel, path: DataPath, columns: Columns, least: int, wanted: Collection[int]
 ) -> dict[int, NDArray[np.int64]]:
-    """The tokens of the ``wanted`` records of a file, counted from 0 among those of at least ``least`` tokens."""
+    """The tokens of the ``wanted`` records of a file.
+
+    Records are numbered from 0, counting those of at least ``least`` tokens.
+    """
     found: dict[int, NDArray[np.int64]] = {}
     record = 0
     if not wanted:
@@ -138,7 +143,7 @@ def records_at(
 
 
 def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
-    """Which records [records] of each file count: different ones, in no other file, and not known from the prompts."""
+    """Which records [records] of each file count: distinct, in no other file, and not known from the prompts."""
     shared = _in_several(files)
     found = []
     for file in files:
@@ -149,12 +154,12 @@ def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
 
 
 def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[NDArray[np.bool_]]:
-    """Which of those may be compared with those of the other file, [records].
+    """Which of the usable records may be compared with those of the other file, [records].
 
-    If a record is in several files, equal ones fell on their sides one by one, and none that repeats may be: see
-    ``audits.membership.records.left_out``. If the prompts hold parts of one file's records more often than of the
-    other's, they were chosen with it at hand, and no such record may be: a model that never saw it may go on with it.
-    ``alone`` compares none that repeats, whatever the files hold.
+    If a record is in several files, equal records were assigned to sides one by one, and repeated records may not be
+    compared: see ``audits.membership.records.left_out``. If the prompts contain parts of one file's records
+    significantly more often than of the other's, they were chosen with that file at hand, and no such record may be
+    compared: a model that never saw it may continue it. ``alone`` always excludes repeated records.
     """
     found = usable(files)
     if alone or len(_in_several(files)):
@@ -170,28 +175,30 @@ def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[ND
 
 
 def _in_several(files: Sequence[SearchedFile]) -> NDArray[np.uint64]:
-    """The digests that are in more than one file."""
+    """The digests that occur in more than one file."""
     digests, counts = np.unique(np.concatenate([np.unique(file.digest) for file in files]), return_counts=True)
     return digests[counts > 1]
 
 
 def drawn(file: SearchedFile, among: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
-    """``count`` of the records ``among`` [records], drawn by numpy's PCG64 under ``seed``; those of more hold fewer."""
+    """``count`` of the records ``among`` [records], drawn by numpy's PCG64 under ``seed``; smaller draws are nested."""
     places = np.flatnonzero(among)
-    order = places[np.argsort(file.digest[places], kind="stable")]  # whatever order the file has
+    order = places[np.argsort(file.digest[places], kind="stable")]  # independent of the order of the file
     chosen = np.zeros(len(among), dtype=np.bool_)
     chosen[np.random.default_rng(seed).permutation(order)[:count]] = True
     return chosen
 
 
-def of_least(files: Sequence[SearchedFile], among: Sequence[NDArray[np.bool_]], count: int) -> list[NDArray[np.bool_]]:
-    """Which records [records] of each file are the ``count`` of least digests of those ``among`` both [records]."""
+def with_least_digests(
+    files: Sequence[SearchedFile], among: Sequence[NDArray[np.bool_]], count: int
+) -> list[NDArray[np.bool_]]:
+    """The records [records] of each file that are among the ``count`` of least digest of all those ``among``."""
     every = np.sort(np.concatenate([file.digest[some] for file, some in zip(files, among, strict=True)]))[:count]
     return [some & (file.digest <= every[-1]) if len(every) else some for file, some in zip(files, among, strict=True)]
 
 
 def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Record, characters that stand word for word in a text, and tokens of the longest stretch, [records, 3]."""
+    """Rows of record, characters that occur word for word in a text, and tokens of the longest stretch, [found, 3]."""
     found = []
     sure = np.flatnonzero(spans.verbatim)
     for record in np.unique(spans.record[sure]).tolist():
@@ -208,7 +215,7 @@ def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.in
 
 
 def _joined(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> CameOut:
-    """Each pair of record and text once; ``parts`` are the batches, with the records before each."""
+    """Merge the batches ``parts``, each with the number of records before it, into unique pairs."""
     empty = np.zeros(0, dtype=np.int64)
     record = np.concatenate([empty, *(spans.record + before for spans, before, _ in parts)])
     text = np.concatenate([empty, *(spans.text for spans, _, _ in parts)])

@@ -1,8 +1,8 @@
-"""A drawn split in an extraction audit: which texts share a coin, and which are looked at, whatever their side.
+"""A drawn split in an extraction audit: which texts share a coin, and which texts are examined, independent of side.
 
-Given the records and how many are members, every assignment of the sides is equally likely. So Fisher's exact test is
-exact where what comes out, and which texts are compared, do not depend on the sides. Of groups it counts those of which
-any text comes out, as records of a group share a coin.
+Given the records and the number of members, every assignment of the sides is equally likely. So Fisher's exact test is
+exact if what comes out, and which texts are compared, do not depend on the sides. For groups, it counts the groups of
+which any text comes out, as the records of a group share a coin.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitCoins:
-    """The coins of ``split``; sides are numbered as in the audit, that of the members first."""
+    """The coins of ``split``; sides are numbered as in the audit, members first."""
 
     split: DrawnSplit
 
     @property
     def of_groups(self) -> bool:
-        """Whether records share coins by a field."""
+        """Whether the coins were tossed for groups of records."""
         return self.split.group_by is not None
 
     def units(self, side: int, lines: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """The number of the coin of each of ``lines`` [texts]; None where each text has its own."""
+        """The number of the coin of each of ``lines`` [texts]; None if each text has its own."""
         if not self.of_groups:
             return None
         return np.array([self.split.coins[side == 0, line] for line in lines.tolist()], dtype=np.int64)
 
     def parameters(self) -> dict[str, Any]:
-        """What the report states of the split."""
+        """The parameters of the split for the report."""
         groups = {} if self.split.group_by is None else {"group_by": self.split.group_by}
         return {**split_parameters(self.split), **groups}
 
     def labelled(self, sides: Sequence[LabelledWindows]) -> list[LabelledWindows]:
-        """``sides``, of which those windows are compared that one coin decides about.
+        """``sides``, restricted to comparing windows whose side was decided by a single coin.
 
-        A window that several records of different groups begin with is on both sides by chance, so where groups were
-        drawn none that several records begin with is compared.
+        If groups were drawn, a window that begins several records may have been decided by several coins, so no
+        repeated or shared window is compared.
         """
         if not self.of_groups:
             return list(sides)
@@ -56,7 +56,7 @@ class SplitCoins:
 
 
 def drawn_together(samples: Sequence[WindowSample], limit: int | None) -> list[WindowSample]:
-    """Of all ``samples``, the windows of the ``limit`` least digests of tokens; all without a limit."""
+    """The ``limit`` windows of least token digest among all ``samples``; all windows if ``limit`` is None."""
     if limit is None:
         return list(samples)
     kept = least([[digest_of(row) for row in one.rows] for one in samples], limit)

@@ -1,4 +1,4 @@
-"""The one way to judge what a search opens: Fisher's exact test of training text against held-out text."""
+"""The comparison used for every search: Fisher's exact test of training text against held-out text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audits.statistics.metrics import CLOPPER_PEARSON
 from audits.statistics.two_rates import FISHER, detectable_share, fisher
 from privctl.domain.evidence import Bound, Evidence
 
-#: Why a comparison gives no number.
+#: The reason given if there is nothing to compare.
 NOT_BOTH = "a comparison needs texts of both files"
 
 
@@ -21,7 +21,10 @@ def beyond(
     confidence: float,
     sides: tuple[str, str] = ("training", "held_out"),
 ) -> Evidence:
-    """Whether more of ``ours`` come out than of ``theirs``, the two ``sides``. Undecided texts count against it."""
+    """Whether more of ``ours`` than of ``theirs`` come out; ``sides`` are their names.
+
+    Undecided texts count against a difference.
+    """
     level = 1 - confidence
     counts: dict[str, float] = {
         f"{sides[0]}_texts": ours.total,
@@ -59,12 +62,12 @@ def beyond(
 
 
 def known_details(left_out: Sequence[int] | None) -> dict[str, float]:
-    """How many texts of each side are not compared as a reference model gives them too; nothing without one."""
+    """The numbers of texts of each side left out because a reference model also reproduces them; empty for None."""
     return {} if left_out is None else dict(zip(("known_training", "known_held_out"), left_out, strict=True))
 
 
 def accuses(item: Evidence) -> bool:
-    """Whether a comparison says that training text comes out more often: by its test, without one by its interval."""
+    """Whether training text comes out significantly more often, by the test or, without one, by the interval."""
     if "detected" in item.details:
         return bool(item.details["detected"])
     return item.lower is not None and item.lower > 0

@@ -1,4 +1,4 @@
-"""What would accuse a model, compared again among texts alike; see ``audits.extraction.alike``."""
+"""Comparisons that would accuse a model, repeated among similar texts; see ``audits.extraction.alike``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.extraction import opened
-from audits.extraction.alike import again, looked_at
+from audits.extraction.alike import compared_among_alike, select_texts
 from audits.extraction.came_out import records_at
 from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID, best_cut
@@ -26,23 +26,23 @@ from privctl.models.language import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Tokens of a record whose words are looked at, where the record may have any number.
+#: The number of tokens of a whole record that are used to judge its similarity.
 _TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnBeginnings:
-    """The windows of both files, training text first: ``texts`` with the ``rows`` of each."""
+    """The windows of both files, training text first: ``texts`` and their ``rows`` of tokens."""
 
     texts: Sequence[Texts]
     rows: Sequence[Sequence[NDArray[np.int64]]]
 
-    def again(self, accusing: Evidence, model: LanguageModel) -> Evidence:
-        """A comparison of what follows the records' own beginnings, among texts alike."""
+    def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> Evidence:
+        """Repeat, among similar texts, a comparison of what follows the records' own beginnings."""
         judged = [each.judged for each in self.texts]
         compared = [[self.rows[side][i] for i in np.flatnonzero(some).tolist()] for side, some in enumerate(judged)]
         out = [some[which] for some, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
-        return again(accusing, model, compared, out)
+        return compared_among_alike(accusing, model, compared, out)
 
     def _out(self, quantity: str, judged: Sequence[NDArray[np.bool_]]) -> Sequence[NDArray[np.bool_]]:
         train, heldout = self.texts
@@ -63,20 +63,20 @@ class OwnBeginnings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeRecords:
-    """The records of both files, looked for in what a model wrote; they are read once more."""
+    """The records of both files, read once more to find those that come out after prompts from outside."""
 
     outside: Untargeted
     samples: Sequence[WindowSample]
     span: int
     columns: Columns
 
-    def again(self, accusing: Evidence, model: LanguageModel) -> Evidence:
-        """A comparison of what comes out after prompts from outside, among records alike."""
+    def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> Evidence:
+        """Repeat, among similar records, a comparison of what comes out after prompts from outside."""
         outcome = next(each for each in self.outside.outcomes if each.written.prompts.method == accusing.method)
         out = [outcome.out(side, nearly=accusing.quantity == NEAR_BEYOND) for side in (0, 1)]
         rows = self._rows(model, outcome, out)
         kept = [sorted(side) for side in rows]
-        return again(
+        return compared_among_alike(
             accusing,
             model,
             [[side[record] for record in some] for side, some in zip(rows, kept, strict=True)],
@@ -86,14 +86,14 @@ class WholeRecords:
     def _rows(
         self, model: LanguageModel, outcome: PromptOutcome, out: Sequence[NDArray[np.bool_]]
     ) -> list[dict[int, NDArray[np.int64]]]:
-        """The tokens of as many records of each side as are looked at, by their place in ``outcome.files``."""
+        """The tokens of the selected records of each side, by their index in ``outcome.files``."""
         named = [
             (digest.tobytes(), side, record, bool(out[side][record]))
             for side, (file, some) in enumerate(zip(outcome.files, outcome.compared, strict=True))
             for record, digest in enumerate(file.digest)
             if some[record]
         ]
-        places = looked_at([name for name, *_ in named], np.array([came for *_, came in named], dtype=np.bool_))
+        places = select_texts([name for name, *_ in named], np.array([came for *_, came in named], dtype=np.bool_))
         wanted = {named[place][1:3] for place in places.tolist()}
         rows = []
         for side, one in enumerate(self.samples):
@@ -110,15 +110,15 @@ def confirmed(
     prefixes: BothSides | None,
     records: WholeRecords | None,
 ) -> tuple[Evidence, ...]:
-    """Each comparison of ``evidence`` that accuses the model, among texts alike."""
+    """Each comparison of ``evidence`` that accuses the model, repeated among similar texts."""
     found = []
     for item in filter(_accuses, evidence):
         if item.method == METHOD:
-            found.append(own.again(item, model))
+            found.append(own.compared_among_alike(item, model))
         elif item.method == opened.METHOD and prefixes is not None:
-            found.append(again(item, model, *opened.compared(prefixes)))
+            found.append(compared_among_alike(item, model, *opened.compared(prefixes)))
         elif records is not None:
-            found.append(records.again(item, model))
+            found.append(records.compared_among_alike(item, model))
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
-"""Counts in how many documents a text occurs, in one pass over all token ids.
+"""Counts the documents that contain a text, in one pass over all token ids.
 
-A string is k-eidetic memorised if it can be extracted and occurs in at most k training documents (Carlini et al.
-2021). Windows are found by a rolling 64-bit hash and then compared token by token, so hash collisions do not count.
+A string is k-eidetic memorized if it can be extracted and occurs in at most k training documents (Carlini et al. 2021).
+Candidates are found by a rolling 64-bit hash and then compared token by token, so hash collisions do not count.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _BASE = 0x9E3779B97F4A7C15  # odd, hence with an inverse modulo 2^64
 _INVERSE = pow(_BASE, -1, 1 << 64)
-#: log2 of the size of the table that rejects most windows.
+#: log2 of the size of the table that quickly rejects most windows.
 _BITS = 22
 
 
 class CopyCounter:
-    """Counts the documents that hold each of some ``texts``, all of one length in tokens."""
+    """Counts the documents that contain each of some ``texts``, all of the same length in tokens."""
 
     def __init__(self, texts: Sequence[NDArray[np.int64]]) -> None:
         self._number: dict[bytes, int] = {}
@@ -37,11 +37,11 @@ class CopyCounter:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Documents so far that hold each of ``texts``, in their order."""
+        """The number of documents so far that contain each of ``texts``, in their order."""
         return self._documents[[self._number[text] for text in self._texts]]
 
     def add(self, documents: Sequence[NDArray[np.int64]]) -> None:
-        """Count further ``documents``; one that holds a text twice counts once."""
+        """Count further ``documents``; a document that contains a text twice counts once."""
         longer = [document for document in documents if len(document) >= self._length]
         if not self._texts or not longer:
             return
@@ -77,7 +77,7 @@ def _powers(base: int, count: int) -> NDArray[np.uint64]:
 
 
 def _mix(tokens: NDArray[Any]) -> NDArray[np.uint64]:
-    """Ids as 64 well-mixed bits (the finaliser of SplitMix64): powers of b alone hash small numbers badly."""
+    """Map ids to 64 well-mixed bits (the SplitMix64 finalizer): small numbers alone would hash badly."""
     x = tokens.astype(np.uint64) + np.uint64(_BASE)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

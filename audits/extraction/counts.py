@@ -1,4 +1,4 @@
-"""Counts of texts that come out, some of which rounding leaves open; of groups, where these have the coins."""
+"""Counts of texts that come out, some undecided because of rounding; or of groups, if coins were tossed for these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainCount:
-    """Extracted texts of ``total``: at least ``least``, at most ``most``; ``extracted`` is the best estimate."""
+    """How many of ``total`` texts are extracted: between ``least`` and ``most``, at best estimate ``extracted``."""
 
     extracted: int
     least: int
@@ -26,19 +26,19 @@ class UncertainCount:
     def of(
         cls, extracted: NDArray[np.bool_], undecided: NDArray[np.bool_], units: NDArray[np.int64] | None = None
     ) -> UncertainCount:
-        """Of texts [texts]; with ``units`` [texts] of what shares a coin, of which any text comes out."""
+        """Count texts [texts] or, with ``units`` [texts], the units of which any text comes out."""
         extracted, least, most = (
             of_units(flags, units) for flags in (extracted, extracted & ~undecided, extracted | undecided)
         )
         return cls(extracted=int(extracted.sum()), least=int(least.sum()), most=int(most.sum()), total=len(extracted))
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """An interval of the rate that holds however the undecided texts turn out."""
+        """A confidence interval for the rate that is valid whatever the undecided texts turn out to be."""
         return clopper_pearson(self.least, self.total, alpha)[0], clopper_pearson(self.most, self.total, alpha)[1]
 
 
 def of_units(values: NDArray[Any], units: NDArray[np.int64] | None) -> NDArray[Any]:
-    """The largest of ``values`` [texts] of each of ``units`` [texts], in their order; ``values`` itself for None."""
+    """The maximum of ``values`` [texts] over each of ``units`` [texts], ordered by unit; ``values`` itself for None."""
     if units is None or not len(values):
         return values
     order = np.argsort(units, kind="stable")

@@ -1,7 +1,7 @@
-"""Decoding one token after another, for whoever chooses the tokens: the one way in which extraction lets models write.
+"""Token-by-token decoding with a caller that chooses the tokens; all generation in extraction goes through it.
 
-Keys and values are kept where a network keeps nothing else, so that texts that end early are dropped from the batch.
-Other networks are run by transformers' own loop, which is made to take the same tokens.
+If a network caches only keys and values, texts that end early are dropped from the batch. Other networks are run by
+transformers' own loop, which is made to take the same tokens.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from privctl.models.language import LanguageModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Texts continued together on a CPU: each step reads all weights once.
+#: The batch size on a CPU, where each step reads all weights once.
 TOGETHER = 128
 
-#: Logits [texts, vocabulary] of the texts that go on -> the token [texts] of each, and the places of those that go on.
+#: Maps the logits [texts, vocabulary] of the active texts to the next token [texts] of each, and the indices of those
+#: that continue.
 Choose = Callable[[torch.Tensor], "tuple[torch.Tensor, NDArray[np.int64]]"]
 
 
 class Decoder(Protocol):
-    """Writes what follows prompts of one length."""
+    """Continues prompts of equal length."""
 
     def together(self, length: int) -> int:
-        """How many texts of ``length`` tokens to continue at once."""
+        """The batch size for texts of ``length`` tokens."""
 
     def decode(self, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
-        """Continue ``prompts`` [texts, length] by at most ``steps`` tokens; False where the network cannot be."""
+        """Continue ``prompts`` [texts, length] by up to ``steps`` tokens; False if the network cannot generate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDecoder:
-    """Of a causal model; ``halves`` are the network's trunk and head where it is just these."""
+    """Decodes with a causal model; ``halves`` are the network's trunk and head, or None if it cannot be split."""
 
     model: LanguageModel
     halves: tuple[Any, Any] | None
@@ -53,7 +54,7 @@ class TextDecoder:
         return cls(model=model, halves=trunk_and_head(model))
 
     def together(self, length: int) -> int:
-        """See ``Decoder``; a network that is run whole gives logits of all positions of the prompt."""
+        """See ``Decoder``; a network that cannot be split computes logits at all positions of the prompt."""
         most = _most(self.model)
         logits = 8 * Batching.on(self.model.device).logits // (length * self.model.vocabulary)
         return most if self.halves is not None else max(1, min(most, logits))
@@ -75,7 +76,7 @@ class TextDecoder:
         return True
 
     def _next(self, ids: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
-        """Logits [texts, vocabulary] after ``ids`` [texts, new], and what is kept for the tokens after these."""
+        """The logits [texts, vocabulary] after ``ids`` [texts, new], and the updated cache."""
         if self.halves is None:
             out = self.model.network(input_ids=ids, past_key_values=cache, use_cache=True)
             return out.logits[:, -1], getattr(out, "past_key_values", None)
@@ -86,9 +87,10 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetDecoder:
-    """Of a sequence-to-sequence model: the last ``given`` ids of a prompt are the decoder's, those before the source's.
+    """Decodes with a sequence-to-sequence model.
 
-    The first of these is what the decoder begins with.
+    The last ``given`` ids of a prompt are the decoder's, beginning with its start token; the ids before them are the
+    source.
     """
 
     model: LanguageModel
@@ -128,7 +130,7 @@ class TargetDecoder:
 def batches_of_one_length(
     rows: Sequence[NDArray[np.int64]], places: NDArray[np.int64], together: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows at ``places``, those of one length together: what is kept of them does not support padding."""
+    """Batches of the rows at ``places``, each of a single length: the cache does not support padding."""
     lengths = np.array([len(rows[i]) for i in places], dtype=np.int64)
     for length in np.unique(lengths):
         alike = places[lengths == length]
@@ -140,13 +142,13 @@ def _most(model: LanguageModel) -> int:
 
 
 def _selectable(cache: Any) -> bool:
-    """Whether all that is kept are keys and values, from which the texts that go on can be selected."""
+    """Whether the cache holds only keys and values, from which the texts that continue can be selected."""
     layers = getattr(cache, "layers", None) or [None]
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
 class _ForcedTokens(LogitsProcessor):  # type: ignore[misc]
-    """Makes transformers' argmax the token that ``choose`` takes; a text that does not go on gets any."""
+    """Makes transformers' argmax pick the token that ``choose`` returns; texts that have ended get token 0."""
 
     def __init__(self, choose: Choose, texts: int) -> None:
         self._choose = choose
@@ -165,7 +167,7 @@ class _ForcedTokens(LogitsProcessor):  # type: ignore[misc]
 
 
 def _generated(network: Any, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
-    """The same by transformers' own loop, for networks that keep something else than keys and values."""
+    """Decode with transformers' own loop, for networks that cache something other than keys and values."""
     processor = LogitsProcessorList([_ForcedTokens(choose, len(prompts))])
     try:
         with _plain_decoding(network, steps):
@@ -173,13 +175,13 @@ def _generated(network: Any, prompts: torch.Tensor, steps: int, choose: Choose) 
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError):
-        return False  # some architectures have no such loop
+        return False  # some architectures cannot generate
     return True
 
 
 @contextmanager
 def _plain_decoding(network: Any, tokens: int) -> Iterator[None]:
-    """Raw argmax for so many tokens: a model's generation configuration may suppress or punish some."""
+    """Decode ``tokens`` tokens by plain argmax: a model's generation configuration may suppress or penalize tokens."""
     before = network.generation_config
     network.generation_config = GenerationConfig(
         do_sample=False, max_new_tokens=tokens, eos_token_id=None, pad_token_id=0

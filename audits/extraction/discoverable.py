@@ -1,8 +1,8 @@
 """(n, p)-discoverable extraction in closed form.
 
 Hayes et al. 2024, "Measuring memorization in language models via probabilistic extraction". A text that one query
-gives with probability p_z is among n independent ones with probability 1 - (1 - p_z)^n. Fifty tokens easily have a p_z
-below what a float can hold, so everything is done in logarithms.
+produces with probability p_z is among n independent ones with probability 1 - (1 - p_z)^n. The p_z of fifty tokens is
+easily too small for a float, so everything is computed in logarithms.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Below it, e^x nearly underflows, and -log(1 - e^x) equals e^x to the last digit.
+#: Below this, e^x nearly underflows, and -log(1 - e^x) equals e^x to the last digit.
 _TINY = -700.0
 
 
 def log_success(logp: NDArray[Any], queries: float) -> NDArray[Any]:
-    """Log of the probability that one of ``queries`` gives the text, whose log-probabilities are ``logp`` (nats).
+    """The log-probability that at least one of ``queries`` produces the text; ``logp`` is that of one query (nats).
 
     ``exp(log_success(log(.01), 100))`` is 0.633968.
     """
@@ -31,7 +31,7 @@ def log_success(logp: NDArray[Any], queries: float) -> NDArray[Any]:
 
 
 def log_queries(logp: NDArray[Any], probability: float) -> NDArray[Any]:
-    """Log of the (real) number of queries that give the text with ``probability``; inf if none does.
+    """The log of the (real) number of queries that produce the text with ``probability``; inf if no number does.
 
     ``log_queries(-50, .5)`` is 49.633487.
     """
@@ -47,7 +47,7 @@ def least_queries(logp: float, probability: float) -> int | None:
     if exponent > 700:
         return None
     n = max(1, math.ceil(math.exp(exponent)))
-    # Rounding may have carried an exact whole number over the next.
+    # Rounding may have pushed an exact integer up to the next one.
     enough = n > 1 and -math.expm1((n - 1) * _log_miss(logp)) >= probability * (1 - 1e-15)
     return n - 1 if enough else n
 

@@ -1,4 +1,4 @@
-"""Edit distances between what a model writes and what the records say, for many texts at once."""
+"""Edit distances between what a model writes and the expected text, for many texts at once."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Pairs of strings compared at once.
+#: The number of pairs of strings compared at once.
 _AT_ONCE = 256
 
 
 class EditDistance:
-    """Levenshtein's distance (1966) of texts to targets [texts, length], which grow by one symbol at a time.
+    """Levenshtein distances (1966) between texts that grow by one symbol at a time and targets [texts, length].
 
     Insertions, deletions and substitutions cost 1 each (Wagner and Fischer 1974, one row of the table per symbol). Also
-    the longest run of symbols that both hold, wherever it stands.
+    tracks the longest common run of symbols, at any position.
     """
 
     def __init__(self, targets: NDArray[Any]) -> None:
         self._targets = targets
         self._steps = np.arange(targets.shape[1] + 1, dtype=np.int32)
-        #: The distance of each text so far to every beginning of its target, [texts, length + 1].
+        #: The distance of each text so far to every prefix of its target, [texts, length + 1].
         self.row = np.broadcast_to(self._steps, (len(targets), len(self._steps))).copy()
         self._runs = np.zeros_like(self.row)
         #: The longest common run of each text so far.
@@ -32,12 +32,12 @@ class EditDistance:
 
     @property
     def distance(self) -> NDArray[np.int32]:
-        """The distance [texts] of each text so far to its whole target."""
+        """The distance [texts] of each text so far to its complete target."""
         return self.row[:, -1]
 
     @property
     def least(self) -> NDArray[np.int32]:
-        """The least distance [texts] that any continuation can have: costs only add up along a path."""
+        """The smallest distance [texts] that any continuation can reach: costs only increase along a path."""
         return np.asarray(self.row.min(axis=1), dtype=np.int32)
 
     def add(self, symbols: NDArray[Any]) -> None:
@@ -46,21 +46,21 @@ class EditDistance:
         row = np.empty_like(self.row)
         row[:, 0] = self.row[:, 0] + 1
         row[:, 1:] = np.minimum(self.row[:, 1:] + 1, self.row[:, :-1] + ~equal)
-        # an insertion costs 1 a step to the right: the running minimum once this slope is taken away
+        # an insertion costs 1 per step to the right: a running minimum after subtracting this slope
         self.row = np.minimum.accumulate(row - self._steps, axis=1) + self._steps
         self._runs[:, 1:] = np.where(equal, self._runs[:, :-1] + 1, 0)
         self.run = np.maximum(self.run, self._runs.max(axis=1))
 
     def keep(self, places: NDArray[np.int64]) -> None:
-        """Go on with the texts at ``places`` only."""
+        """Continue with only the texts at ``places``."""
         self._targets, self.row, self._runs = self._targets[places], self.row[places], self._runs[places]
         self.run = self.run[places]
 
 
 def string_distances(written: Sequence[str], expected: Sequence[str]) -> NDArray[np.float64]:
-    """The edit distance of each pair in characters, over the length of the longer; 0 for two empty strings.
+    """The edit distance of each pair of strings in characters, divided by the longer length; 0 for two empty strings.
 
-    "kitten" and "sitting" are 3 apart, which is .428571.
+    "kitten" and "sitting" are 3 apart, which gives .428571.
     """
     return np.concatenate(
         [
@@ -86,7 +86,7 @@ def _some_distances(written: Sequence[str], expected: Sequence[str]) -> NDArray[
 
 
 def _characters(texts: Sequence[str], filler: int) -> NDArray[np.int32]:
-    """Code points [texts, longest]; what is filled up equals nothing."""
+    """Code points [texts, longest], padded with ``filler``, which equals no character."""
     points = np.full((len(texts), max(map(len, texts), default=0)), filler, dtype=np.int32)
     for i, text in enumerate(texts):
         points[i, : len(text)] = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

@@ -1,14 +1,14 @@
-"""Text that a reference model gives too: known from elsewhere, and so no sign that the training data were memorized.
+"""Text that a reference model also produces: known from elsewhere, and so no evidence of memorized training data.
 
-Public text may stand in the training file alone and resemble nothing else in the audit; then no held-out text tells
-that the model learned it elsewhere. A model that was trained on neither file does. Text that it gives is left out of
+Public text may occur in the training file alone and resemble nothing else in the audit; then held-out text cannot
+reveal that the model learned it elsewhere. A model trained on neither file can. Text that it produces is left out of
 the comparison with held-out text, whichever file it is from.
 
-If what comes out of the audited model does not depend on which file a text is in, neither does it among the texts that
-are left: what the reference model gives is a function of the text alone. So the tests stay exact. That holds only if
-the reference model was trained on neither file. One that was trained on the training file hides what that taught;
-one that was trained on the held-out file removes the control. A weaker one gives less than the audited model knew
-before it saw the file, and what it lacks still counts as the data's.
+If what comes out of the audited model does not depend on which file a text is in, this also holds for the remaining
+texts: what the reference model produces is a function of the text alone. So the tests stay exact, provided the
+reference model was trained on neither file. One trained on the training file hides what it learned there; one trained
+on the held-out file removes the control. A weaker reference model produces less than the audited model knew before it
+saw the file, and the rest is still attributed to the data.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Of the points of the grid, the one at which most texts are found.
+#: The point of the grid at which most texts are found.
 _QUERIES, _PROBABILITY = max(QUERIES), min(PROBABILITIES)
-#: Of a stretch that a record begins with, the share that the reference model is given.
+#: If a stretch starts a record, the reference model is given this fraction of it (1 / 5).
 _GIVEN = 5
-#: Tokens that are looked at of a record, where the models see more.
+#: The context used by the audit if the models' contexts are longer or unknown.
 _MOST = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceModel:
-    """A ``model`` beside the ``audited`` one, trained on neither file.
+    """A ``model`` trained on neither file, to compare the audited one with.
 
-    ``began`` says that the audited model's report names its weights as those that the training began with, ``cleared``
-    that a report of its own names other data than both files; False where no report says so.
+    ``began`` says that the audited model's report names its weights as the initial weights of the training; ``cleared``
+    that its own report names data other than both files. Both are False if no report says so.
     """
 
     model: LanguageModel
@@ -62,9 +62,9 @@ class ReferenceModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownElsewhere:
-    """Asks a ``reference`` for windows of the ``audited`` model's tokens; ``law`` None samples nothing.
+    """Checks whether ``reference`` produces windows of the ``audited`` model's tokens; ``law`` None disables sampling.
 
-    ``same`` says that both models' tokens are the same ones; else the text of a window is tokenized anew.
+    ``same`` says that both models tokenize alike; otherwise the text of a window is tokenized again.
     """
 
     reference: ReferenceModel
@@ -76,13 +76,13 @@ class KnownElsewhere:
     progress: Progress = unseen
 
     def gives(self, rows: Sequence[NDArray[np.int64]], suffixes: Sequence[int] | None = None) -> NDArray[np.bool_]:
-        """Whether the reference model gives the last tokens of each of ``rows`` after those before them, [rows].
+        """Whether the reference model produces the last tokens of each of ``rows`` after those before them, [rows].
 
-        ``suffixes`` are how many, by default those of a window. It gives them if greedy decoding comes as near as a
-        near-verbatim text, in tokens or in characters, or if the largest number of queries does with the least of the
-        probabilities that are looked at. What rounding leaves open, or is too short to be asked, counts as given.
-
-        Raises InputError for a model that gives no finite scores or cannot write, CommandError for one that sees less.
+        ``suffixes`` are the numbers of last tokens, by default those of a window. A text counts as produced if greedy
+        decoding comes within the near-verbatim distance, in tokens or characters, or if sampling at the most permissive
+        point of the grid finds it. So does a text that rounding leaves undecided or that is too short to be checked.
+        Raises InputError for a model that gives non-finite scores or cannot generate, CommandError if its context is
+        too short.
         """
         lengths = [self.shape.suffix] * len(rows) if suffixes is None else list(suffixes)
         asked = self._asked(rows, lengths)
@@ -95,7 +95,7 @@ class KnownElsewhere:
         return found
 
     def _asked(self, rows: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> list[tuple[NDArray[np.int64], int]]:
-        """Each window in the reference model's tokens, and how many of them are to come out."""
+        """Each window in the reference model's tokens, and how many of these are to be produced."""
         if self.same or not rows:
             return list(zip(rows, lengths, strict=True))
         front = int(begins_with_bos(self.audited))
@@ -141,9 +141,9 @@ class KnownElsewhere:
     def opens(
         self, rows: Sequence[NDArray[np.int64]], opened: NDArray[np.bool_], adversary: Adversary, seed: int
     ) -> NDArray[np.bool_]:
-        """Which of the ``opened`` texts [rows] a prefix opens in the reference model, by a search of the same budget.
+        """Which of the ``opened`` texts [rows] an equal search for a prefix also opens in the reference model.
 
-        Raises InputError for a network that gives no gradient.
+        Raises InputError if the network gives no gradient.
         """
         model = self.reference.model
         places = np.flatnonzero(opened)
@@ -164,10 +164,10 @@ class KnownElsewhere:
         return found
 
     def stretches(self, row: NDArray[np.int64], start: int, stop: int) -> list[tuple[NDArray[np.int64], int]]:
-        """What to ask of the tokens ``start`` to before ``stop`` of a record: windows, and how much is to come out.
+        """Windows that check the tokens from ``start`` to ``stop`` of a record, each with its number of last tokens.
 
-        Pieces as long as a span, from the end of the stretch to its beginning, each after all of the record before it
-        that both models see. A stretch that a record begins with is given in part.
+        ``stop`` is exclusive. The stretch is cut from its end into pieces as long as a span, each preceded by as much
+        of the record as both models see. If the stretch starts the record, part of it is given.
         """
         span, prefix = self.shape.suffix, self._before
         end = min(len(row), max(stop, start + span))
@@ -183,13 +183,13 @@ class KnownElsewhere:
 
     @property
     def _before(self) -> int:
-        """How many of a record's tokens are given before a span of it."""
+        """How many of a record's tokens are given before a span."""
         seen = [_MOST, *(model.context or _MOST for model in (self.audited, self.reference.model))]
         room = min(seen) if self.same else min(seen) // 2
         return max(1, room - self.shape.suffix - 1)
 
     def parameters(self) -> dict[str, Any]:
-        """What the report says of the rule."""
+        """The parameters of the reference model for the report."""
         sampled = {"reference_queries": _QUERIES, "reference_probability": _PROBABILITY}
         return {
             "reference": "what the training began with" if self.reference.began else "given by the caller",
@@ -208,7 +208,7 @@ def known_elsewhere(
     workers: Workers = ALONE,
     progress: Progress = unseen,
 ) -> KnownElsewhere:
-    """How to ask ``reference`` for windows like ``rows``. Raises CommandError for pairs of other tokens."""
+    """A checker of windows like ``rows``. Raises CommandError for pairs if the tokenizers differ."""
     same = _same_tokens(audited, reference.model, rows)
     if isinstance(shape, PairShape):
         same = same and shape.subject.scorer.start == PairSubject(reference.model).scorer.start
@@ -223,7 +223,7 @@ def known_elsewhere(
 
 
 def _same_tokens(audited: LanguageModel, other: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> bool:
-    """Whether both read all texts of ``rows`` as the same tokens, and know the same ones."""
+    """Whether both models have the same vocabulary and tokenize the texts of ``rows`` alike."""
     if audited.tokenizer.get_vocab() != other.tokenizer.get_vocab():
         return False
     if max(int(row.max()) for row in rows) >= other.vocabulary:
@@ -235,6 +235,6 @@ def _same_tokens(audited: LanguageModel, other: LanguageModel, rows: Sequence[ND
 
 
 def _rest(row: NDArray[np.int64], given: NDArray[np.int64]) -> int:
-    """How many of the tokens of ``row`` are not those of its beginning, ``given``: at least 1, and not all."""
+    """The number of tokens of ``row`` after its common prefix with ``given``: at least 1, and not all."""
     common = sum(1 for _ in takewhile(bool, (a == b for a, b in zip(row.tolist(), given.tolist(), strict=False))))
     return max(1, min(len(row) - 1, len(row) - common))

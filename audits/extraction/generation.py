@@ -1,4 +1,4 @@
-"""What a model writes after prompts, once by argmax and otherwise drawn: the queries of an attacker without records."""
+"""What a model writes after prompts, once by argmax and otherwise sampled: an attacker's queries without records."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """Each prompt is continued ``count`` times by at most ``tokens`` tokens: once by argmax, else drawn by ``law``.
+    """Each prompt is continued ``count`` times by up to ``tokens`` tokens: once by argmax, otherwise drawn by ``law``.
 
-    Without a ``seed`` the draws begin with one from the operating system.
+    If ``seed`` is None, a seed is drawn from the operating system.
     """
 
     count: int
@@ -36,7 +36,7 @@ class Queries:
     seed: int | None = None
 
     def seeded(self, workers: Workers) -> int:
-        """The seed of the draws, the same in all processes."""
+        """The seed for sampling, the same in all processes."""
         if self.seed is not None:
             return self.seed
         return int.from_bytes(workers.once(lambda: os.urandom(8)), "little") >> 1
@@ -50,10 +50,11 @@ def continuations(
     workers: Workers = ALONE,
     advance: Advance = silent,
 ) -> list[NDArray[np.int64]] | None:
-    """What is written after each of ``prompts``: ``queries.count`` texts of each, the one by argmax first.
+    """The texts written after each of ``prompts``: ``queries.count`` of each, the one by argmax first.
 
-    A text ends before the end-of-text token. What is drawn depends on ``seed``, prompt and number alone, not on the
-    batch. ``advance`` counts tokens. None for a network that transformers cannot generate with.
+    A text stops before the end-of-text token. Samples depend only on ``seed``, the prompt's index and the
+    continuation's number, not on the batch. ``advance`` counts tokens. None if transformers cannot generate with the
+    network.
     """
     every, count, steps = np.arange(len(prompts)), queries.count, queries.tokens
 
@@ -82,26 +83,26 @@ def continuations(
 
 
 def ends_of(model: LanguageModel) -> frozenset[int]:
-    """The ids that end a text, by the tokenizer and by the model's generation configuration."""
+    """The ids that end a text, according to the tokenizer and the model's generation configuration."""
     stated = getattr(getattr(model.network, "generation_config", None), "eos_token_id", None)
     ids = stated if isinstance(stated, list) else [stated]
     return frozenset(int(i) for i in (*ids, model.tokenizer.eos_token_id) if i is not None)
 
 
 class _Drawing:
-    """Takes a batch's tokens: ``tokens`` [texts, steps], -1 after the end."""
+    """Chooses the tokens of a batch and collects them in ``tokens`` [texts, steps], -1 after the end."""
 
     def __init__(self, asked: Sequence[tuple[int, int]], queries: Queries, seed: int, ends: frozenset[int]) -> None:
-        """``asked`` are the prompt and the number of each text."""
+        """``asked`` holds the prompt's index and the continuation's number of each text."""
         self.tokens = np.full((len(asked), queries.tokens), -1, dtype=np.int64)
         self._law, self._step, self._alive = queries.law, 0, np.arange(len(asked))
         self._ends = np.array(sorted(ends), dtype=np.int64)
         drawn = [_uniform(seed, prompt, number, queries.tokens) for prompt, number in asked]
-        #: Numbers in [0, 1) to draw by, NaN where argmax decides.
+        #: Numbers in [0, 1) used for sampling; NaN means argmax.
         self._uniform = np.stack(drawn)
 
     def choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """The next token of each text that goes on, and the places of those that do so after it."""
+        """The next token of each active text, and the indices of the texts that continue after it."""
         chosen = logits.argmax(dim=1)
         uniform = self._uniform[self._alive, self._step]
         sampled = np.flatnonzero(~np.isnan(uniform))

@@ -1,12 +1,11 @@
-"""Greedy extraction, decided by teacher forcing: would decoding by argmax give exactly these tokens?
+"""Greedy extraction, decided by teacher forcing: would greedy decoding produce exactly these tokens?
 
-Greedy decoding from a prefix gives the suffix if and only if each of its tokens is the argmax after the true ones
+Greedy decoding from a prefix produces the suffix if and only if each of its tokens is the argmax given the true tokens
 before it (by induction: as long as all matched, the decoder has seen the same tokens). So one pass over the text
-decides, instead of one step a token. Raw argmax is meant: no repetition penalty, suppressed tokens or other settings of
-a model's generation configuration; of equal logits, the lowest id wins.
+decides, instead of one step per token. This is plain argmax: no repetition penalty, suppressed tokens or other settings
+of a model's generation configuration; among equal logits, the lowest id wins.
 
-Rounding may decide the order of logits that nearly tie, so a text that depends on one is run again, alone and in
-float32.
+Rounding may decide the order of nearly equal logits, so a text that depends on such a tie is rerun alone in float32.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Margins within float32 rounding: across batches, and for a text alone; the latter are relative to the logit where
-#: that is above 1.
+#: Margins within float32 rounding: across batches, and for a text run alone. The latter is relative to the logit if
+#: that exceeds 1.
 _NEAR, _ALONE = 1e-3, 1e-5
-#: The same for formats with fewer digits, relative to the logit.
+#: The same for formats with less precision, relative to the logit.
 _COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
@@ -41,10 +40,10 @@ Logits = Callable[[LanguageModel, "NDArray[np.int64]", int], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyMatches:
-    """Of each text: ``matched`` [texts] suffix tokens before the first that is not the argmax, and whether all are.
+    """For each text, the number ``matched`` [texts] of suffix tokens before the first mismatch, and whether all match.
 
-    ``undecided`` marks the texts whose verdict still depends on a margin within rounding; ``extracted`` is then the
-    result of the last run. ``rerun`` counts the texts that were run alone.
+    ``undecided`` marks texts whose verdict still depends on a margin within rounding; ``extracted`` is then the result
+    of the last run. ``rerun`` counts the texts that were run alone.
     """
 
     matched: NDArray[np.int64]
@@ -54,14 +53,14 @@ class GreedyMatches:
 
 
 def rounding_margin(target_logit: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Margins [...] up to which two logits computed in ``dtype`` are not told apart; ``own`` [...] is one of them."""
+    """The margin [...] below which rounding in ``dtype`` may decide; ``target_logit`` [...] is one of the logits."""
     return np.asarray(np.maximum(_NEAR, _COARSE.get(dtype, _ALONE) * np.abs(target_logit)))
 
 
 def margin_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The margin over the best other logit, and the logit, [2, n], of ``targets`` [n] under ``logits`` [n, vocabulary].
 
-    In float32; ``logits`` is overwritten where it is float32.
+    In float32; overwrites ``logits`` if these are float32.
     """
     z = logits.to(torch.float32)
     index = targets[:, None]
@@ -78,10 +77,10 @@ def decide(
     workers: Workers = ALONE,
     logits: Logits | None = None,
 ) -> GreedyMatches:
-    """The verdict on each of ``rows``, of which ``margin`` and ``own`` [texts, suffix] were measured.
+    """The verdict on each of ``rows``, given its measured ``margin`` and ``target_logit`` [texts, suffix].
 
-    Values after the first certain mismatch are ignored. ``workers`` share the texts that have to be run again, which
-    ``logits`` does where they are no texts of a causal model.
+    Values after the first certain mismatch are ignored. ``workers`` share the texts that must be rerun; ``logits``
+    computes their logits if the rows are not plain texts of a causal model.
     """
     close = rounding_margin(target_logit, model.dtype)
     matched = first_true(margin < -close)
@@ -108,7 +107,7 @@ def first_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def text_logits(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> torch.Tensor:
-    """The logits [suffix, vocabulary] of the last tokens of a text, each after the true ones before it."""
+    """The logits [suffix, vocabulary] for the last tokens of a text, each given the true tokens before it."""
     ids = torch.from_numpy(row).to(model.device)
     logits: torch.Tensor = model.network(input_ids=ids[None, :], use_cache=False).logits[0, -suffix - 1 : -1]
     return logits
@@ -116,9 +115,10 @@ def text_logits(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> to
 
 @torch.inference_mode()
 def _decide_alone(model: LanguageModel, row: NDArray[np.int64], suffix: int, logits_of: Logits) -> tuple[int, bool]:
-    """Matched tokens, and whether rounding decides if all match: some margin is tiny but not 0, and none clearly fails.
+    """The number of matched tokens, and whether the verdict is left to rounding.
 
-    A margin of exactly 0 is a tie, which argmax decides.
+    That is so if some margin is tiny but not 0 and no token clearly fails. A margin of exactly 0 is a tie, which argmax
+    decides.
     """
     logits = logits_of(model, row, suffix).float()
     targets = torch.from_numpy(row[-suffix:].copy()).to(model.device)

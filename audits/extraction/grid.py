@@ -1,9 +1,9 @@
 """(n, p)-discoverable extraction over a grid of n and p, with held-out text as the control.
 
-Hayes et al. 2024, "Measuring memorization in language models via probabilistic extraction". Each share follows exactly
-from the texts' probabilities under the sampling settings; nothing is sampled. A text is (n, p)-discoverable if its
-probability is at least 1 - (1-p)^(1/n), so the points of the grid are cuts of one score, and all of them are tested
-together: Fisher's exact test at each cut, times the number of distinct cuts, which is known before the labels are.
+Hayes et al. 2024, "Measuring memorization in language models via probabilistic extraction". The rates are computed
+exactly from the texts' probabilities under the sampling settings; nothing is sampled. A text is (n, p)-discoverable if
+its probability is at least 1 - (1-p)^(1/n), so the points of the grid are thresholds on one score, and all are tested
+together: Fisher's exact test at each threshold, times the number of distinct ones, which does not depend on the labels.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ _TEST = f"{FISHER}, times the distinct cuts"
 
 
 def discoverable_counts(logp: NDArray[np.float64]) -> list[int]:
-    """How many of the texts of log-probability ``logp`` [texts] (nats) are found at each (p, n), n running faster."""
+    """How many texts of log-probability ``logp`` [texts] (nats) are found at each (p, n), with n varying fastest."""
     by_queries = {n: log_success(logp, n) for n in QUERIES}
     return [int((by_queries[n] >= np.log(p)).sum()) for p, n in product(PROBABILITIES, QUERIES)]
 
 
 def best_cut(train: NDArray[np.float64], heldout: NDArray[np.float64]) -> list[NDArray[np.bool_]]:
-    """Which texts of each side, of log-probabilities ``train`` and ``heldout`` [texts], are found where most tell."""
+    """Which texts of each side are found at the most significant point of the grid.
+
+    ``train`` and ``heldout`` are log-probabilities [texts] (nats).
+    """
     points = [
         [log_success(logp, n) >= np.log(p) for logp in (train, heldout)] for p, n in product(PROBABILITIES, QUERIES)
     ]
@@ -41,10 +44,10 @@ def best_cut(train: NDArray[np.float64], heldout: NDArray[np.float64]) -> list[N
 
 
 def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, level: float) -> Evidence:
-    """The shares of both sides at each point, and one test at ``level`` of whether training text is found more often.
+    """The rates of both sides at each point, and one test at ``level`` of whether training text is found more often.
 
-    ``train`` and ``heldout`` are log-probabilities [texts] of the texts that are compared. Without held-out text there
-    are counts and no estimate.
+    ``train`` and ``heldout`` are log-probabilities [texts] of the compared texts. Without held-out text, there are only
+    counts and no estimate.
     """
     ours = discoverable_counts(train)
     details: dict[str, float] = {"training_texts": len(train), **_named("training", ours)}
@@ -86,6 +89,6 @@ def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, l
 
 
 def _named(side: str, counts: list[int]) -> dict[str, float]:
-    """Counts by the names that reports give them, such as "training p=0.5 n=100"."""
+    """Counts keyed by their names in reports, such as "training p=0.5 n=100"."""
     points = product(PROBABILITIES, QUERIES)
     return {f"{side} p={p:g} n={n}": count for (p, n), count in zip(points, counts, strict=True)}

@@ -1,4 +1,4 @@
-"""Which stretches of records, as they come out after prompts from outside, a reference model gives too."""
+"""Which stretches of records that come out after prompts from outside are also produced by a reference model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def without_known(
     outside: Untargeted, elsewhere: KnownElsewhere, samples: Sequence[WindowSample], columns: Columns
 ) -> Untargeted:
-    """``outside`` where what the reference model gives does not count; the files of ``samples`` are read once more.
+    """``outside`` without what the reference model also produces; rereads the files of ``samples``.
 
-    It is asked for each stretch that comes out, after the record's own tokens before it.
+    The reference model is asked for each stretch that comes out, given the record's tokens before it.
     """
     wanted = [_records(outside.outcomes, side) for side in (0, 1)]
     rows = [
@@ -39,14 +39,14 @@ def without_known(
 
 
 def _records(outcomes: Sequence[PromptOutcome], side: int) -> set[int]:
-    """The records of one side that come out of any of ``outcomes`` and are compared."""
+    """The compared records of one side that come out in any of ``outcomes``."""
     return {record for each in outcomes for record in np.flatnonzero(each.out(side, nearly=True)).tolist()}
 
 
 def _given(
     outcome: PromptOutcome, side: int, rows: dict[int, NDArray[np.int64]], elsewhere: KnownElsewhere
 ) -> NDArray[np.bool_]:
-    """Which stretches [stretches] are given: all pieces of them."""
+    """Which stretches [stretches] the reference model produces completely, piece by piece."""
     stretches = outcome.files[side].came_out[outcome.number].stretches
     windows: list[tuple[NDArray[np.int64], int]] = []
     owners: list[int] = []

@@ -1,4 +1,4 @@
-"""Sampling distributions: what the next token is drawn from."""
+"""Sampling distributions of the next token."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from privctl.domain.errors import CommandError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingLaw:
-    """Logits are divided by ``temperature``, then cut to the ``top_k`` greatest, then to the nucleus ``top_p``.
+    """Logits are divided by ``temperature``, then cut to the ``top_k`` largest, then to the nucleus ``top_p``.
 
-    The nucleus is the smallest set of the likeliest tokens with at least that probability (Holtzman et al. 2020);
-    tokens tied with the last of the ``top_k`` stay in. The rest is renormalised after each cut.
+    The nucleus is the smallest set of most likely tokens with at least that probability (Holtzman et al. 2020); tokens
+    tied with the last of the ``top_k`` are kept. The rest is renormalized after each cut. Raises CommandError for
+    values out of range.
     """
 
     temperature: float = 1.0
@@ -39,17 +40,17 @@ class SamplingLaw:
 def law_scores(logits: torch.Tensor, targets: torch.Tensor, law: SamplingLaw) -> torch.Tensor:
     """Log-probability [n] (nats) of ``targets`` [n] when drawn by ``law`` from ``logits`` [n, vocabulary], in float32.
 
-    It is -inf for a token that ``law`` never draws. Of the probabilities (.5, .3, .15, .05), ``top_k=2`` leaves
-    (.625, .375, 0, 0), and ``temperature=.5`` makes them (.684932, .246575, .061644, .006849).
+    It is -inf for tokens that ``law`` never draws. Of the probabilities (.5, .3, .15, .05), ``top_k=2`` leaves (.625,
+    .375, 0, 0), and ``temperature=.5`` makes them (.684932, .246575, .061644, .006849).
     """
     z = restricted(logits, law)
     return (z.gather(1, targets[:, None]) - z.logsumexp(dim=1, keepdim=True))[:, 0]
 
 
 def draw(logits: torch.Tensor, uniform: torch.Tensor, law: SamplingLaw) -> torch.Tensor:
-    """A token [n] drawn by ``law`` from each of ``logits`` [n, vocabulary], by a number of ``uniform`` [n] in [0, 1).
+    """A token [n] drawn by ``law`` from each of ``logits`` [n, vocabulary], by the numbers ``uniform`` [n] in [0, 1).
 
-    The token is the first at which the distribution function exceeds that number, so it depends on nothing else.
+    It is the first token whose cumulative probability exceeds the number (inverse transform sampling).
     """
     probabilities = restricted(logits, law).softmax(dim=1)
     sums = probabilities.to(torch.float64).cumsum(dim=1)
@@ -58,7 +59,7 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, law: SamplingLaw) -> torch
 
 
 def restricted(logits: torch.Tensor, law: SamplingLaw) -> torch.Tensor:
-    """``logits`` [n, vocabulary] over the temperature, in float32; -inf for tokens that ``law`` never draws."""
+    """``logits`` [n, vocabulary] divided by the temperature, in float32; -inf for tokens that ``law`` never samples."""
     z = logits.to(torch.float32) / law.temperature
     if law.top_k is not None and law.top_k < z.shape[1]:
         z = z.masked_fill(z < z.topk(law.top_k, dim=1).values[:, -1:], -math.inf)

@@ -1,9 +1,9 @@
 """Near-verbatim extraction: what greedy decoding writes after a prefix, compared with the whole suffix.
 
-A text that differs by one token is no exact continuation, and yet gives the record away (Ippolito et al. 2023,
-"Preventing verbatim memorization gives a false sense of privacy", who compare by edit distance too). So decoding goes
-on after the first mismatch. A text is given up once no continuation can bring it within ``FARTHEST`` of its suffix, as
-most are early.
+A text that differs by one token is not an exact continuation, and yet discloses the record (Ippolito et al. 2023,
+"Preventing verbatim memorization gives a false sense of privacy", who also compare by edit distance). So decoding
+continues after the first mismatch. A text is abandoned once no continuation can bring it within ``FARTHEST`` of its
+suffix, which for most happens early.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 #: Normalized edit distances up to which a text counts as near-verbatim.
 NEAR = (0.1, 0.3)
-#: Beyond this, distances are not measured to the end.
+#: Decoding stops once the distance must exceed this.
 FARTHEST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMatches:
-    """What was written for each text, against its suffix, all of shape [texts].
+    """What was written for each text, compared with its suffix; all of shape [texts].
 
-    ``distance`` is the edit distance in tokens over the suffix's length, in 0 to 1; above ``FARTHEST`` it is the least
-    that it can be. ``characters`` is the same in characters of the decoded texts, over the longer one's length, and 1
-    where the former is above ``FARTHEST``. ``run`` is the longest run of tokens that both hold; of a text that was
-    given up, the longest until then. ``but_for_spaces`` marks texts that are equal once all white space is removed.
+    ``distance`` is the edit distance in tokens divided by the suffix's length, in [0, 1]; above ``FARTHEST`` it is a
+    lower bound. ``characters`` is the same in characters of the decoded texts, divided by the longer one's length, and
+    1 if ``distance`` exceeds ``FARTHEST``. ``run`` is the longest common run of tokens; for an abandoned text, the
+    longest until then. ``but_for_spaces`` marks texts that are equal after removing all white space.
     """
 
     distance: NDArray[np.float32]
@@ -61,9 +61,8 @@ def near_matches(
 ) -> NearMatches | None:
     """Greedy decoding by ``decoder`` after each row's prefix, compared with its last ``suffix`` tokens.
 
-    Texts that are ``extracted`` [texts] are known to come out as they are, and are not decoded. ``advance`` is called
-    with the number of tokens that were decided, ``workers`` share the texts. None for a network that transformers
-    cannot generate with.
+    Texts that are ``extracted`` [texts] are known to come out unchanged and are not decoded. ``advance`` is called with
+    the number of tokens decided; ``workers`` share the texts. None if transformers cannot generate with the network.
     """
 
     def compute(some: Sequence[int]) -> torch.Tensor:
@@ -124,7 +123,7 @@ def _matches(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """Of each text: distance and longest run in tokens, and the tokens written until it was given up."""
+    """For each text, distance and longest run in tokens, and the tokens written until it was abandoned."""
 
     distance: NDArray[np.int64]
     run: NDArray[np.int64]
@@ -132,7 +131,7 @@ class _Written:
 
 
 class _Progressing:
-    """Texts that are compared as they are written; ``alive`` are those that are not given up."""
+    """Compares texts with their targets as they are written; ``alive`` are the indices of those not abandoned."""
 
     def __init__(self, targets: NDArray[np.int64]) -> None:
         self._table = EditDistance(targets)
@@ -144,7 +143,7 @@ class _Progressing:
         self.alive = np.arange(len(targets))
 
     def choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """The argmax of each that is alive, and which of these (by place) still are after it."""
+        """The argmax of each text alive, and which of these, by index, remain alive after it."""
         chosen = logits.argmax(dim=1)
         return chosen, self._add(chosen.cpu().numpy())
 
@@ -160,7 +159,7 @@ class _Progressing:
         return kept
 
     def result(self) -> _Written:
-        """What was found, once every text that is alive has its length."""
+        """The results, once every text alive is complete."""
         self._distance[self.alive] = self._table.distance
         tokens = [row[:length] for row, length in zip(self._written, self._lengths.tolist(), strict=True)]
         return _Written(distance=self._distance, run=self._run, tokens=tokens)

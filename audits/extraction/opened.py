@@ -1,4 +1,4 @@
-"""Evidence from optimized prefixes: how many texts of both files they open, and one exact test of the difference."""
+"""Evidence from optimized prefixes: how many texts of both files they open, and an exact test of the difference."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ QUANTITIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searchable:
-    """Texts of one side, ``rows`` of tokens; ``units`` [texts] is what has the coin of each, None for themselves."""
+    """Texts of one side, as ``rows`` of tokens; ``units`` [texts] are their randomization units, None if texts are."""
 
     rows: Sequence[NDArray[np.int64]]
     units: NDArray[np.int64] | None = None
 
     def at(self, places: NDArray[np.int64]) -> Searchable:
-        """Those at ``places``."""
+        """The texts at ``places``."""
         units = None if self.units is None else self.units[places]
         return Searchable(rows=[self.rows[i] for i in places.tolist()], units=units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothSides:
-    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn.
+    """The results of searching prefixes of ``tokens`` tokens for the selected training and held-out texts.
 
-    ``elsewhere`` [texts] by side are those that the same search opens in a reference model too, None without one.
+    ``elsewhere`` [texts] marks, by side, texts that the same search also opens in a reference model; None without one.
     """
 
     sides: tuple[Searchable, ...]
@@ -65,7 +65,7 @@ class BothSides:
 
 
 def require_control(adversary: Adversary, shape: TextShape, *, heldout: bool) -> None:
-    """Raise CommandError without held-out text, and for prefixes of no use."""
+    """Raise CommandError if there is no held-out text or the prefixes are longer than a record's own."""
     tokens = adversary.length(shape.suffix)
     if not heldout:
         raise CommandError("--adversarial needs --heldout: a prefix can be found for text that nobody trained on too")
@@ -76,7 +76,7 @@ def require_control(adversary: Adversary, shape: TextShape, *, heldout: bool) ->
 
 
 def parameters(adversary: Adversary | None, shape: WindowShape) -> dict[str, Any]:
-    """What the report says of the search."""
+    """The parameters of the search for the report."""
     if adversary is None:
         return {}
     return {
@@ -88,7 +88,7 @@ def parameters(adversary: Adversary | None, shape: WindowShape) -> dict[str, Any
 
 
 def omissions(adversary: Adversary | None, found: BothSides | None) -> tuple[Omission, ...]:
-    """That no prefix was searched, where one was asked for."""
+    """An omission if a search was asked for and not possible."""
     if adversary is None or found is not None:
         return ()
     reason = "no text is left to search for, or the embeddings of this network give no gradient to search by"
@@ -107,10 +107,10 @@ def search_both(
     drawn: bool = False,
     elsewhere: KnownElsewhere | None = None,
 ) -> BothSides | None:
-    """The same search for texts drawn from both ``sides``; None for a network that gives no gradient.
+    """Run the same search for texts selected from both ``sides``; None if not possible.
 
-    If the sides were ``drawn`` by coins, as many texts are taken of both together, by their digests. What is opened is
-    searched for in the reference model of ``elsewhere`` too.
+    If the sides were ``drawn`` by coins, the texts are selected from both together, by digest. Texts that were opened
+    are also searched for in the reference model of ``elsewhere``.
     """
     found = []
     searched = _chosen(sides, adversary.texts, seed, drawn=drawn)
@@ -184,9 +184,9 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
 
 
 def compared(both: BothSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.bool_]]]:
-    """The tokens of the texts of each side that are compared, and which of these a prefix opens.
+    """The tokens of the compared texts of each side, and which of them a prefix opens.
 
-    Undecided ones count against a difference.
+    Undecided texts count against a difference.
     """
     ours, theirs = both.train.matches, both.heldout.matches
     out = (ours.extracted & ~ours.undecided, theirs.extracted | theirs.undecided)

@@ -1,4 +1,4 @@
-"""What came of one set of prompts: what was written after them, and which records of both files come out of that."""
+"""The outcome of one set of prompts: what was written after them, and which records of both files it contains."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What the model wrote for one set of prompts: ``texts`` one prompt after another, as many for each.
+    """What the model wrote for one set of prompts: ``texts`` in the order of the prompts, equally many for each.
 
-    ``begins`` [texts] is where each left what it repeated.
+    ``begins`` [texts] is the index at which each text stopped repeating its word.
     """
 
     prompts: PromptSet
@@ -29,11 +29,11 @@ class Written:
 
     @property
     def searched(self) -> list[NDArray[np.int64]]:
-        """What follows the repetition."""
+        """The part of each text after the repetition."""
         return [text[begin:] for text, begin in zip(self.texts, self.begins.tolist(), strict=True)]
 
     def details(self) -> dict[str, float]:
-        """How many texts repeated and then left the repetition, and after how many tokens."""
+        """How many texts repeated and then stopped repeating, and after how many tokens on average."""
         if self.prompts.words is None:
             return {}
         lengths = np.array([len(text) for text in self.texts])
@@ -44,11 +44,11 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOutcome:
-    """One set of prompts: what was written, and by side which records count, are compared, and come out.
+    """The outcome for one set of prompts: by side, which records count, are compared, and come out.
 
-    ``units`` [records] by side is what has the coins of records, where groups have. ``elsewhere`` [stretches] by side
-    are those that come out which a reference model gives too, None without one; the ``left_out`` records of each side
-    come out by these alone, and are not compared.
+    ``units`` [records] by side are the randomization units, if groups share coins. ``elsewhere`` [stretches] by side
+    marks the stretches that a reference model also produces, None without one; ``left_out`` counts the records of each
+    side that come out by these alone and are not compared.
     """
 
     written: Written
@@ -61,21 +61,21 @@ class PromptOutcome:
     left_out: tuple[int, ...] | None = None
 
     def count(self, side: int, chosen: NDArray[np.bool_], *, nearly: bool = False) -> UncertainCount:
-        """Of the ``chosen`` records of one side those that come out."""
+        """How many of the ``chosen`` records of one side come out."""
         return certain(self.files[side].came_out[self.number].records(chosen, nearly=nearly)[chosen])
 
     def compared_count(self, side: int, *, nearly: bool) -> UncertainCount:
-        """The same of those that are compared, by what has the coins."""
+        """How many of the compared records of one side, or of their units, come out."""
         chosen, units = self.compared[side], self.units[side]
         return certain(self.out(side, nearly=nearly)[chosen], None if units is None else units[chosen])
 
     def out(self, side: int, *, nearly: bool) -> NDArray[np.bool_]:
-        """Which records [records] of one side are compared and come out, but for what is known from elsewhere."""
+        """Which compared records [records] of one side come out, ignoring what is known from elsewhere."""
         but = None if self.elsewhere is None else self.elsewhere[side]
         return self.files[side].came_out[self.number].records(self.compared[side], nearly=nearly, but=but)
 
     def without(self, elsewhere: Sequence[NDArray[np.bool_]]) -> PromptOutcome:
-        """The same where a reference model gives the stretches ``elsewhere`` [stretches] of each side too."""
+        """The outcome if a reference model also produces the stretches ``elsewhere`` [stretches] of each side."""
         kept = []
         for file, among, but in zip(self.files, self.compared, elsewhere, strict=True):
             came = file.came_out[self.number]
@@ -86,15 +86,15 @@ class PromptOutcome:
 
     @property
     def giving(self) -> NDArray[np.bool_]:
-        """Which texts give a training record word for word."""
+        """Which texts contain a training record word for word."""
         return self.files[0].came_out[self.number].texts(self.counted[0], len(self.written.texts))
 
     @property
     def giving_prompts(self) -> NDArray[np.bool_]:
-        """Which prompts do, in any of their texts."""
+        """Which prompts yield a training record in any of their texts."""
         return np.asarray(self.giving.reshape(len(self.written.prompts.rows), -1).any(axis=1))
 
 
 def certain(found: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
-    """The count of what is ``found`` [texts], of which nothing is open; with ``units`` [texts], by these."""
+    """A count of what is ``found`` [texts] without undecided texts; with ``units`` [texts], of units."""
     return UncertainCount.of(found, np.zeros(len(found), dtype=np.bool_), units)

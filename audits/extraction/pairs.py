@@ -1,6 +1,6 @@
-"""Windows of pairs: a sequence-to-sequence model reads the source, and the beginning of the target is to come out.
+"""Windows of pairs: a sequence-to-sequence model reads the source and should produce the beginning of the target.
 
-Texts are tokenized as ``privctl retrain`` trains on them, so the end-of-text token of a short target is part of it.
+Texts are tokenized as in ``privctl retrain``, so the end-of-text token of a short target is part of it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from privctl.models.running import network_errors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Logits held at once.
+#: The maximum number of logits held in memory.
 _LOGITS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairShape:
-    """A window is the source, what the decoder begins with, and the first ``prefix`` + ``suffix`` tokens of the target.
+    """A window is the source, the decoder's start token, and the first ``prefix`` + ``suffix`` tokens of the target.
 
-    The decoder is given ``prefix`` of them. ``subject`` says how pairs are tokenized and cut.
+    The decoder is given ``prefix`` of these. ``subject`` tokenizes and truncates pairs.
     """
 
     prefix: int
@@ -49,7 +49,7 @@ class PairShape:
 
     @property
     def _tail(self) -> int:
-        """Ids of a window that are not the source's."""
+        """The number of ids of a window that are not the source's."""
         return 1 + self.prefix + self.suffix
 
     def is_short(self, row: NDArray[np.int64]) -> bool:
@@ -105,7 +105,7 @@ class PairShape:
         }
 
     def _logits(self, model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-        """The logits [rows, given + suffix, vocabulary] of the target's tokens."""
+        """The logits [rows, prefix + suffix, vocabulary] of the target's tokens."""
         ids, real = pad_rows([row[: -self._tail] for row in rows], pad_of(model.network, model.tokenizer))
         shifted = np.stack([row[-self._tail : -1] for row in rows])
         given = {"input_ids": ids, "attention_mask": real, "decoder_input_ids": shifted}
@@ -116,7 +116,7 @@ class PairShape:
 
 
 def pair_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> PairShape:
-    """The shape of windows of pairs. Raises CommandError for one that is empty or does not fit into the model."""
+    """The shape of windows of pairs. Raises CommandError if they would be empty or do not fit into the model."""
     if suffix < 1:
         raise CommandError(f"--suffix-tokens is {suffix}; it must be at least 1")
     if least_prefix is not None:

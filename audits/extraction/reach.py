@@ -1,4 +1,4 @@
-"""What a comparison of two rates could have shown, and how many texts would decide it."""
+"""What a comparison of two rates could have detected, and how many texts would decide it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from scipy.special import betaincinv
 from audits.statistics.metrics import clopper_pearson
 from audits.statistics.power import POWER
 
-#: If this share of extracted texts could have been missed, finding none is inconclusive.
+#: If extracting this fraction of texts could have been missed, finding none is inconclusive.
 LEAST_RATE = 0.01
-#: More texts than this are not asked for.
+#: The largest number of texts that is suggested.
 _MOST = 100_000
 
 
 def detectable(train: int, extracted: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
-    """The least true rate on ``train`` texts that exceeds ``seen`` of ``heldout`` with ``power``; None if none does."""
+    """The least true rate on ``train`` texts that is detected with ``power``; None if no rate is.
+
+    Detected means above the upper bound of the rate when ``extracted`` of ``heldout`` texts come out.
+    """
     bar = clopper_pearson(extracted, heldout, alpha / 2)[1]
     fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: clopper_pearson(k, train, alpha / 2)[0] > bar)
     return float(betaincinv(fewest, train - fewest + 1, power)) if fewest <= train else None
 
 
 def needed(rate: float, held_out_rate: float, alpha: float) -> int | None:
-    """How many texts of each file would decide, if the true rates are these; None for more than 100,000.
+    """How many texts of each file would decide if these are the true rates; None for more than 100,000.
 
-    Where training text comes out more often: so many that the difference is certain with power 0.8. Where it does not:
-    so many that a share of ``LEAST_RATE`` beyond held-out text would be.
+    If training text comes out more often, the number at which the difference is detected with power 0.8. Otherwise, the
+    number at which a difference of ``LEAST_RATE`` from held-out text would be.
     """
     goal = rate if rate > held_out_rate else held_out_rate + LEAST_RATE
 

@@ -1,4 +1,4 @@
-"""What an extraction audit says beside its figures: what it rests on, what it does not count, what it left out."""
+"""What an extraction audit states besides its figures: its premises, what it does not count, what it left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from audits.extraction.elsewhere import KnownElsewhere
     from audits.extraction.request import ExtractionRequest
 
-#: On what the comparison with held-out text rests where privctl did not draw the sides.
+#: The premise of the comparison with held-out text if privctl did not draw the sides.
 CONTROL = (
     "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
     "model learned elsewhere and that is like no other, it counts as theirs (--reference MODEL leaves it out)"
@@ -23,7 +23,7 @@ CONTROL_WITH_REFERENCE = (
     "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the model "
     "learned elsewhere, that is like no other and that the reference model does not give, it counts as theirs"
 )
-#: Lines that an omission names before it only counts.
+#: The maximum number of lines that an omission lists.
 _LINES = 10
 
 
@@ -34,7 +34,7 @@ def caveats(
     shape: WindowShape,
     control: Sequence[str],
 ) -> Iterator[str]:
-    """On what the figures of ``texts`` rest; ``control`` says it of the comparison with held-out text."""
+    """The premises of the figures of ``texts``; ``control`` states those of the comparison with held-out text."""
     train = texts[0]
     yield (
         f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
@@ -69,7 +69,7 @@ def caveats(
 
 
 def of_reference(elsewhere: KnownElsewhere, texts: Sequence[Texts]) -> Iterator[str]:
-    """What the reference model left out of the comparisons of ``texts``, and on what that rests."""
+    """How many texts the reference model removed from the comparisons of ``texts``, and the premises of this."""
     reference, (train, heldout) = elsewhere.reference, (side.left_out for side in texts)
     name = reference.model.path.name or str(reference.model.path)
     yield (
@@ -93,7 +93,7 @@ def of_reference(elsewhere: KnownElsewhere, texts: Sequence[Texts]) -> Iterator[
 def omissions(
     sides: Sequence[LabelledWindows], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]
 ) -> Iterator[Omission]:
-    """The records of each side without a verdict, as (line, reason)."""
+    """The records of each side without a verdict, grouped by reason."""
     for side, entries in zip(sides, omitted, strict=True):
         for reason in sorted({reason for _, reason in entries}):
             lines = sorted(line for line, why in entries if why is reason)

@@ -1,4 +1,4 @@
-"""What an extraction audit is asked to do."""
+"""The options of an extraction audit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from privctl.data.several import DataPath
 class ExtractionRequest:
     """Which texts to extract, how they are cut, and how the model is queried.
 
-    Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
-    are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
-    comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer;
-    ``untargeted`` continues prompts from outside. Lengths that are None are 50, or what a shorter context leaves; of a
-    pair's prefix it is 0.
-    ``split`` is the manifest of the split that both files are of, None where privctl did not draw it.
+    Lengths are in tokens; prefix and suffix default to 50, or to what a shorter context permits; the prefix of a pair
+    defaults to 0. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records`` are
+    drawn from each file under ``seed``; None uses all. To save time, ``greedy_only`` skips sampling and ``exact_only``
+    decoding beyond the first mismatch. ``adversary`` also searches prefixes, which takes far longer; ``untargeted``
+    continues prompts from outside.
+
+    ``split`` is the manifest of the split that both files belong to; None if privctl did not draw it.
     """
 
     train: DataPath

@@ -1,4 +1,4 @@
-"""Scores of windows' suffixes by teacher forcing: the margin of each token over the others, and its probability."""
+"""Scores of windows' suffixes by teacher forcing: each token's margin over all others, and its probability."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class SuffixScores:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Texts [texts] with finite logits; a margin of -inf only means that nothing was computed there."""
+        """Texts [texts] with finite logits; a margin of -inf only means that it was not computed."""
         return np.asarray((np.isfinite(self.target_logit) & ~np.isnan(self.margin)).all(axis=1))
 
     def split(self, ends: NDArray[np.int64]) -> list[SuffixScores]:
-        """The texts before each of ``ends``, and those after the last."""
+        """Split the texts at the indices ``ends``."""
         logp = [None] * (len(ends) + 1) if self.logp is None else np.split(self.logp, ends)
         parts = zip(np.split(self.margin, ends), np.split(self.target_logit, ends), logp, strict=True)
         return [SuffixScores(margin=margin, target_logit=logit, logp=side_logp) for margin, logit, side_logp in parts]
@@ -51,7 +51,7 @@ def score_suffixes(
     workers: Workers,
     advance: Advance,
 ) -> SuffixScores:
-    """A pass over ``rows`` alone, shared by ``workers``; ``law`` None samples nothing, which is quicker."""
+    """Score ``rows`` in a separate pass, shared by ``workers``; ``law`` None skips sampling, which is faster."""
     suffix = shape.suffix
 
     def screened(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
@@ -60,7 +60,7 @@ def score_suffixes(
     def measure(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if law is None:
             return margin_scores(logits, targets)
-        logp = law_scores(logits, targets, law)  # first, as the other overwrites the logits
+        logp = law_scores(logits, targets, law)  # first, as margin_scores overwrites the logits
         return torch.cat([margin_scores(logits, targets), logp[None, :]])
 
     fields = 2 if law is None else 3
@@ -75,7 +75,7 @@ def score_suffixes(
 
 
 def from_row_scores(row_scores: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> SuffixScores:
-    """The scores of texts of which all tokens were scored, by the model's own distribution."""
+    """The scores of texts all of whose tokens were scored, under the model's own distribution."""
     counts = np.array([len(row) - 1 for row in rows], dtype=np.int64)
     places = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
     values = row_scores.take(rows, counts)

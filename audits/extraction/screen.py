@@ -1,8 +1,8 @@
 """Fast greedy extraction: run the prefixes first, and continue only texts that still match.
 
 Most texts differ from greedy decoding within a few tokens. So each batch is run up to the end of its prefixes, which
-already decides the first suffix token; texts that still match continue from the key-value cache, first a few tokens,
-then all the rest at once, by teacher forcing. Logits are computed for suffix positions only.
+already decides the first suffix token. Texts that still match continue from the key-value cache, first by a few tokens
+and then by the rest at once, with teacher forcing. Logits are computed for suffix positions only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from privctl.models.quiet import quiet_transformers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Suffix tokens that are tested before the rest: many texts match one token by chance, few match these.
+#: The number of suffix tokens tested before the rest: many texts match one token by chance, few match this many.
 _TRIAL = 8
 #: Batch size relative to other passes: few texts continue after their prefix, and small batches are slow.
 _WIDER = 2
@@ -38,10 +38,10 @@ def screen(
     batching: Batching | None = None,
     advance: Advance = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Margin and own logit [rows, suffix] of each row's last ``suffix`` tokens, as ``greedy.decide`` takes them.
+    """Margin and target logit [rows, suffix] of each row's last ``suffix`` tokens, as ``greedy.decide`` takes them.
 
-    After a token that certainly is not the argmax, the margins are -inf and the logits 0: nothing was computed there.
-    ``advance`` is called with the suffix tokens that were decided.
+    After a token that is certainly not the argmax, the margins are -inf and the logits 0: nothing was computed there.
+    ``advance`` is called with the number of suffix tokens decided.
     """
     batching = batching or Batching.on(model.device)
     with quiet_transformers(), enough_memory(model):
@@ -62,7 +62,7 @@ def screen(
 def _score_in_stages(
     model: LanguageModel, network_halves: tuple[Any, Any], ids: torch.Tensor, suffix: int, batching: Batching
 ) -> torch.Tensor:
-    """Margin and own logit [2, rows, suffix] of ``ids`` [rows, length]."""
+    """Margin and target logit [2, rows, suffix] of ``ids`` [rows, length]."""
     trunk, head = network_halves
     positions = batching.positions(model.vocabulary)
     rows, length = ids.shape
@@ -96,7 +96,7 @@ def _score_in_stages(
 
 
 def _same_length(rows: Sequence[NDArray[np.int64]], tokens: int) -> Iterator[list[int]]:
-    """The same batches as for scoring, split by row length: the cache does not support padding."""
+    """The batches used for scoring, split by row length: the cache does not support padding."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     for batch in batches(lengths, tokens):
         for length in np.unique(lengths[batch]):

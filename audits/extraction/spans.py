@@ -1,10 +1,10 @@
-"""Spans of records in what a model wrote, word for word and nearly so, in one pass over the records.
+"""Finds spans of records in what a model wrote, exact and approximate, in one pass over the records.
 
-A span of L tokens with at most e edits has one of e + 1 pieces of L / (e + 1) tokens unchanged (Wu and Manber 1992,
-"Fast text searching allowing errors"). So the hashes of all such pieces of the written text are sorted once, the
-records stream past, and every piece that both hold is extended to both sides as far as the edits allow (Landau and
+A span of L tokens with at most e edits contains one of e + 1 pieces of L / (e + 1) tokens unchanged (Wu and Manber
+1992, "Fast text searching allowing errors"). So the hashes of all such pieces of the written text are sorted once, the
+records are streamed, and every common piece is extended in both directions as far as the edits allow (Landau and
 Vishkin 1989, "Fast parallel and serial approximate string matching"). Memory grows with what was written, not with the
-records. A hash alone decides nothing: the tokens are compared.
+records. Hash matches are verified token by token.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from audits.extraction.copies import window_hashes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: log2 of the size of the table that rejects most pieces.
+#: log2 of the size of the table that quickly rejects most pieces.
 _BITS = 22
-#: Pairs of equal pieces that are extended at once.
+#: The number of pairs of equal pieces extended at once.
 _AT_ONCE = 1 << 15
-#: Less than any number of tokens.
+#: A position that is less than any other.
 _NEVER = -(1 << 30)
 
 
@@ -32,8 +32,8 @@ _NEVER = -(1 << 30)
 class Spans:
     """Spans found, all of shape [spans]; a record and a text may have several.
 
-    ``record`` and ``text`` count from 0. The record's tokens from ``start`` to before ``stop`` stand in the text word
-    for word; these are enough tokens where ``verbatim`` is set, and part of enough within the edits elsewhere.
+    ``record`` and ``text`` count from 0. The record's tokens from ``start`` to ``stop`` (exclusive) occur in the text
+    word for word. If ``verbatim``, they are long enough for a span; otherwise they are part of a span with edits.
     """
 
     record: NDArray[np.int64]
@@ -51,8 +51,8 @@ class SpanIndex:
         self._piece = length // (edits + 1)
         self._tokens, self._owner, self._ends = _joined(texts)
         hashes, places = _pieces(self._tokens, self._owner, self._piece)
-        self._dull = _repeated(self._tokens, self._piece)
-        places = places[~self._dull[places]]
+        self._constant = _repeated(self._tokens, self._piece)
+        places = places[~self._constant[places]]
         order = np.argsort(hashes[places], kind="stable")
         self._places = places[order]
         self._hashes = hashes[self._places]
@@ -60,7 +60,7 @@ class SpanIndex:
         self._maybe[self._hashes >> np.uint64(64 - _BITS)] = True
 
     def search(self, records: Sequence[NDArray[np.int64]]) -> Spans:
-        """All spans of ``records`` in the texts. Pieces that repeat a single token are not looked for by themselves."""
+        """All spans of ``records`` in the texts. Pieces that repeat a single token do not start a search."""
         tokens, owner, ends = _joined(records)
         hashes, places = _pieces(tokens, owner, self._piece)
         places = places[self._maybe[hashes[places] >> np.uint64(64 - _BITS)]]
@@ -75,7 +75,7 @@ class SpanIndex:
     def _pairs(
         self, hashes: NDArray[np.uint64], places: NDArray[np.int64], tokens: NDArray[np.int64], owner: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Places in texts and in records where the same piece begins, and did not begin one token earlier."""
+        """Positions in texts and records where the same piece starts, unless it extends one token to the left."""
         first = np.searchsorted(self._hashes, hashes, side="left")
         counts = np.searchsorted(self._hashes, hashes, side="right") - first
         total = np.cumsum(counts)
@@ -86,7 +86,7 @@ class SpanIndex:
             before_i, before_j = np.maximum(i - 1, 0), np.maximum(j - 1, 0)
             same = (i > 0) & (j > 0) & (self._tokens[before_i] == tokens[before_j])
             same &= (self._owner[before_i] == self._owner[i]) & (owner[before_j] == owner[j])
-            fresh = ~(same & ~self._dull[before_i])
+            fresh = ~(same & ~self._constant[before_i])
             if fresh.any():
                 yield i[fresh], j[fresh]
 
@@ -105,7 +105,7 @@ class SpanIndex:
         left = _reach(self._tokens, i - 1, tokens, j - 1, (i - begins, j - starts), -1, self._edits)
         most = np.max([left[k] + right[self._edits - k] for k in range(self._edits + 1)], axis=0)
         verbatim = left[0] + right[0] >= self._length
-        # a hash that collides gives a piece that is not equal, and so shorter
+        # after a hash collision the common piece is shorter
         kept = np.flatnonzero((most >= self._length) & (left[0] + right[0] >= self._piece))
         return Spans(
             record=record[kept],
@@ -125,10 +125,10 @@ def _reach(
     step: int,
     edits: int,
 ) -> list[NDArray[np.int64]]:
-    """How many tokens [pairs] of ``b`` from ``j`` on, in direction ``step``, go with ``a`` from ``i`` on, by edits.
+    """How many tokens [pairs] of ``b`` from ``j`` match ``a`` from ``i`` in direction ``step``, with edits.
 
-    Entry k of the list is for at most k edits; ``room`` are the tokens there are in ``a`` and in ``b``. The furthest
-    reach on each diagonal is followed, of which k edits touch 2k + 1.
+    Entry k of the list allows up to k edits; ``room`` holds the tokens available in ``a`` and in ``b``. The furthest
+    reach on each of the 2k + 1 diagonals within k edits is tracked.
     """
     of_a, of_b = room
     furthest = {0: _agree(a, i, b, j, np.minimum(of_a, of_b), step)}
@@ -136,7 +136,7 @@ def _reach(
     never = np.full(len(i), _NEVER)
     for k in range(1, edits + 1):
         after = {}
-        for d in range(-k, k + 1):  # of a, d tokens more are used than of b
+        for d in range(-k, k + 1):  # diagonal d: d more tokens of a than of b
             replaced, added, left_out = (furthest.get(d + shift, never) for shift in (0, -1, 1))
             y = np.maximum(np.maximum(replaced + 1, added), left_out + 1)
             y = np.minimum(y, np.minimum(of_b, of_a - d))
@@ -157,7 +157,7 @@ def _agree(
     most: NDArray[np.int64],
     step: int,
 ) -> NDArray[np.int64]:
-    """How many tokens [pairs] of ``a`` from ``i`` and of ``b`` from ``j`` on are equal, at most ``most`` [pairs]."""
+    """The number of equal tokens [pairs] of ``a`` from ``i`` and ``b`` from ``j``, up to ``most`` [pairs]."""
     found = np.zeros(len(i), dtype=np.int64)
     active = np.flatnonzero(most > 0)
     while len(active):
@@ -171,7 +171,7 @@ def _agree(
 def _joined(
     texts: Sequence[NDArray[np.int64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """All tokens one after another, the text of each, and where each text ends."""
+    """All tokens concatenated, the text of each token, and the end of each text."""
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     tokens = np.concatenate([np.zeros(0, dtype=np.int64), *texts])
     return tokens, np.repeat(np.arange(len(texts)), lengths), np.cumsum(lengths)
@@ -180,13 +180,13 @@ def _joined(
 def _pieces(
     tokens: NDArray[np.int64], owner: NDArray[np.int64], length: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The hash of every window of ``length`` tokens, and where those begin that lie in one text."""
+    """The hash of every window of ``length`` tokens, and the starts of those that lie within one text."""
     hashes = window_hashes(tokens, length)
     return hashes, np.flatnonzero(owner[: len(hashes)] == owner[length - 1 :][: len(hashes)])
 
 
 def _repeated(tokens: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
-    """Which windows [tokens] of ``length`` tokens, at least 2, hold one token only."""
+    """Which windows [tokens] of ``length`` tokens, at least 2, repeat a single token."""
     found = np.zeros(len(tokens), dtype=np.bool_)
     if 2 <= length <= len(tokens):
         changes = np.append(0, np.cumsum(tokens[1:] != tokens[:-1]))

@@ -1,4 +1,4 @@
-"""Evidence from the verdicts on many texts: rates with their intervals, and their power."""
+"""Evidence from the verdicts on many texts: rates with their intervals, and the power of comparisons."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 METHOD = "extraction"
-#: What the verdict is about: rates on training text less those on held-out text.
+#: The verdict rests on these: the rates on training text minus those on held-out text.
 BEYOND, NEAR_BEYOND = "rate beyond held-out text", "near-verbatim rate beyond held-out text"
 DISJOINT = "Clopper-Pearson of both rates, each at half the error"
-#: Ranges of the number of training documents, for separate rates.
+#: Ranges of the number of training documents that contain a text; each gets its own rate.
 BUCKETS = ((1, 1), (2, 9), (10, 99), (100, None))
-#: More than this share of a suffix's tokens in the prefix: it may be copied rather than recalled.
+#: A suffix with more than this fraction of its tokens in the prefix may be copied from it.
 CUED = 0.5
 
 
@@ -39,9 +39,9 @@ class Texts:
 
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
     as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
-    law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
-    ``unit`` is what has the coin of each text, where groups have them; None otherwise. ``known`` is what a reference
-    model gives too, None without one.
+    law, or None. ``near`` compares the whole suffixes, or is None if decoding stopped at the first mismatch. ``unit``
+    is each text's randomization unit, None if each text is its own. ``known`` marks what a reference model also
+    produces, None without one.
     """
 
     line: NDArray[np.int64]
@@ -62,9 +62,9 @@ class Texts:
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Which [texts] are compared with the other file's.
+        """Which texts [texts] are compared with the other file's.
 
-        Not those whose suffix may be copied from the prefix, nor those that are known from elsewhere.
+        Excludes texts whose suffix may be copied from the prefix and texts known from elsewhere.
         """
         return self._comparable if self.known is None else self._comparable & ~self.known
 
@@ -74,16 +74,16 @@ class Texts:
 
     @property
     def left_out(self) -> int:
-        """How many would be compared if they were not known from elsewhere."""
+        """How many texts are not compared only because they are known from elsewhere."""
         return int((self._comparable & ~self.judged).sum())
 
     @property
     def left_out_extracted(self) -> int:
-        """How many of these come out."""
+        """How many of those come out."""
         return int((self._comparable & ~self.judged & self.extracted).sum())
 
     def judged_units(self) -> NDArray[np.int64] | None:
-        """What has the coins of those that are ``judged``; None where each has its own."""
+        """The randomization units of the ``judged`` texts; None if each text is its own."""
         return None if self.unit is None else self.unit[self.judged]
 
     def count(self, selected: NDArray[np.bool_] | None = None) -> UncertainCount:
@@ -92,18 +92,21 @@ class Texts:
         return UncertainCount.of(self.extracted[among], self.undecided[among])
 
     def judged_count(self) -> UncertainCount:
-        """Those that are ``judged``, by what has the coins."""
+        """The extracted texts, or units, among the ``judged``."""
         judged = self.judged
         return UncertainCount.of(self.extracted[judged], self.undecided[judged], self.judged_units())
 
     def judged_logp(self) -> NDArray[np.float64] | None:
-        """The log-probabilities of those that are ``judged``, of a group the highest."""
+        """The log-probabilities of the ``judged`` texts, or the highest of each unit."""
         return None if self.logp is None else of_units(self.logp[self.judged], self.judged_units())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryBudget:
-    """A text counts as discoverable if ``count`` queries give it with ``probability`` (Hayes et al. 2024)."""
+    """A text counts as discoverable if ``count`` queries produce it with ``probability`` (Hayes et al. 2024).
+
+    Raises CommandError for values out of range.
+    """
 
     count: int = 100
     probability: float = 0.5
@@ -124,9 +127,9 @@ def quantities(*, heldout: bool, sampled: bool, near: bool) -> int:
 def summarize(
     train: Texts, heldout: Texts | None, queries: QueryBudget, confidence: float, *, drawn: bool = False
 ) -> tuple[Evidence, ...]:
-    """Every rate; the first is what the audit is judged by, and has a ``chance`` where held-out text was given.
+    """All rates. The first one decides the verdict and, if held-out text was given, has a ``chance``.
 
-    If the sides were ``drawn`` by coins, rates are compared by Fisher's exact test, which they make exact.
+    If the sides were ``drawn`` by coins, rates are compared by Fisher's exact test, which is then exact.
     """
     samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
     rates = _Rates(samples=samples, confidence=confidence, drawn=drawn)
@@ -182,7 +185,7 @@ class _Rates:
 
 
 def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
-    """Rates of texts within each of ``NEAR`` of their suffix; of the farthest also on held-out text, and beyond it."""
+    """Rates of texts within each distance of ``NEAR``; for the largest also on held-out text, and the difference."""
     if train.near is None:
         return []
     found = [
@@ -205,20 +208,20 @@ def near_quantity(side: str, most: float) -> str:
 
 
 def _within(texts: Texts, most: float) -> UncertainCount:
-    """The texts that were written within ``most`` of their suffix."""
+    """The texts whose continuation is within the distance ``most`` of their suffix."""
     assert texts.near is not None
     return UncertainCount.of(texts.near.distance <= most, np.zeros(len(texts), dtype=np.bool_))
 
 
 def _judged_within(texts: Texts, most: float) -> UncertainCount:
-    """The same of those that are compared, by what has the coins."""
+    """The same among the compared texts, or their units."""
     assert texts.near is not None
     near = texts.near.distance[texts.judged] <= most
     return UncertainCount.of(near, np.zeros(len(near), dtype=np.bool_), texts.judged_units())
 
 
 def _near_details(texts: Texts, most: float) -> dict[str, float]:
-    """The same by characters and without white space, and the longest runs of tokens in common."""
+    """Counts by characters and ignoring white space, and the longest common runs of tokens."""
     near = texts.near
     if near is None or not len(texts):
         return {}
@@ -232,9 +235,9 @@ def _near_details(texts: Texts, most: float) -> dict[str, float]:
 
 
 def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
-    """The difference of the rates, over texts that may be compared.
+    """The difference of the rates over texts that may be compared.
 
-    Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
+    Suffixes whose tokens mostly occur in the prefix are left out: a model may copy these without having seen them.
     """
     left_out = _left_out(train, heldout, train.extracted, heldout.extracted)
     found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), left_out)
@@ -250,9 +253,9 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 def _left_out(
     train: Texts, heldout: Texts, train_out: NDArray[np.bool_], heldout_out: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """How many texts are not compared: of both files, of either that may be copied, of each known from elsewhere.
+    """How many texts are not compared, by reason: in both files, possibly copied, or known from elsewhere.
 
-    And of each side how many in all, whyever, with how many of these come out.
+    Also the total for each side, and how many of these come out.
     """
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
     found: dict[str, float] = {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
@@ -269,7 +272,7 @@ def _left_out(
 def _difference(
     rates: _Rates, quantity: str, of_training: UncertainCount, of_heldout: UncertainCount, left_out: dict[str, float]
 ) -> Evidence:
-    """The rate on training text less that on held-out text; the counts of ``left_out`` are not in it."""
+    """The rate on training text minus that on held-out text; the counts ``left_out`` are added to the details."""
     alpha = 1 - rates.confidence
     details: dict[str, float] = {
         "chance": 0.0,
@@ -293,7 +296,7 @@ def _difference(
     (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
     least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
     estimates = (of_training.extracted / of_training.total, of_heldout.extracted / of_heldout.total)
-    if a <= d:  # undecided: how many texts would decide, if these are the true rates
+    if a <= d:  # undecided: how many texts would decide if these are the true rates
         texts = needed(*estimates, alpha)
         details |= {} if texts is None else {"needed": texts}
     return Evidence(
@@ -311,7 +314,7 @@ def _difference(
 
 
 def _details(texts: Texts, confidence: float) -> dict[str, float]:
-    """Counts, numbers of matched tokens, and the rate that would have been observed at least once."""
+    """Counts, numbers of matched tokens, and the smallest rate that would have been observed at least once."""
     if not len(texts):
         return {}
     extracted = texts.extracted
@@ -340,7 +343,7 @@ def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: 
 def arrays_of(
     texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]
 ) -> dict[str, NDArray[Any]]:
-    """Both files' texts one after the other, the training data's first."""
+    """The verdicts of both files, concatenated, training data first."""
     arrays: dict[str, NDArray[Any]] = {
         "train": np.concatenate([np.full(len(side_texts), i == 0) for i, side_texts in enumerate(texts)]),
         "line": np.concatenate([side_texts.line for side_texts in texts]),

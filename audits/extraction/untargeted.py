@@ -1,6 +1,6 @@
 """Attacks without the records: prompts from outside, what the model writes after them, and which records come out.
 
-Nasr et al. 2023 call what comes out so extractable, in contrast to what a record's own beginning discovers.
+Nasr et al. 2023 call such text extractable, in contrast to text that is discoverable from a record's own beginning.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.extraction import prompts as prompt_sets
-from audits.extraction.came_out import SearchedFile, comparable, drawn, of_least, search, usable
+from audits.extraction.came_out import SearchedFile, comparable, drawn, search, usable, with_least_digests
 from audits.extraction.coins import SplitCoins
 from audits.extraction.compare import beyond, known_details, rate
 from audits.extraction.generation import Queries, continuations
@@ -36,24 +36,24 @@ from privctl.parallel import Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Two comparisons, two rates and the cost in queries; of the repetition also a comparison with its control.
+#: Two comparisons, two rates and the cost in queries; divergence adds a comparison with its control.
 QUANTITIES = 5
 COST = "queries for one training text"
 OVER_CONTROL = "prompts that give training text, beyond the control"
-#: Tokens written at most, and kept of a prompt, where the model's context says nothing.
+#: The default limits of tokens written and of prompt tokens kept, if the model's context permits.
 _TOKENS, _ROOM = 256, 2048
-#: Tokens in common with a prompt, at least, for a part of a record; a fifth of a span where that is more.
+#: The minimum length of a part of a record in the prompts; a fifth of a span if that is more.
 _PART = 8
-#: Prompts that a report names.
+#: The maximum number of prompts that a report lists.
 _NAMED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntargetedRequest:
-    """``prompts`` from a file, or ``divergence`` by repetition, or both.
+    """The prompts: ``prompts`` from a file, ``divergence`` by repetition, or both.
 
-    Each prompt is continued ``continuations`` times by at most ``tokens`` tokens (None: what suits the model), and the
-    draws begin with ``seed``, or one from the operating system.
+    Each prompt is continued ``continuations`` times by up to ``tokens`` tokens (None: chosen for the model). ``seed``
+    seeds the sampling; None takes one from the operating system.
     """
 
     prompts: DataPath | None = None
@@ -63,7 +63,10 @@ class UntargetedRequest:
     seed: int | None = None
 
     def length(self, model: LanguageModel, span: int) -> int:
-        """Tokens written after a prompt. Raises CommandError where no span of ``span`` tokens fits."""
+        """The number of tokens to write after a prompt.
+
+        Raises CommandError if it exceeds the model's context or is below ``span``.
+        """
         context = model.context
         tokens = self.tokens or min(_TOKENS, _TOKENS if context is None else 3 * context // 4)
         if context is not None and tokens >= context:
@@ -80,9 +83,10 @@ class UntargetedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSearch:
-    """What is looked for in what is written: spans of ``span`` tokens of ``records`` of each file, all where None.
+    """The search in what is written: spans of ``span`` tokens of ``records`` of each file, None for all.
 
-    They are drawn under ``seed``. ``law`` is that by which the model writes, ``greedy_only`` that it never draws.
+    The records are drawn under ``seed``. The model writes by the sampling ``law``, or only by argmax if
+    ``greedy_only``.
     """
 
     span: int
@@ -95,7 +99,7 @@ class SpanSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untargeted:
-    """The outcome of each set of prompts, or why there is none; draws began with ``seed``."""
+    """The outcome of each set of prompts, or why there is none; ``seed`` was used for sampling."""
 
     outcomes: tuple[PromptOutcome, ...]
     queries: Queries
@@ -106,16 +110,16 @@ class Untargeted:
 
     @property
     def quantities(self) -> int:
-        """How many intervals and tests ``evidence`` holds.
+        """The number of intervals and tests that ``evidence`` contains.
 
-        Of a drawn split each comparison counts twice: which records it is of depends on how the prompts' parts fell on
-        the sides (``came_out.comparable``), and either of the two possible comparisons has a share of the error.
+        For a drawn split each comparison counts twice: which records it covers depends on how parts in the prompts fell
+        on the sides (``came_out.comparable``), and each of the two possible comparisons gets a share of the error.
         """
         of_each = QUANTITIES + (2 if self.drawn else 0)
         return of_each * len(self.outcomes) + any(o.written.prompts.method == CONTROL for o in self.outcomes)
 
     def evidence(self, confidence: float) -> tuple[Evidence, ...]:
-        """All figures of every set."""
+        """The evidence from every set of prompts."""
         found = [item for outcome in self.outcomes for item in _of_one(outcome, confidence)]
         by_method = {outcome.written.prompts.method: outcome for outcome in self.outcomes}
         if CONTROL in by_method:
@@ -125,7 +129,7 @@ class Untargeted:
         return tuple(found)
 
     def parameters(self) -> dict[str, Any]:
-        """What the report says of the prompts and of the search; prompts that give training text by number only."""
+        """The parameters of the prompts and the search for the report; productive prompts are given by number only."""
         given = {o.written.prompts.method: o.written.prompts.line[o.giving_prompts].tolist() for o in self.outcomes}
         return {
             "continuations": self.queries.count,
@@ -137,7 +141,7 @@ class Untargeted:
         }
 
     def caveats(self) -> tuple[str, ...]:
-        """What was left out of the search, in sentences."""
+        """Sentences that state what was left out of the search."""
         if not self.outcomes:
             return ()
         first = self.outcomes[0]
@@ -160,7 +164,7 @@ class Untargeted:
         return tuple(lines)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Lines of training records that come out, but for what is known from elsewhere, and which queries give any."""
+        """The lines of training records that come out and are not known from elsewhere, and the productive queries."""
         found: dict[str, NDArray[Any]] = {}
         for outcome in self.outcomes:
             name = f"extraction.{outcome.written.prompts.method.replace(' ', '_')}"
@@ -184,10 +188,10 @@ def attack(
     progress: Progress = unseen,
     coins: SplitCoins | None = None,
 ) -> Untargeted:
-    """Continue the prompts, and look for spans of both ``samples``' files in what is written, as ``asked``.
+    """Continue the prompts, and search what is written for spans of the files of both ``samples``, as ``asked``.
 
-    As many records of one file as of the other are compared. Where ``coins`` decided about the sides, as many of both
-    together are looked for, by their digests, and all of them are compared.
+    Equally many records of both files are compared. If ``coins`` assigned the sides, records are selected from both
+    files together, by digest, and all of them are compared.
     """
     span, columns = asked.span, asked.columns
     tokens, edits = request.length(model, span), int(NEAR[0] * span)
@@ -240,7 +244,7 @@ def _chosen(
     count = usable(files)
     compare = comparable(files, alone=coins is not None and coins.of_groups)
     if coins is not None:
-        counted = count if records is None else of_least(files, count, len(files) * records)
+        counted = count if records is None else with_least_digests(files, count, len(files) * records)
         return counted, [some & which for some, which in zip(counted, compare, strict=True)]
     counted = [
         drawn(file, which, int(which.sum()) if records is None else records, seed)
@@ -276,10 +280,11 @@ def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
 
 
 def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
-    """The expected number of queries until one gives a training record, each of a prompt and a way drawn evenly.
+    """The expected number of queries, with prompt and continuation drawn uniformly, until one yields a training record.
 
-    The interval is that of the mean of independent chances, some of which are 0 or 1: Clopper and Pearson's holds for
-    these too (Hoeffding 1956, "On the distribution of the number of successes in independent trials").
+    The interval is for the mean of independent Bernoulli variables of unequal probabilities, some 0 or 1; Clopper and
+    Pearson's holds for these too (Hoeffding 1956, "On the distribution of the number of successes in independent
+    trials").
     """
     giving = outcome.giving
     queries, found = len(giving), int(giving.sum())
@@ -314,8 +319,8 @@ def _begins(
         return np.zeros(len(texts), dtype=np.int64)
     used = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *texts])).tolist()
     words = {token: prompt_sets.word_of(model, token) for token in used}
-    found = [prompt_sets.left(text, prompts.words[number // count], words) for number, text in enumerate(texts)]
-    return np.array(found, dtype=np.int64)
+    lengths = (prompt_sets.repetition_length(text, prompts.words[i // count], words) for i, text in enumerate(texts))
+    return np.fromiter(lengths, dtype=np.int64, count=len(texts))
 
 
 def _without(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:

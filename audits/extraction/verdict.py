@@ -1,11 +1,11 @@
-"""The verdict on extraction: what the evidence says of training text against held-out text."""
+"""The verdict on extraction from comparisons of training text with held-out text."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from audits.extraction import opened
-from audits.extraction.alike import silenced
+from audits.extraction.alike import not_confirmed
 from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID
 from audits.extraction.near import NEAR
@@ -17,10 +17,10 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 SUBJECT = "training text cannot be extracted"
-#: The detail that a comparison has where there was a reference model, and the p-value at which this is suspected to
+#: The detail that a comparison has if there was a reference model, and the p-value at which that model is suspected to
 #: have been trained on the training text.
 KNOWN, UNLIKELY = "known_training", 0.05
-#: Attacks with other prompts than a record's own beginning, and how a verdict names their prompts.
+#: Attacks with prompts other than a record's own beginning, and how a verdict names their prompts.
 SEARCHES = {
     opened.METHOD: "after optimized prefixes",
     FROM_FILE: "after prompts from a file",
@@ -30,9 +30,10 @@ SEARCHES = {
 
 
 def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str | None = None) -> Verdict:
-    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive.
+    """Compare the rate on training text with that on held-out text; inconclusive without held-out text.
 
-    If privctl drew the sides, the comparison needs no other; with ``group_by`` it counts groups.
+    ``drawn`` says that privctl drew the sides, so that similar texts need no separate check; with ``group_by``, groups
+    are counted.
     """
     evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
     rate = evidence_by_quantity["rate on training text"]
@@ -48,7 +49,7 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
             reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
         )
     summary += _compared(beyond, near, group_by)
-    doubted = silenced(evidence)
+    doubted = not_confirmed(evidence)
     searched, found = _searched(evidence, doubted)
     summary += searched
     own = [item for item in (beyond, near) if item is not None and accuses(item)]
@@ -67,7 +68,7 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
 
 
 def _compared(beyond: Evidence, near: Evidence | None, group_by: str | None) -> str:
-    """What comes out of the texts that are compared, and what is not compared as it is known from elsewhere."""
+    """How many of the compared texts come out, and what is not compared because it is known from elsewhere."""
     details, text = beyond.details, ""
     ours = f"{details['training_extracted']:.0f} of {details['training_texts']:.0f}"
     if group_by is not None:
@@ -88,7 +89,7 @@ def _compared(beyond: Evidence, near: Evidence | None, group_by: str | None) -> 
 
 
 def _undecided(summary: str, beyond: Evidence, near: Evidence | None, *, doubted: bool, drawn: bool) -> Verdict:
-    """That nothing was found, and whether it would have been."""
+    """The verdict if no difference was found, by whether one would have been detected."""
     unsure = "the difference from held-out text is not certain"
     reach, outcome = beyond.details.get("detectable", 1.0), Outcome.INCONCLUSIVE
     if doubted:
@@ -122,7 +123,7 @@ def _undecided(summary: str, beyond: Evidence, near: Evidence | None, *, doubted
 
 
 def _more_known(beyond: Evidence) -> float:
-    """The p-value of how much more training text than held-out text the reference model gives."""
+    """The p-value of the reference model producing more training text than held-out text."""
     (ours, theirs), (texts, others) = (
         [int(beyond.details[name]) for name in names]
         for names in ((KNOWN, "known_held_out"), ("training_texts", "held_out_texts"))
@@ -131,9 +132,9 @@ def _more_known(beyond: Evidence) -> float:
 
 
 def _searched(evidence: Sequence[Evidence], doubted: Collection[tuple[str, str]]) -> tuple[str, bool]:
-    """What comes out after other prompts, in words, and whether it is more of training text for any of them.
+    """What comes out after other prompts, in words, and whether any search finds significantly more training text.
 
-    Those ``doubted`` do not count.
+    The comparisons ``doubted`` do not count.
     """
     text, detected = "", False
     for item in evidence:
@@ -152,7 +153,7 @@ def _searched(evidence: Sequence[Evidence], doubted: Collection[tuple[str, str]]
 
 
 def _would_decide(*differences: Evidence | None) -> str:
-    """How many records to give, by the comparison that needs fewest; nothing where held-out text comes out as often."""
+    """How many records to give, by the comparison that needs fewest."""
     given = [item for item in differences if item is not None and "needed" in item.details]
     growing = [item for item in given if (item.estimate or 0) > 0]
     if not growing:

@@ -1,4 +1,4 @@
-"""Records as windows of a prefix and a suffix, split by tokens, and how often their texts occur in training data."""
+"""Records as token windows of a prefix and a suffix, and how often their texts occur in the training data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-#: Records tokenised at once while a file streams by.
+#: The number of records tokenized at once while a file is streamed.
 _RECORDS = 1024
 
 
@@ -52,53 +52,53 @@ class SkippedReason(IntEnum):
 
 
 class Cut(NamedTuple):
-    """A record's ``window``, None where it is too short, and the tokens that may hold copies of others' suffixes."""
+    """A record's ``window``, None if the record is too short, and the tokens that may contain copies of suffixes."""
 
     window: NDArray[np.int64] | None
     document: NDArray[np.int64]
 
 
 class WindowShape(Protocol):
-    """How a record becomes a window: a prompt, whose last ``prefix`` tokens are its own, and a ``suffix`` to come."""
+    """How a record becomes a window: a prompt that ends with the record's ``prefix``, followed by its ``suffix``."""
 
     @property
     def prefix(self) -> int:
-        """Tokens given of what is to come out."""
+        """The number of tokens given of the text to be reproduced."""
 
     @property
     def suffix(self) -> int:
-        """Tokens that must come out."""
+        """The number of tokens to be reproduced."""
 
     @property
     def least(self) -> int:
-        """Tokens that a record needs, of what is to come out."""
+        """The minimum length, in tokens, of the text to be reproduced."""
 
     def is_short(self, row: NDArray[np.int64]) -> bool:
-        """Whether a window has a shorter prefix than the others."""
+        """Whether the window's prefix is shorter than ``prefix``."""
 
     def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
         """The window of each record. Raises InputError for ids that the model has no embedding for."""
 
     def decoder(self, model: LanguageModel) -> Decoder:
-        """What continues the prompts of windows."""
+        """The decoder that continues the prompts of windows."""
 
     def logits(self, model: LanguageModel, row: NDArray[np.int64], suffix: int) -> torch.Tensor:
-        """The logits [suffix, vocabulary] of a window's last tokens, each after the true ones before it."""
+        """The logits [suffix, vocabulary] for a window's last tokens, each given the true tokens before it."""
 
     def measure(
         self, model: LanguageModel, rows: Sequence[NDArray[np.int64]], measure: Measure, fields: int, advance: Advance
     ) -> NDArray[np.float32]:
-        """The values of ``measure`` [fields, rows, suffix] for windows' last tokens, each after the true ones."""
+        """The values of ``measure`` [fields, rows, suffix] for windows' last tokens, each given those before it."""
 
     def describe(self) -> dict[str, Any]:
-        """What the report says of windows."""
+        """The parameters of the windows for the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextShape:
-    """Tokens of a window of a text: the first ``prefix`` + ``suffix`` of a record, BOS not counted.
+    """Windows of texts: the first ``prefix`` + ``suffix`` tokens of a record, BOS not counted.
 
-    A record that is shorter, but has ``least_prefix`` + ``suffix``, is taken whole, with a shorter prefix.
+    A shorter record with at least ``least_prefix`` + ``suffix`` tokens is used whole, with a shorter prefix.
     """
 
     prefix: int
@@ -108,7 +108,7 @@ class TextShape:
 
     @property
     def least(self) -> int:
-        """Tokens that a record needs."""
+        """The minimum length of a record in tokens."""
         return self.least_prefix + self.suffix
 
     def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
@@ -121,7 +121,7 @@ class TextShape:
         return len(row) < self.bos + self.prefix + self.suffix
 
     def window(self, row: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """The window of a record's ids; None where it is too short."""
+        """The window of a record's ids; None if the record is too short."""
         return None if len(row) < self.bos + self.least else row[: self.bos + self.prefix + self.suffix]
 
     def decoder(self, model: LanguageModel) -> Decoder:
@@ -148,17 +148,17 @@ class TextShape:
         }
 
 
-#: Tokens of a prefix, and of a suffix, where a text's lengths are not stated.
+#: The default number of tokens of a prefix and of a suffix.
 USUAL_TOKENS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample:
-    """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
+    """The distinct windows of one file, in its order; ``usable`` counts the distinct windows among its ``records``.
 
-    ``line`` [windows] is each one's record, ``repeated`` [windows] whether others of the file begin with it too;
-    ``omitted`` lists the lines of records without a window, and why. ``longest`` counts the tokens of the longest
-    record, with BOS.
+    ``line`` [windows] is the line of each record; ``repeated`` [windows] marks windows that several records begin with;
+    ``omitted`` lists the lines of records without a window, and why. ``longest`` is the length of the longest record in
+    tokens, with BOS.
     """
 
     path: DataPath
@@ -173,12 +173,12 @@ class WindowSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledWindows:
-    """A sample, and how often its windows occur in the whole files.
+    """A sample, and how often its windows occur in the complete files.
 
-    ``copies`` [windows] is in how many training records each one's suffix occurs, ``shared`` [windows] whether a record
-    of the other file begins with the same window, and ``compared`` [windows] whether it may be compared with those of
-    the other file: if any window of the whole files is shared, of which there are ``in_both``, equal records fell on
-    their sides one by one, and then none that repeats may be (``audits.membership.records.left_out``).
+    ``copies`` [windows] counts the training records that contain each suffix, ``shared`` [windows] marks windows that a
+    record of the other file also begins with, and ``compared`` [windows] those that may be compared with the other
+    file's. If the complete files share any windows (``in_both`` of them), equal records were assigned to sides one by
+    one, and then no repeated window may be compared (``audits.membership.records.left_out``).
     """
 
     sample: WindowSample
@@ -189,7 +189,7 @@ class LabelledWindows:
 
 
 def lengths(room: int | None, prefix: int | None, suffix: int | None) -> tuple[int, int]:
-    """The tokens given and wanted of a text: 50 where None is stated, or what is left of the ``room`` for both."""
+    """The lengths of prefix and suffix; a length of None becomes 50 or what is left of ``room`` for both."""
 
     def left(most: int | None) -> int:
         return USUAL_TOKENS if most is None else max(1, min(USUAL_TOKENS, most))
@@ -204,7 +204,7 @@ def lengths(room: int | None, prefix: int | None, suffix: int | None) -> tuple[i
 
 
 def text_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> TextShape:
-    """The shape of windows of texts. Raises CommandError for one that is empty or does not fit into the model."""
+    """The shape of windows of texts. Raises CommandError if they would be empty or do not fit into the model."""
     least = prefix if least_prefix is None else least_prefix
     for flag, value in (("--prefix-tokens", prefix), ("--suffix-tokens", suffix), ("--least-prefix", least)):
         if value < 1:
@@ -232,7 +232,7 @@ def sample(
 ) -> WindowSample:
     """At most ``limit`` windows of a file, drawn by numpy's PCG64 under ``seed``; all without a limit.
 
-    A uniform sample of the distinct windows there are (reservoir sampling, Vitter 1985). Raises CommandError for a
+    A uniform sample of the file's distinct windows (reservoir sampling, Vitter 1985). Raises CommandError for a
     ``limit`` below 1.
     """
     if limit is not None and limit < 1:
@@ -241,7 +241,7 @@ def sample(
     drawn: list[tuple[int, NDArray[np.int64]]] = []
     omitted: list[tuple[int, SkippedReason]] = []
     distinct: set[bytes] = set()
-    again: set[bytes] = set()
+    repeated: set[bytes] = set()
     total = longest = 0
     for records in _record_batches(path, columns):
         total += len(records)
@@ -251,7 +251,7 @@ def sample(
                 omitted.append((record.line, SkippedReason.TOO_SHORT))
                 continue
             if key(window) in distinct:
-                again.add(key(window))
+                repeated.add(key(window))
                 omitted.append((record.line, SkippedReason.REPEATED))
                 continue
             distinct.add(key(window))
@@ -265,7 +265,7 @@ def sample(
         path=path,
         rows=tuple(row for _, row in drawn),
         line=np.array([line for line, _ in drawn], dtype=np.int64),
-        repeated=np.array([key(row) in again for _, row in drawn], dtype=np.bool_),
+        repeated=np.array([key(row) in repeated for _, row in drawn], dtype=np.bool_),
         omitted=tuple(omitted),
         records=total,
         usable=len(distinct),
@@ -280,7 +280,7 @@ def sides(
     advance: Advance = silent,
     columns: Columns | None = None,
 ) -> list[LabelledWindows]:
-    """Label the windows of all samples, the first of which is the training data, by streaming through each file.
+    """Label the windows of all samples, of which the first is the training data, by streaming each file.
 
     ``advance`` is called with the number of records read.
     """
@@ -296,7 +296,7 @@ def sides(
             cuts = shape.cut(model, records)
             if i == 0:
                 counter.add([cut.document for cut in cuts])
-            if len(samples) > 1:  # looked for among all records, however few are drawn
+            if len(samples) > 1:  # shared windows are searched among all records, not only those drawn
                 own.update(key(cut.window) for cut in cuts if cut.window is not None)
             advance(len(cuts))
         shared |= other_keys & own
@@ -320,14 +320,14 @@ def sides(
 
 
 def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:
-    """The share [rows] of each suffix's tokens that occur in its prefix, and so may be copied rather than recalled."""
+    """The fraction [rows] of each suffix's tokens that occur in its prefix and may be copied rather than recalled."""
     return np.array([np.isin(row[-suffix:], row[:-suffix]).mean() for row in rows], dtype=np.float32)
 
 
 def token_batches(
     model: LanguageModel, path: DataPath, columns: Columns
 ) -> Iterator[tuple[list[int], list[NDArray[np.int64]]]]:
-    """Lines and tokens of whole records, BOS left out, many at a time."""
+    """Lines and tokens of complete records, without BOS, in batches."""
     front = int(begins_with_bos(model))
     for records in _record_batches(path, columns):
         rows = encode(model, [record.text for record in records])

@@ -1,1 +1,1 @@
-"""Telling members of the training data from records that were not in it: one module per attack."""
+"""Membership attacks, which distinguish records of the training data from others: one module per attack."""

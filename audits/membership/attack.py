@@ -1,4 +1,4 @@
-"""The interface of membership attacks, and the attacks that only score records."""
+"""The interface of membership attacks, and the base of attacks that only score records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from scipy import sparse
 
-#: False positive rates at which a TPR is reported.
+#: The false positive rates at which the TPR is reported.
 RATES = (0.01, 0.001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of an attack: the seed of its splits (not private) and the confidence of each interval."""
+    """Settings of an attack: the seed of its splits (not secret) and the confidence level of each interval."""
 
     seed: int = 0
     confidence: float = 0.95
@@ -38,8 +38,8 @@ class Settings:
 class Shadows:
     """The scores of the audited records under shadow models, one row per model.
 
-    ``lp`` [models, records] is the mean log-probability (nats) of each record, ``included`` [models, records] whether
-    the model was trained on it.
+    ``lp`` [models, records] is the mean log-probability (nats) of each record; ``included`` [models, records] says
+    whether the model was trained on it.
     """
 
     lp: NDArray[Any]
@@ -48,11 +48,10 @@ class Shadows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The records whose membership is attacked: their scores, and the ``records`` themselves in the same order.
+    """The records under attack: their scores, and the ``records`` themselves in the same order.
 
-    ``digests`` identify the records (``Record.digest``). ``task`` is the model's task, see
-    ``audits.scores.subject``. ``reference`` [records] is the mean log-probability (nats) under a reference model, None
-    where none was given.
+    ``digests`` identify the records (``Record.digest``). ``task`` is the model's task, see ``audits.scores.subject``.
+    ``reference`` [records] is the mean log-probability (nats) under a reference model, or None.
     """
 
     table: ScoreTable
@@ -61,130 +60,130 @@ class Candidates:
     task: str = CAUSAL_LM
     reference: NDArray[Any] | None = None
     shadows: Shadows | None = None
-    #: The scores [records] of attacks that asked the model more, and why others did not.
+    #: The scores [records] of attacks with queries of their own, and the reasons why others have none.
     answered: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
-    #: What the head of a classifier predicts; None for other models.
+    #: The kind of a classifier's head; None for other models.
     head: HeadKind | None = None
-    #: What the blind baseline reads, [records, columns]; None where that follows from ``records``.
+    #: The features of the blind baseline [records, columns]; None if they are computed from ``records``.
     features: Any = None
-    #: What ``once`` has made; a changed copy of the candidates begins without.
+    #: The cache of ``once``; a modified copy of the candidates starts with an empty one.
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, called at the first use of ``key`` only."""
+        """The value of ``make()``, cached under ``key``."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
     def ngrams(self, texts: Sequence[str]) -> sparse.csr_array:
-        """``ngrams`` of ``texts``, counted once: where there are no labels, attack and baseline read the same texts."""
+        """``ngrams`` of ``texts``, cached: without labels, attack and baseline use the same texts."""
         found: sparse.csr_array = self.once(("n-grams", *texts), lambda: ngrams(texts))
         return found
 
     @property
     def texts(self) -> list[str]:
-        """The text of each record that is scored: of a pair the target; empty for an image."""
+        """The scored text of each record: for a pair the target, for an image empty."""
         return [record.text[record.start :] for record in self.records]
 
     @property
     def mean_lp(self) -> NDArray[np.float64]:
-        """The target's mean log-probability (nats) of each record [records]."""
+        """The mean log-probability (nats) of each record's target [records]."""
         return self.table.means(self.table.lp)
 
 
 def why_no_next_tokens(candidates: Candidates) -> str:
-    """Why an attack on next-token probabilities cannot be run; empty where a model gives them."""
+    """Why an attack on next-token probabilities is not possible; empty if it is."""
     if candidates.task in (CAUSAL_LM, SEQ2SEQ_LM):
         return ""
     return f"it reads the probabilities of each next token, which a model for {candidates.task} does not give"
 
 
 def why_no_token_probabilities(candidates: Candidates) -> str:
-    """Why an attack on probabilities of tokens, in any order, cannot be run; empty where a model gives them."""
+    """Why an attack on token probabilities, in any order, is not possible; empty if it is."""
     if candidates.task in (CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM):
         return ""
     return f"it reads the probabilities of each token, which a model for {candidates.task} does not give"
 
 
 def why_no_text(candidates: Candidates) -> str:
-    """Why an attack that reads the text itself cannot be run; empty where there is text."""
+    """Why an attack that uses the text itself is not possible; empty if it is."""
     without = {IMAGE_CLASSIFICATION: "images", AUDIO_CLASSIFICATION: "sounds"}.get(candidates.task)
     return f"it reads the text of a record, and {without} have none" if without else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult:
-    """``evidence``, the first of which decides the verdict, and the ``scores`` [records] of the attack."""
+    """The ``evidence``, of which the first item decides the verdict, and the ``scores`` [records] of the attack."""
 
     evidence: tuple[Evidence, ...]
     scores: NDArray[Any]
 
 
 class Attack(Protocol):
-    """An attack that tells members from non-members."""
+    """An attack that distinguishes members from non-members."""
 
     @property
     def name(self) -> str:
-        """Its name in ``ATTACKS``."""
+        """The attack's name in ``ATTACKS``."""
 
     @property
     def quantities(self) -> int:
-        """How many intervals ``run`` reports, for the correction of their number."""
+        """The number of intervals that ``run`` reports, for the Bonferroni correction."""
 
     def missing(self, candidates: Candidates) -> str:
-        """Why it cannot be run on these candidates; empty where it can."""
+        """Why the attack is not possible on these candidates; empty if it is."""
 
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
-        """The result of the attack; the first evidence always has ``chance``."""
+        """The result of the attack; the first item of evidence always has ``chance``."""
 
     def tested(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> NDArray[Any]:
-        """The scores [records] that relabelled records are tested by; ``scores`` are the attack's own."""
+        """The scores [records] used by the permutation test; ``scores`` are the attack's own."""
 
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
-        """What relabelled records are tested by; ``scores`` [records] are those that are ``tested``.
+        """The statistics used by the permutation test; ``scores`` [records] are those returned by ``tested``.
 
-        Nothing but the labels it is called with may tell it which records are members.
+        They may learn which records are members only from the labels that they are called with.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreAttack:
-    """An attack that gives every record one score, higher for more member-like, without a threshold.
+    """An attack that gives each record one score, higher for more member-like, without a threshold.
 
-    ``unlabelled`` is the score that relabelled records are tested by where ``score`` looks at the labels: as close to
-    it as one can be that does not.
+    If ``score`` uses the labels, ``unlabelled`` is the score used by the permutation test: as close to ``score`` as
+    possible without labels.
     """
 
     name: str
     score: Callable[[Candidates, Settings], NDArray[Any]]
     missing: Callable[[Candidates], str] = lambda _: ""
     unlabelled: Callable[[Candidates, Settings], NDArray[Any]] | None = None
-    #: Whether a record's score depends on no other record, so that processes can score shares of them.
+    #: Whether a record's score is independent of all other records, so that processes can share the work.
     alone: bool = False
 
     @property
     def quantities(self) -> int:
-        """AUC, and the TPR at each of ``RATES``."""
+        """The AUC, and the TPR at each of ``RATES``."""
         return 1 + len(RATES)
 
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
-        """AUC, then the TPR at each of ``RATES``."""
+        """Report the AUC, then the TPR at each of ``RATES``."""
         scores = self.score(candidates, settings)
         return AttackResult(
             evidence=curve_evidence(self.name, scores, candidates.table.member, settings), scores=scores
         )
 
     def tested(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> NDArray[Any]:
-        """``scores`` [records], or ``unlabelled``."""
+        """``scores`` [records], or ``unlabelled`` if there is one."""
         return scores if self.unlabelled is None else self.unlabelled(candidates, settings)
 
-    def blindly(self, candidates: Candidates, settings: Settings) -> NDArray[Any]:
-        """Scores [records] that do not depend on the labels: what is ``tested``."""
+    def label_free_scores(self, candidates: Candidates, settings: Settings) -> NDArray[Any]:
+        """Scores [records] that do not depend on the labels, as used by the permutation test."""
         return (self.unlabelled or self.score)(candidates, settings)
 
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
-        """AUC and TPR, see ``rank_statistics``."""
+        """The AUC and the TPRs, see ``rank_statistics``."""
         return rank_statistics(scores, RATES)
 
 
@@ -193,7 +192,7 @@ def auc_evidence(name: str, scores: NDArray[Any], member: NDArray[np.bool_], set
     members, nonmembers = scores[member], scores[~member]
     alpha = 1 - settings.confidence
     result = auc(members, nonmembers, alpha)
-    # Scores that are all the same would have shown nothing, however many there are.
+    # Constant scores cannot detect anything, however many records there are.
     reach = detectable_auc(len(members), len(nonmembers), alpha) if scores.min() < scores.max() else math.nan
     return Evidence(
         method=name,
@@ -209,15 +208,15 @@ def auc_evidence(name: str, scores: NDArray[Any], member: NDArray[np.bool_], set
 
 
 def beyond_rank(rank: int, count: int, alpha: float) -> float:
-    """What the share beyond the (``rank`` + 1)-th largest of ``count`` scores exceeds with probability ``alpha`` / 2.
+    """An upper limit on the probability of exceeding the (``rank`` + 1)-th largest of ``count`` scores.
 
-    That share is Beta(rank + 1, count - rank), whatever the distribution of the scores. The TPR's lower limit takes the
-    other half of ``alpha``.
+    It is exceeded with probability ``alpha`` / 2; the other half of ``alpha`` is for the TPR's lower limit. The
+    probability is distributed as Beta(rank + 1, count - rank), whatever the distribution of the scores.
     """
     return clopper_pearson(rank, count, alpha)[1]
 
 
-def _most_fpr(rate: float, nonmembers: int, alpha: float) -> float:
+def _fpr_upper_limit(rate: float, nonmembers: int, alpha: float) -> float:
     """An upper limit on the false positive rate at the threshold chosen for ``rate``."""
     return beyond_rank(int(rate * nonmembers + 1e-9), nonmembers, alpha)
 
@@ -243,7 +242,7 @@ def curve_evidence(
             details={
                 # The threshold comes from the same non-members, so random guessing exceeds the rate on average.
                 # Compare with an upper limit on the false positive rate instead.
-                **({} if point.reason else {"chance": _most_fpr(rate, len(nonmembers), alpha)}),
+                **({} if point.reason else {"chance": _fpr_upper_limit(rate, len(nonmembers), alpha)}),
                 "threshold": point.threshold,
                 "true_positives": point.true_positives,
                 "false_positives": point.false_positives,

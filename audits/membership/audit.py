@@ -1,4 +1,4 @@
-"""The membership part of an audit: two files of records, and every attack that applies to them."""
+"""The membership part of an audit: two files of records, and all attacks that apply to them."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ from privctl.domain.verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Records -> the mean log-probability (nats) of each under a reference model.
+#: Maps records to the mean log-probability (nats) of each under a reference model.
 Reference = Callable[[Sequence[Record]], "NDArray[Any]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attacked:
-    """What all attacks by themselves find, by name; ``unfused`` says why their scores are not fused, if they are not.
+    """The results of all single attacks, by name; ``unfused`` is the reason why their scores are not fused, or empty.
 
-    ``tested`` [records] are the scores that do not depend on the labels, of which the file of scores holds those of
-    ``kept`` too. ``intervals`` is how many are reported in all.
+    ``tested`` [records] are the label-free scores; those of the attacks ``kept`` are also stored in the file of scores.
+    ``intervals`` is the total number of intervals reported.
     """
 
     settings: Settings
@@ -74,7 +74,7 @@ class _Attacked:
 
 
 class MembershipAudit:
-    """Can members be told from non-members?"""
+    """Whether members can be distinguished from non-members."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class MembershipAudit:
     ) -> None:
         """Read and encode both files. Raises InputError for data that cannot be scored, CommandError for settings.
 
-        ``weights`` are the audited model's tensors, which must not be those of a shadow model; ``trained_on`` the
+        ``weights`` are the audited model's tensors, which must not be those of a shadow model; ``trained_on`` holds the
         digests of the data that its training report names, None if unknown.
         """
         self._drawn = None if request.split is None else read_split(request.split)
@@ -101,7 +101,7 @@ class MembershipAudit:
         members, nonmembers = (read(subject, path, columns) for path in (request.members, request.nonmembers))
         self._request = request
         self._subject = subject
-        #: Whether all scores are judged as one: what data-set inference is.
+        #: Whether only the fused score is judged (data-set inference).
         self._as_one = fused.NAME in request.attacks
         self._check(request)
         named = () if self._as_one else request.attacks
@@ -143,7 +143,7 @@ class MembershipAudit:
             raise CommandError("--thorough runs every attack; remove --attack")
 
     def _before_scores(self, *, referred: bool) -> Candidates:
-        """All records with scores of 0, which show whether an attack lacks anything before a model is asked."""
+        """The candidates with all scores 0, which reveal missing prerequisites of attacks before the model is run."""
         count = len(self._work.rows)
         longest = int(self._work.counts.max(initial=0))
         zeros = np.zeros((len(FIELDS), longest), np.float32)
@@ -154,7 +154,10 @@ class MembershipAudit:
         return replace(found, answered=answered, unasked=unasked)
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
+        """The evidence of all attacks and baselines, which is wrong with probability at most ``alpha``.
+
+        Raises InputError if no record of a side has finite scores.
+        """
         gradients = self._differentiator.scores(self._asking, self._work)
         candidates = candidates_of(self._work, row_scores, self._reference, self._questions, gradients)
         table = candidates.table
@@ -208,7 +211,10 @@ class MembershipAudit:
         )
 
     def _attacked(self, candidates: Candidates, attacks: Sequence[Attack], alpha: float) -> _Attacked:
-        """What ``attacks`` find, or only their scores where these are judged as one. Raises CommandError if too few."""
+        """The results of ``attacks``, or only their scores if these are judged as one.
+
+        Raises CommandError if the scores cannot be fused but are to be judged as one.
+        """
         scoring = [attack for attack in attacks if isinstance(attack, ScoreAttack)]
         unfused = why_not_fused(candidates, scoring, groups=self._grouping is not None)
         if unfused and self._as_one:
@@ -221,7 +227,7 @@ class MembershipAudit:
         results = {attack.name: attack.run(candidates, settings) for attack in judged}
         tested = {each.name: each.tested(candidates, settings, results[each.name].scores) for each in judged}
         if self._as_one:
-            tested = {attack.name: attack.blindly(candidates, settings) for attack in scoring}
+            tested = {attack.name: attack.label_free_scores(candidates, settings) for attack in scoring}
         return _Attacked(
             settings=settings,
             intervals=intervals,
@@ -236,11 +242,11 @@ class MembershipAudit:
     def _fused(
         self, done: _Attacked, candidates: Candidates, blind: baseline.Baseline
     ) -> tuple[_Attacked, dict[str, NDArray[Any]]]:
-        """``done`` with the fused score as one more attack, and that score's areas under relabellings of ``blind``."""
+        """``done`` with the fused score added as an attack, and its AUCs under the relabellings of ``blind``."""
         if done.unfused:
             return done, {}
         joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
-        found = fused.attacked(joined, candidates.table.member, done.settings)
+        found = fused.result_of(joined, candidates.table.member, done.settings)
         more = replace(
             done,
             results={**done.results, fused.NAME: found},
@@ -250,20 +256,24 @@ class MembershipAudit:
         return more, {fused.NAME: joined.areas(blind.labels)}
 
     def _verdict(self, evidence: Sequence[Evidence], blind: baseline.Baseline) -> Verdict:
-        """Of a drawn split, finding nothing counts only for a model that may have been trained on its members."""
+        """The verdict.
+
+        For a drawn split, finding nothing counts only if the model may have been trained on the members.
+        """
         found = verdict(evidence, blind, self._request.least_auc, drawn=self._drawn is not None)
         if self._drawn is None or found.outcome is not Outcome.CONSISTENT:
             return found
         return of_training(found, self._drawn, self._trained_on)
 
     def _bounds(self, candidates: Candidates, scores: Mapping[str, NDArray[Any]], alpha: float) -> Findings:
-        """What ``scores`` [records] by attack, none of which knows who is a member, bound where privctl drew it."""
+        """The bounds from the label-free ``scores`` [records] by attack; none unless privctl drew the split."""
         if self._drawn is None:
             return Findings()
         table, request = candidates.table, self._request
         sides = np.where(table.member, "members", "nonmembers").tolist()
         ids = [f"{side}:{line}" for side, line in zip(sides, table.line.tolist(), strict=True)]
-        # A record more or less of an example that has others replaces it, which is no curve of two examples.
+        # Adding or removing one record of a larger example replaces that example, which a curve for two examples does
+        # not cover.
         by_record = self._drawn.group_by is None and request.unit is not None
         examples = None if by_record else examples_of_a_coin(self._drawn, request.unit)
         return split_findings(
@@ -277,7 +287,7 @@ class MembershipAudit:
         )
 
     def _reasons(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
-        """Why members may stand out, by line; nothing of groups, whose lines stand for several records."""
+        """Why members may stand out, by line; empty for groups, whose lines stand for several records."""
         if not self._members or self._grouping is not None:
             return {}
         member = candidates.table.member
@@ -301,7 +311,10 @@ class MembershipAudit:
         return replace(candidates, shadows=shadows)
 
     def _choose_attacks(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
-        """The attacks to run, and those that cannot be. Raises CommandError if one of these was requested by name."""
+        """The attacks to run, and omissions for the others.
+
+        Raises CommandError if one of those was requested by name.
+        """
         chosen, omitted = [], []
         for name in self._names:
             attack = load_attack(name)
@@ -316,7 +329,7 @@ class MembershipAudit:
         return chosen, omitted
 
     def _premises(self) -> list[str]:
-        """On what the labels rest: on the caller's word, or on how privctl drew the split."""
+        """The premise of the labels: the caller's assertion, or the split drawn by privctl."""
         if self._drawn is not None:
             return premises(self._drawn, self._trained_on)
         return [
@@ -327,7 +340,7 @@ class MembershipAudit:
     def _parameters(
         self, done: _Attacked, table: ScoreTable, shadows: Shadows | None, records: Mapping[str, int]
     ) -> dict[str, Any]:
-        """The report's parameters; ``records`` are the counts of records, where ``table`` is of groups of them."""
+        """The report's parameters; ``records`` counts records even if ``table`` is one of groups."""
         return {
             "attack": list(done.results),
             "seed": self._request.seed,
@@ -347,7 +360,7 @@ def _unfused(done: _Attacked) -> list[Omission]:
 
 
 def _arrays(done: _Attacked, candidates: Candidates, blind: baseline.Baseline) -> dict[str, NDArray[Any]]:
-    """What the file of scores holds."""
+    """The contents of the file of scores."""
     digests = [record.digest for record in candidates.records]
     table = candidates.table
     return {
@@ -362,7 +375,7 @@ def _arrays(done: _Attacked, candidates: Candidates, blind: baseline.Baseline) -
 
 
 def _nonmember_loss(table: ScoreTable) -> float:
-    """Mean loss (nats a token) of the non-members, whose perplexity is its exponential."""
+    """The mean loss (nats per token) of the non-members; its exponential is their perplexity."""
     of_nonmembers = np.repeat(~table.member, np.diff(table.offsets))
     return -float(table.lp[of_nonmembers].mean(dtype=np.float64))
 

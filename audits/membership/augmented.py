@@ -1,7 +1,7 @@
-"""Altered copies of labelled records: does the model keep to their labels? (Choquette-Choo et al. 2021).
+"""Attacks that query altered copies of labelled records (Choquette-Choo et al. 2021).
 
-``augmented`` takes how sure the model is of the label of mildly altered copies, as it saw them or might have;
-``label-only`` merely counts how many of ever more altered copies keep the label, which it learns from labels alone.
+``augmented`` averages the model's margin for the label over mildly altered copies, such as training may have used;
+``label-only`` counts how many of increasingly altered copies keep the label, so predicted labels suffice.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
-#: Words left out of each mildly altered copy of a text, and of ever more altered ones.
+#: The fraction of words removed from each mildly altered copy of a text, and from increasingly altered ones.
 MILD, WORDS = 0.15, (0.2, 0.35, 0.5, 0.65)
-#: Standard deviations of the noise on images and sounds, of the range of their numbers, and copies for each.
+#: The noise on images and sounds as a fraction of their range, and the number of copies for each level.
 NOISES, TIMES = (0.05, 0.1, 0.2, 0.4), 4
-#: Mildly altered copies of a text or a sound.
+#: The number of mildly altered copies of a text or a sound.
 COPIES = 8
 
-#: (record, random numbers) -> altered copies, always as many.
+#: Maps a record and a random generator to altered copies, always the same number.
 Alter = Callable[[Record, np.random.Generator], list[Record]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copies:
-    """``texts``, ``images`` and ``sounds`` make the copies.
+    """An attack by altered copies, which ``texts``, ``images`` and ``sounds`` make.
 
-    ``score`` says what margins [copies and the record itself] tell.
+    ``score`` maps the margins [1 + copies] of the record itself and its copies to the attack's score.
     """
 
     name: str
@@ -46,7 +46,7 @@ class _Copies:
     images: Alter
     sounds: Alter
     score: Callable[[NDArray[np.float64]], float]
-    #: Whether it needs answers that are right or wrong.
+    #: Whether the attack needs discrete labels.
     labels: bool = False
 
     def why_not(self, work: Workload) -> str:
@@ -76,7 +76,7 @@ class _Copies:
 
 
 def without_words(record: Record, share: float, random: np.random.Generator) -> Record:
-    """``record`` without about ``share`` of its words; one at least stays."""
+    """``record`` with each word removed with probability ``share``; at least one word is kept."""
     words = record.text.split()
     stay = random.random(len(words)) >= share
     stay[random.integers(len(words))] = True
@@ -84,7 +84,10 @@ def without_words(record: Record, share: float, random: np.random.Generator) -> 
 
 
 def moved(pixels: NDArray[Any], down: int, right: int, *, flipped: bool = False) -> NDArray[Any]:
-    """An image [height, width, channels] uint8 or [channels, height, width] float32, moved by pixels, its edge kept."""
+    """An image shifted by pixels, with its edge replicated.
+
+    Images are [height, width, channels] uint8 or [channels, height, width] float32.
+    """
     rows, columns = (0, 1) if pixels.dtype == np.uint8 else (1, 2)
     height, width = pixels.shape[rows], pixels.shape[columns]
     found = pixels.take(np.clip(np.arange(height) - down, 0, height - 1), axis=rows)
@@ -93,7 +96,7 @@ def moved(pixels: NDArray[Any], down: int, right: int, *, flipped: bool = False)
 
 
 def noised(pixels: NDArray[Any], share: float, random: np.random.Generator) -> NDArray[Any]:
-    """An image or a sound with Gaussian noise of ``share`` of its range, within that range."""
+    """An image or sound with Gaussian noise, clipped to its range; ``share`` is the noise's fraction of that range."""
     low, high = (0.0, 255.0) if pixels.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
     noise = random.normal(scale=share * (high - low), size=pixels.shape)
     found = np.clip(pixels + noise, low, high)
@@ -114,7 +117,7 @@ def _mild_images(record: Record, _: np.random.Generator) -> list[Record]:
 
 
 def _mild_sounds(record: Record, _: np.random.Generator) -> list[Record]:
-    """Begun earlier or later by up to an eighth, silence in place of what is missing."""
+    """Shift a sound in time by up to an eighth either way, padding with silence."""
     wave = record.pixels
     assert wave is not None
     copies = []

@@ -1,12 +1,12 @@
-"""Whether the records can be told apart without the model, and by how much an attack beats that.
+"""Whether the records can be distinguished without the model, and by how much an attack beats that.
 
-The blind baseline tells members from non-members by the records alone (Das et al. 2024). If it succeeds, the two files
-differ by themselves, and an attack that tells them apart shows nothing about the model.
+The blind baseline distinguishes members from non-members by the records alone (Das et al. 2024). If it succeeds, the
+two files differ by themselves, and an attack that distinguishes them shows nothing about the model.
 
-It guards against an accusation of ours that is false, so missing a difference is the error that counts. It learns from
-and judges all records (cross-fitted), and its test by relabelling is at ``GUARD`` alone, uncorrected: a model that saw
-neither side was found to leak in 7 of 20 audits where 18 % of the non-members were of another source, when it had half
-of the records and the level of a corrected interval.
+It protects against false accusations, so the error that matters is missing a difference. It therefore learns from and
+judges all records (cross-fitted), and its permutation test uses the level ``GUARD`` without correction. With half of
+the records and the level of a corrected interval, a model that saw neither side was found to leak in 7 of 20 audits in
+which 18 % of the non-members came from another source.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 #: Methods whose evidence does not depend on the audited model.
 BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
 DIFFERENCE = "AUC over the blind baseline's"
-#: The level of the test for a difference without the model. A false alarm of it costs nothing but the demand that an
-#: attack beats the blind baseline.
+#: The level of the test for a difference without the model. A false alarm only means that an attack must beat the blind
+#: baseline.
 GUARD = 0.2
 #: A control that finds nothing counts only if its detectable AUC is at most this.
 CONTROL_DETECTABLE = 0.55
 #: If the blind baseline's detectable AUC is larger, a verdict that an attack succeeded mentions it.
 _LARGEST_DETECTABLE = 0.65
-#: Weight of the squared coefficients, for features in unit rows. A tenth of it or less loses half of the power to see
-#: one record in ten that is of another source.
+#: The ridge penalty, for features in unit rows. A tenth of it or less halves the power to detect that one record in ten
+#: comes from another source.
 _RIDGE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The ``evidence`` of every baseline, and the blind one's ``scores`` [records].
+    """The ``evidence`` of all baselines, and the blind baseline's ``scores`` [records].
 
     ``labels`` are the relabellings, the true labels first, and ``areas`` the blind baseline's AUC under each.
-    ``p_value`` is that of "the records do not differ without the model", 1 where no baseline was run.
+    ``p_value`` tests that the records do not differ without the model; 1 if no baseline was run.
     """
 
     evidence: tuple[Evidence, ...]
@@ -62,18 +62,18 @@ class Baseline:
 
     @property
     def suspected(self) -> bool:
-        """Whether the records may differ without the model, so that an attack has to beat the blind baseline."""
+        """Whether the records may differ without the model, so that an attack must beat the blind baseline."""
         return self.p_value <= GUARD or bool(self.confounded)
 
     @property
     def confounded(self) -> str:
-        """The baselines whose interval says that they tell members from non-members; empty if none does."""
-        methods = [item.method for item in self.evidence if _tells_apart(item)]
+        """The baselines whose interval shows that they distinguish members from non-members; empty if none do."""
+        methods = [item.method for item in self.evidence if _separates(item)]
         return " and ".join(methods)
 
     @property
     def low_power_note(self) -> str:
-        """A note for verdicts if there is no baseline, or the blind one has too little power; else empty."""
+        """A note for verdicts if no baseline was run or the blind one has too little power; otherwise empty."""
         if not self.evidence:
             return "; no baseline without the model was run, so the records may differ by themselves"
         reach = next((i.details.get("detectable", 1.0) for i in self.evidence if i.method == BLIND), 1.0)
@@ -86,27 +86,27 @@ class Baseline:
 
     @property
     def control_finds_nothing(self) -> bool:
-        """Whether there is a reference model that cannot tell the sides apart, with enough power to do so."""
+        """Whether a reference model cannot distinguish the sides, although it would have enough power to."""
         return any(
             item.method == CONTROL
-            and not _tells_apart(item)
+            and not _separates(item)
             and item.details.get("detectable", 1.0) <= CONTROL_DETECTABLE
             for item in self.evidence
         )
 
 
-def _tells_apart(item: Evidence) -> bool:
-    """Whether the sides differ in either direction: an attack can use an AUC below 1/2 as well as one above."""
+def _separates(item: Evidence) -> bool:
+    """Whether the sides differ in either direction: an attack can exploit an AUC below 1/2 as well."""
     return item.lower is not None and item.upper is not None and not item.lower <= 0.5 <= item.upper
 
 
 def quantities(candidates: Candidates, compared: int) -> int:
-    """How many intervals ``baseline`` and ``compared`` differences report."""
+    """The number of intervals reported by ``baseline`` and ``compared`` differences."""
     return 2 + (candidates.reference is not None) + compared
 
 
 def baseline(candidates: Candidates, settings: Settings) -> Baseline:
-    """AUC by features of the record, by its length in tokens, and under a reference model that saw neither side."""
+    """The AUC of the record's features, of its length in tokens, and under a reference model that saw neither side."""
     table = candidates.table
     digests = [record.digest for record in candidates.records]
     labels = relabellings(table.member, data_seed(digests))
@@ -116,7 +116,7 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
     fitted = blind_scores(candidates.records, labels, features)
     blind = areas(fitted, labels)
     length = areas(np.diff(table.offsets), labels)
-    # The blind baseline learns the direction; length and reference differ in either.
+    # The blind baseline learns the direction; length and reference are tested in both directions.
     tests = [blind, np.abs(length - 0.5)]
     evidence = [
         _blind_evidence(fitted[0], blind, table.member, settings),
@@ -131,9 +131,9 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
 
 
 def blind_scores(records: Sequence[Record], labels: NDArray[np.bool_], features: Any = None) -> NDArray[np.float64]:
-    """How member-like each record is by its own ``features``, under each row of ``labels``, [rows, records].
+    """How member-like the records are by their ``features``, for each row of ``labels``, [rows, records].
 
-    Each is judged by what was learned from the other folds.
+    Each record is judged by what was learned from the other folds.
     """
     features = record_features(records) if features is None else features
     return cross_fitted(features, folds([record.digest for record in records]), labels, _RIDGE)
@@ -142,7 +142,10 @@ def blind_scores(records: Sequence[Record], labels: NDArray[np.bool_], features:
 def _blind_evidence(
     scores: NDArray[np.float64], relabelled: NDArray[np.float64], member: NDArray[np.bool_], settings: Settings
 ) -> Evidence:
-    """DeLong's interval is for scores of independent records, which cross-fitted ones are not."""
+    """The blind baseline's AUC, with an interval from the permutation distribution.
+
+    DeLong's interval is for scores of independent records; cross-fitted scores are not independent.
+    """
     deviation = float(relabelled[1:].std())
     found = auc_evidence(BLIND, scores, member, settings)
     reach = -float(ndtri((1 - settings.confidence) / 2)) * deviation
@@ -164,11 +167,11 @@ def differences(
     settings: Settings,
     refitted: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> tuple[Evidence, ...]:
-    """By how much each attack's AUC exceeds the blind baseline's, on the same records.
+    """By how much each attack's AUC exceeds the blind baseline's on the same records.
 
     The standard error is the larger of DeLong's for paired scores and the standard deviation over relabellings, which
-    counts that the blind baseline was fitted. ``refitted`` are the AUCs under ``blind.labels`` of attacks that are
-    fitted to labels too.
+    accounts for the fitting of the blind baseline. ``refitted`` holds the AUCs under ``blind.labels`` of attacks that
+    are also fitted to labels.
     """
     member = candidates.table.member
     evidence = []

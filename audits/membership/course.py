@@ -1,6 +1,6 @@
 """How log-probabilities change along a record: two of the signals of CAMIA (Chang et al. 2024).
 
-A model that recognises a record predicts its later tokens ever better; one that does not merely learns its style.
+If the model recognizes a record, it predicts later tokens better and better; otherwise it only learns the style.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def slope(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    """By how many nats a token the log-probability rises along each record, by least squares, [records].
+    """The least-squares slope of the log-probability along each record, in nats per token, [records].
 
     0 for a record of one token; -0.36, -1.20, -1.39, -3.00, -0.92 give -0.291.
     """
@@ -29,7 +29,7 @@ def slope(candidates: Candidates, _: Settings) -> NDArray[Any]:
 
 
 def rises(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    """The share of each record's later tokens that are likelier than those before them on average, [records].
+    """The fraction of each record's later tokens that are likelier than the mean of those before them, [records].
 
     0.5 for a record of one token; -0.36, -1.20, -1.39, -3.00, -0.92 give 0.25.
     """

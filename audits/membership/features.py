@@ -1,4 +1,4 @@
-"""Features of a record without any model: n-grams, length, compressibility, dates, a thumbnail."""
+"""Features of a record that need no model: n-grams, length, compressibility, dates, a thumbnail."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from privctl.data.records import Record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Columns that n-grams are hashed to, the longest n, and the number of leading characters used.
+#: The number of hash buckets for n-grams, the largest n, and the number of leading characters used.
 BUCKETS, LONGEST, CHARACTERS = 1 << 16, 4, 2048
-#: Pixels a side, at most, of which an image's statistics are taken: large images have more of the same.
+#: Larger images are subsampled to about this many pixels per side before their statistics are computed.
 LOOKED_AT = 64
-#: Labels that have a feature of their own.
+#: The number of most frequent labels that get a feature of their own.
 LABELS = 32
 
-#: White space as characters of private use: scikit-learn would take a run of it for one space, and two data sets may
-#: differ in just that.
+#: White space mapped to private-use characters: scikit-learn collapses runs of white space, in which two data sets may
+#: differ.
 _SPACES = {code: 0xF0000 + code for code in range(0x3001) if chr(code).isspace()}
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
@@ -36,7 +36,7 @@ def record_features(
 ) -> sparse.csr_array:
     """Features of the records themselves, [records, features]: text, or a coarse image or sound, and label.
 
-    ``count`` stands for ``ngrams`` where their table may be there already.
+    ``count`` replaces ``ngrams``, for callers that cache its result.
     """
     texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
     grams = (count or ngrams)(texts)
@@ -47,13 +47,13 @@ def record_features(
 
 
 def _thumbnails(records: Sequence[Record], most: int = 8) -> NDArray[np.float64]:
-    """Images of any one shape, of at most ``most`` by ``most`` of their pixels, or the loudness of sounds.
+    """Thumbnails of up to ``most`` by ``most`` pixels of images of equal shape, or the loudness of sounds.
 
-    Standardised, as unit rows.
+    Standardized, with rows of about unit length.
     """
     small = []
     for record in records:
-        assert record.pixels is not None  # images come in sets of nothing else
+        assert record.pixels is not None  # a data set has images only or none
         if record.pixels.ndim == 1:
             small.append(_loudness(record.pixels))
             continue
@@ -65,26 +65,26 @@ def _thumbnails(records: Sequence[Record], most: int = 8) -> NDArray[np.float64]
 
 
 def _loudness(wave: NDArray[Any]) -> NDArray[np.float64]:
-    """The loudness of a sound in 8 stretches of time and 8 bands of frequency, and its length; on a log scale."""
+    """A sound's log loudness in 8 time segments and 8 frequency bands, and its log length."""
     stretches = np.array_split(wave.astype(np.float64), 8)
     bands = [np.array_split(np.abs(np.fft.rfft(each, max(len(each), 16))), 8) for each in stretches]
     return np.log1p([*(float(band.mean()) for each in bands for band in each), len(wave)])
 
 
 def sound_features(records: Sequence[Record]) -> NDArray[np.float64]:
-    """What sounds are like, standardised over all: [records, features]."""
+    """Features of sounds, standardized over all records, [records, features]."""
     return _standardise(np.stack([_loudness(record.pixels) for record in records if record.pixels is not None]))
 
 
 def _channels_last(pixels: NDArray[Any]) -> NDArray[Any]:
-    """An image as [height, width, channels]: float32 ones are read as [channels, height, width]."""
+    """The image as [height, width, channels]; float32 images are stored as [channels, height, width]."""
     return pixels if pixels.dtype == np.uint8 else pixels.transpose(1, 2, 0)
 
 
 def image_features(records: Sequence[Record]) -> NDArray[np.float64]:
-    """What images look like, standardised over all: [records, features].
+    """Features of images, standardized over all records, [records, features].
 
-    Mean and deviation of each channel, how far neighbouring pixels differ, how far the image compresses, and a
+    Mean and standard deviation of each channel, mean difference of neighbouring pixels, compression ratio, and a
     thumbnail of 4 by 4 pixels.
     """
     return np.concatenate([_standardise(np.array([_statistics(r) for r in records])), _thumbnails(records, 4)], axis=1)
@@ -101,9 +101,10 @@ def _statistics(record: Record) -> list[float]:
 
 
 def label_features(records: Sequence[Record], head: HeadKind | None) -> NDArray[np.float64]:
-    """What the labels say of records: [records, features], without features where there are no labels.
+    """Features of the labels, [records, features]; no columns if there are no labels.
 
-    A number and its size, else 1 for each of the most frequent labels that a record has, and how many it has.
+    For numbers, the value and its distance from the median; otherwise the number of labels of each record and an
+    indicator for each of the most frequent labels.
     """
     if head is None:
         return np.zeros((len(records), 0))
@@ -118,7 +119,7 @@ def label_features(records: Sequence[Record], head: HeadKind | None) -> NDArray[
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:
-    """Counts of character n-grams of up to ``LONGEST``, hashed: [texts, ``BUCKETS``], their logs in unit rows."""
+    """Hashed counts of character n-grams up to ``LONGEST``, log-scaled in unit rows, [texts, ``BUCKETS``]."""
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.preprocessing import normalize
 
@@ -137,7 +138,7 @@ def ngrams(texts: Sequence[str]) -> sparse.csr_array:
 
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
-    """A few numeric features of each text, standardised over all texts: [texts, features]."""
+    """A few numeric features of each text, standardized over all texts, [texts, features]."""
     return _standardise(np.array([list(_numbers(text)) for text in texts], dtype=np.float64))
 
 

@@ -1,4 +1,4 @@
-"""The scores of all attacks fused into one, as one more attack; see ``audits.statistics.fused``."""
+"""The scores of all attacks fused into one, as another attack; see ``audits.statistics.fused``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NAME = FUSED
-#: AUC, TPR at each of ``RATES``, and the difference from the blind baseline's AUC.
+#: The AUC, the TPR at each of ``RATES``, and the difference from the blind baseline's AUC.
 QUANTITIES = 2 + len(RATES)
-#: Fewer records of a side teach nothing that one of the scores does not show; groups of records teach more each.
+#: With fewer records per side, the fused score learns nothing that a single score does not show; a group tells more
+#: than a record.
 LEAST, LEAST_GROUPS = 100, 20
 
 
 def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack], *, groups: bool = False) -> str:
-    """Why the scores of ``attacks`` are not fused; empty where they are."""
+    """Why the scores of ``attacks`` are not fused; empty if they are."""
     if len(attacks) < 2:
         return "it joins the scores of two attacks or more"
     least, of = (LEAST_GROUPS, "groups of ") if groups else (LEAST, "")
@@ -36,9 +37,9 @@ def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack], *, gro
 
 
 def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]], rates: tuple[float, ...] = RATES) -> FusedScore:
-    """What is learned from the scores that are ``tested`` [records], by attack: none of them knows the labels.
+    """The fused score of the label-free scores ``tested`` [records] by attack.
 
-    It is tested by its AUC, and by its TPR at each of the false positive ``rates``.
+    The permutation test uses its AUC and its TPR at each of the false positive ``rates``.
     """
     digests = [record.digest for record in candidates.records]
     return FusedScore(
@@ -50,10 +51,11 @@ def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]], rates: tupl
     )
 
 
-def attacked(fused: FusedScore, member: NDArray[np.bool_], settings: Settings) -> AttackResult:
-    """The result of the fused score.
+def result_of(fused: FusedScore, member: NDArray[np.bool_], settings: Settings) -> AttackResult:
+    """The result of the fused score as an attack.
 
-    Its AUC's interval is by the deviation over relabellings: errors of cross-fitted scores are correlated.
+    The AUC's interval uses the standard deviation over relabellings, as the errors of cross-fitted scores are
+    correlated.
     """
     scores = fused.fitted(member[None])[0]
     area, *rates = curve_evidence(NAME, scores, member, settings)

@@ -1,9 +1,9 @@
-"""What the gradient of a record's loss tells of membership, to whoever has the weights.
+"""Membership attacks on the gradient of a record's loss, for whoever has the weights.
 
 ``gradient-norm``: training ends where the gradients of its records are small (Nasr, Shokri and Houmansadr 2019).
-``gradient-alignment``: every step went along the gradients of its records, clipped to one length in private training,
-so that a record's own direction is left in the way that all steps went together (after Li, Li and Ribeiro 2023). The
-score is the mean of its cosines at both ends of that way.
+``gradient-alignment``: every step moved along the gradients of its records (clipped to equal norm in private training),
+so the total update retains a component along each record's gradient (after Li, Li and Ribeiro 2023). The score is the
+mean of the cosines at the initial and the final weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.queries import asking
-from audits.scores.gradients import Weights, gradients, way_between, why_no_gradients, why_no_way
+from audits.scores.gradients import Weights, gradients, update_between, why_no_gradients, why_no_update
 from privctl.domain.progress import Progress, unseen
 from privctl.parallel import ALONE, Workers
 
@@ -30,7 +30,7 @@ NORM, ALIGNMENT = "gradient-norm", "gradient-alignment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientScores:
-    """The scores [records] of attacks by gradients, and why others cannot be had."""
+    """The scores [records] of gradient attacks, and the reasons why others are not possible."""
 
     found: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     unasked: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class GradientScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differentiator:
-    """Differentiates records at the audited model, ``subject``, and at the ``reference`` model, if there is one."""
+    """Computes gradients of records at the audited model, ``subject``, and at the ``reference`` model, if any."""
 
     subject: AuditedModel
     reference: AuditedModel | None = None
@@ -46,7 +46,7 @@ class Differentiator:
     progress: Progress = unseen
 
     def why_not(self, names: Collection[str]) -> dict[str, str]:
-        """Those of ``names`` that are attacks by gradients and cannot be run, each with the reason."""
+        """The gradient attacks among ``names`` that are not possible, each with the reason."""
         if NORM not in names and ALIGNMENT not in names:
             return {}
         reasons = {name: why_no_gradients(self.subject) for name in (NORM, ALIGNMENT)}
@@ -54,29 +54,29 @@ class Differentiator:
             reasons[ALIGNMENT] = (
                 "it needs the model that training began with, given by --reference"
                 if self.reference is None
-                else why_no_way(self.subject, self.reference)
+                else why_no_update(self.subject, self.reference)
             )
         return {name: reason for name, reason in reasons.items() if reason and name in names}
 
     def cost(self, names: Collection[str]) -> str:
-        """What the attacks among ``names`` that can be run take; empty where there are none."""
+        """The cost of the possible gradient attacks among ``names``, in words; empty if there are none."""
         asked = self._asked(names)
         times = "twice" if ALIGNMENT in asked else "once"
         return f"differentiating each record {times}, for {', '.join(asked)}" if asked else ""
 
     def scores(self, names: Collection[str], work: Workload) -> GradientScores:
-        """The scores of those of ``names`` that are attacks by gradients; not finite where gradients are not."""
+        """The scores of the gradient attacks among ``names``; not finite where the gradients are not."""
         asked, unasked = self._asked(names), self.why_not(names)
         if not asked:
             return GradientScores(unasked=unasked)
         models: list[tuple[AuditedModel, Sequence[NDArray[Any]]]] = [(self.subject, work.rows)]
-        way: Weights | None = None
+        update: Weights | None = None
         if ALIGNMENT in asked and self.reference is not None:
             models.append((self.reference, self.reference.rows(work.records).rows))
-            way = way_between(self.reference, self.subject)
+            update = update_between(self.reference, self.subject)
         size = len(models) * len(work.rows) / self.workers.size
         with self.progress("differentiating", size, "records") as advance:
-            each = [gradients(*model, way, self.workers, advance) for model in models]
+            each = [gradients(*model, update, self.workers, advance) for model in models]
         found = {NORM: -each[0][:, 0], ALIGNMENT: np.mean(each, axis=0)[:, 1]}
         return GradientScores(found={name: found[name] for name in asked}, unasked=unasked)
 

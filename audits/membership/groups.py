@@ -1,8 +1,8 @@
-"""Groups of records that share a field, such as those of one user or document, as the units whose membership is asked.
+"""Groups of records that share a field, such as those of one user or document, as the units of membership.
 
-A group is wholly among the members or wholly among the non-members, and its records depend on each other: who writes
-one unusual record writes others. So labels are shuffled by group, and every figure counts groups. From here on a group
-takes the place of a record: it has one score from each attack, and the rest of an audit does not see the difference.
+A group is entirely among the members or entirely among the non-members, and its records are dependent: whoever writes
+one unusual record writes others. So labels are permuted by group, and all counts are of groups. From here on a group
+takes the place of a record: each attack gives it one score, and the rest of the audit is unchanged.
 """
 
 from __future__ import annotations
@@ -34,55 +34,55 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: What follows an attack's name where only the highest scores of a group count, and their share.
+#: The suffix of an attack's name if only the highest scores of a group count; one in ``SHARE`` does.
 TOP, SHARE = "-top", 4
-#: Decimals of the largest distance from the middle that are kept: rounding puts equal means no farther apart.
+#: Decimals kept relative to the largest distance from the median, so that rounding does not separate equal means.
 _DECIMALS = 12
 #: Tasks whose records have no fields.
 WITHOUT_FIELDS = (IMAGE_CLASSIFICATION, AUDIO_CLASSIFICATION)
-#: What is named in place of a field where each record is to stand for itself.
+#: The name used instead of a field if each record is its own unit.
 SINGLE_RECORDS = "none"
-#: Attacks that cannot be asked of groups, and why.
+#: Attacks that do not apply to groups, and why.
 NOT_OF_GROUPS = {
     "midpoint": "it sets a threshold for single records",
     **dict.fromkeys(
         ("recall", "con-recall"), "the records that it puts in front of others tell which groups these belong to"
     ),
 }
-#: The side of a record and its line in the file of that side.
+#: Whether the record is a member, and its line in the file of that side.
 _Place = tuple[bool, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """The value of ``field`` of each record, by its place."""
+    """The value of ``field`` for each record, by its side and line."""
 
     field: str
     names: Mapping[_Place, str]
 
     @property
     def similar(self) -> int:
-        """How many groups have names spelled like another's."""
+        """How many groups have names that differ only in spelling from another's."""
         return spelled_alike(set(self.names.values()))
 
     def parameters(self, records: Mapping[str, int]) -> dict[str, Any]:
-        """What an audit of groups of so many ``records`` states in its parameters."""
+        """The report's parameters for an audit of groups of ``records``."""
         return {"group_by": self.field, "similar_names": self.similar, "grouped_records": records}
 
     def numbers(self, member: NDArray[np.bool_], line: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the group of each record by its side and line, in the order of first records, [records]."""
+        """The group number of each record, given its side and line, in order of first records, [records]."""
         numbers: dict[tuple[bool, str], int] = {}
         places = zip(member.tolist(), line.tolist(), strict=True)
         keys = ((member, self.names[member, line]) for member, line in places)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
     def sizes(self, lines: NDArray[np.int64]) -> dict[int, int]:
-        """How many records each group of members has, by a line of it among ``lines`` [groups]."""
+        """The number of records in each group of members, keyed by the group's line among ``lines`` [groups]."""
         counts = Counter(name for (member, _), name in self.names.items() if member)
         return {line: counts[self.names[True, line]] for line in lines.tolist()}
 
     def records_of(self, lines: NDArray[np.int64], members: Sequence[Record]) -> dict[int, list[Record]]:
-        """The records among ``members`` of each group, by a line of it among ``lines`` [groups]."""
+        """The records among ``members`` of each group, keyed by the group's line among ``lines`` [groups]."""
         groups: dict[str, list[Record]] = {}
         for record in members:
             groups.setdefault(self.names[True, record.line], []).append(record)
@@ -111,7 +111,7 @@ def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Co
 def not_named(unit: str, paths: Sequence[DataPath], attacks: Iterable[str], task: str, columns: Columns) -> str | None:
     """Why the records at ``paths`` cannot be grouped by the ``unit`` of a training; None if they can be.
 
-    Empty if there is nothing to say: some ``attacks`` need single records, and images have no fields.
+    Empty if that does not matter: some ``attacks`` need single records, and images have no fields.
     """
     if task in WITHOUT_FIELDS or not NOT_OF_GROUPS.keys().isdisjoint(attacks):
         return ""
@@ -127,10 +127,10 @@ def not_named(unit: str, paths: Sequence[DataPath], attacks: Iterable[str], task
 def without_shared(
     members: Sequence[Record], nonmembers: Sequence[Record], grouping: Grouping
 ) -> tuple[list[Record], list[Record], list[tuple[bool, int, Skip]]]:
-    """Both sides without records whose text several groups have, and those as (member, line, reason).
+    """Both sides without records whose text occurs in several groups, and those as (member, line, reason).
 
-    Which of them an audit would leave out otherwise, as repeated or as on both sides, depends on the coins of other
-    groups. What is left out here depends on the records alone.
+    Which of them an audit would otherwise leave out, as repeated or in both files, depends on the coins of other
+    groups. What is left out here depends only on the records.
     """
     holders: dict[bytes, set[str]] = {}
     for member, records in ((True, members), (False, nonmembers)):
@@ -150,16 +150,16 @@ def without_shared(
 def grouped(
     candidates: Candidates, grouping: Grouping, attacks: Sequence[Attack], settings: Settings
 ) -> tuple[Candidates, list[Attack]]:
-    """The groups in place of the records, with what the baselines read, and ``attacks`` on them.
+    """Candidates that are groups instead of records, with features for the baselines, and ``attacks`` on them.
 
-    Of each attack's scores one attack takes all (``weighed``), another the highest (``highest``). None of their scores
-    depends on the labels. ``attacks`` are none of ``NOT_OF_GROUPS``.
+    Each attack becomes one that uses all of a group's scores (``weighed``) and one that uses the highest (``highest``).
+    None of their scores depends on the labels. ``attacks`` must not include any of ``NOT_OF_GROUPS``.
     """
     index = grouping.numbers(candidates.table.member, candidates.table.line)
     scored: list[Attack] = []
     for attack in attacks:
         if isinstance(attack, ScoreAttack):
-            values = attack.blindly(candidates, settings)
+            values = attack.label_free_scores(candidates, settings)
             known = attack.unlabelled is not None
             scored.append(_of_groups(attack.name, weighed(values, index), known=known))
             if len(index) > int(index.max()) + 1:
@@ -168,43 +168,43 @@ def grouped(
 
 
 def _of_groups(name: str, values: NDArray[np.float64], *, known: bool) -> ScoreAttack:
-    """An attack with these scores [groups]; ``known`` says that those of single records would know the labels."""
+    """An attack with these scores [groups]; ``known`` says that its scores of single records depend on the labels."""
     return ScoreAttack(name=name, score=lambda *_: values, unlabelled=(lambda *_: values) if known else None)
 
 
 def weighed(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean of each group's ``values`` [records] less that of all, times how much it is worth, [groups].
+    """The mean of each group's ``values`` [records] minus that of all, times its effective size, [groups].
 
-    A mean of n values that correlate by r within a group is worth n / (1 + (n - 1) r) independent ones: that many
-    times its distance from the middle is, but for a factor, the log-likelihood ratio of normal values. Of groups of one
-    size the order is that of the means. r is estimated by the analysis of variance (Fisher 1925), without the labels.
-    Groups whose means are all the same get 0.
+    The mean of n values with intraclass correlation r is worth n / (1 + (n - 1) r) independent ones: that effective
+    size times the distance from the mean is, up to a factor, the log-likelihood ratio of normal values. Groups of equal
+    size are ordered by their means. r is estimated by the analysis of variance (Fisher 1925), without the labels. If
+    all group means are equal, all get 0.
     """
     sizes = np.bincount(index).astype(np.float64)
-    distances = np.asarray(values, np.float64) - _middle(values)
+    distances = np.asarray(values, np.float64) - _upper_median(values)
     means = np.bincount(index, weights=distances) / sizes
-    worth = sizes / (1 + (sizes - 1) * _correlation(distances, index, sizes, means))
+    effective_size = sizes / (1 + (sizes - 1) * _correlation(distances, index, sizes, means))
     means = _tied(means)
-    beyond = means - np.average(means, weights=worth)
+    beyond = means - np.average(means, weights=effective_size)
     beyond[np.abs(beyond) <= 10.0**-_DECIMALS * np.abs(means).max()] = 0.0
-    return np.asarray(worth * beyond)
+    return np.asarray(effective_size * beyond)
 
 
 def _tied(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Without what rounding adds, which would rank groups with equal means by their sizes, [groups]."""
+    """Round distances [groups], so that rounding errors do not rank groups with equal means by their sizes."""
     largest = float(np.abs(distances).max())
     return np.round(distances / largest, _DECIMALS) * largest if largest > 0 else distances
 
 
-def _middle(values: NDArray[Any]) -> float:
-    """The median, or the higher of two: a score as it is, which leaves exactly 0 where all scores are the same."""
+def _upper_median(values: NDArray[Any]) -> float:
+    """The (upper) median: an actual score, so that equal scores are exactly 0 apart."""
     return float(np.partition(values, len(values) // 2)[len(values) // 2])
 
 
 def _correlation(
     values: NDArray[np.float64], index: NDArray[np.int64], sizes: NDArray[np.float64], means: NDArray[np.float64]
 ) -> float:
-    """The intraclass correlation of ``values``, at least 0; 1 where no group has two records."""
+    """The intraclass correlation of ``values``, at least 0; 1 if no group has two records."""
     groups, total = len(sizes), len(values)
     if total == groups or groups < 2:
         return 1.0
@@ -216,8 +216,8 @@ def _correlation(
 
 
 def highest(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean of the highest quarter of each group's ``values`` [records], of at least one, [groups]."""
-    middle = _middle(values)
+    """The mean of the highest quarter, at least one, of each group's ``values`` [records], [groups]."""
+    middle = _upper_median(values)
     distances = np.asarray(values, np.float64) - middle
     order = np.lexsort((-distances, index))
     sizes = np.bincount(index)
@@ -228,7 +228,7 @@ def highest(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float6
 
 
 def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
-    """The groups as candidates: their tokens one after another, and features that are means of their records'."""
+    """The groups as candidates: their tokens concatenated, and the means of their records' features."""
     table, sizes = candidates.table, np.bincount(index)
     first = np.unique(index, return_index=True)[1]
     of_token = np.repeat(index, np.diff(table.offsets))
@@ -260,10 +260,10 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
 
 
 def _of_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What the baselines read of the ``sizes`` of groups, [groups, 2]: the logarithm, and how far it is from usual.
+    """Features of the ``sizes`` of groups for the baselines, [groups, 2]: the log size, and its squared deviation.
 
-    Scores of large groups lie farther out, so files whose groups differ in the spread of sizes alone differ in scores.
-    The square has a larger weight than other features: one column among many n-grams has to be seen.
+    Scores of large groups are more extreme, so files whose groups differ only in the spread of sizes differ in scores.
+    The square has a larger weight than other features, as it is one column among many n-grams.
     """
     size = _unit(np.log(sizes))
     return np.stack([size / 4, _unit(size**2)], axis=1)
@@ -274,6 +274,6 @@ def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _joined(records: Sequence[Record]) -> Record:
-    """A record that stands for a group: its text names those of the group, whatever their order."""
+    """A record that stands for a group; its text is a digest of the group's records in any order."""
     names = hashlib.blake2b(b"".join(sorted(record.digest for record in records))).hexdigest()
     return Record(records[0].line, names)

@@ -1,4 +1,4 @@
-"""Whether any attack beats chance, judged by one permutation test over all of them; see ``audits.statistics.max_t``."""
+"""One permutation test over all attacks of whether any beats chance; see ``audits.statistics.max_t``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def with_joint_test(
     seed: int,
     level: float,
 ) -> tuple[Evidence, ...]:
-    """All ``evidence``, by the name of its attack; the first of each with the ``JointTest`` at ``level``.
+    """All ``evidence`` by attack; the first item of each attack gets the ``JointTest`` at ``level``.
 
-    ``statistics`` are those of each attack, ``member`` [records] the true labels, ``seed`` one that the records give.
+    ``statistics`` are those of each attack, ``member`` [records] the true labels, and ``seed`` a seed derived from the
+    records.
     """
     if not evidence:
         return ()

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from audits.membership.attack import ScoreAttack
 
-#: Scores a record by the mean log-probability of its tokens, or by that of its label.
+#: Scores a record by the mean log-probability of its tokens or its label.
 ATTACK = ScoreAttack(name="loss", score=lambda candidates, _: candidates.mean_lp, alone=True)

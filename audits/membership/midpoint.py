@@ -1,8 +1,8 @@
-"""The midpoint attack: call a record a member where its loss lies below the middle of the two mean losses.
+"""The midpoint attack: call a record a member if its loss is below the midpoint of the two mean losses.
 
-It is the attack that DP-Weights was evaluated with. A threshold evaluated on the records that set it, with its
-direction, gives an accuracy above one half even if there is no difference (0.57 at 10 records a side). Here one half
-of the records sets the threshold, the other half evaluates it, and the direction is fixed: a low loss means a member.
+This is the attack that DP-Weights was evaluated with. A threshold evaluated on the records that set it, with the better
+direction, has an accuracy above one half even if there is no difference (0.57 at 10 records per side). Here one half of
+the records sets the threshold, the other half evaluates it, and the direction is fixed: a low loss means a member.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Midpoint:
-    """The threshold (nats a token), the sizes of the calibration halves, and the outcomes on the other halves."""
+    """The threshold (nats per token), the sizes of the calibration halves, and the outcomes on the test halves."""
 
     threshold: float
     calibration_members: int
@@ -36,24 +36,24 @@ class Midpoint:
 
     @property
     def correct(self) -> int:
-        """Records of the test half that were classified correctly."""
+        """The number of records of the test half that were classified correctly."""
         return self.true_positives + self.nonmembers - self.false_positives
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall."""
+        """The harmonic mean of precision and recall."""
         return 2 * self.true_positives / (self.true_positives + self.false_positives + self.members)
 
 
 class MidpointAttack:
-    """Threshold the mean loss at a point that other records set."""
+    """Thresholds the mean loss at a point set by other records."""
 
     name = "midpoint"
-    #: Accuracy, precision and recall; F1 has no interval.
+    #: For accuracy, precision and recall; F1 has no interval.
     quantities = 3
 
     def missing(self, candidates: Candidates) -> str:
-        """Empty: too few records are evidence without an estimate."""
+        """Always empty; with too few records, the evidence has no estimate."""
         return ""
 
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
@@ -76,17 +76,18 @@ class MidpointAttack:
         return scores
 
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
-        """How much more often members of the test half are called members than non-members, in its standard errors."""
-        return partial(_called_more_often, scores, settings.seed)
+        """By how much the rate of "member" decisions is higher for members of the test half, in standard errors."""
+        return partial(_rate_differences, scores, settings.seed)
 
 
 ATTACK = MidpointAttack()
 
 
 def split_midpoint(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -> Midpoint:
-    """Set the threshold on a random half of each side's losses, and count what it does on the other.
+    """Set the threshold on a random half of each side's losses, and count the decisions on the other half.
 
-    The halves are drawn by numpy's PCG64 under ``seed``; an odd record goes to the test half. Each side needs 2.
+    The halves are drawn by numpy's PCG64 under ``seed``; an odd record goes to the test half. Each side needs 2
+    records.
     """
     random = np.random.default_rng(seed)
     sides = [side[random.permutation(len(side))] for side in (members, nonmembers)]
@@ -103,8 +104,8 @@ def split_midpoint(members: NDArray[Any], nonmembers: NDArray[Any], seed: int) -
     )
 
 
-def _called_more_often(scores: NDArray[Any], seed: int, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Under each row of ``labels`` the midpoint is set again, on halves as in ``split_midpoint``: [rows, 1]."""
+def _rate_differences(scores: NDArray[Any], seed: int, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The statistic for each row of ``labels``, with the midpoint set on halves as in ``split_midpoint``, [rows, 1]."""
     random = np.random.default_rng(seed)
     means, tested = [], []
     for side in (labels, ~labels):
@@ -152,7 +153,7 @@ def _evidence(name: str, outcome: Midpoint, settings: Settings) -> tuple[Evidenc
         )
 
     return (
-        # Always guessing the larger side is right this often.
+        # The accuracy of always guessing the larger side.
         share("accuracy", outcome.correct, total, chance=max(outcome.members, outcome.nonmembers) / total),
         share("precision", outcome.true_positives, called, chance=outcome.members / total),
         share("recall", outcome.true_positives, outcome.members),

@@ -11,16 +11,16 @@ from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_t
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The share of a record's tokens that is averaged, as both papers recommend.
+#: The fraction of a record's tokens that is averaged, as both papers recommend.
 SHARE = 0.2
-#: Below this variance (nats squared) the model's prediction is as good as certain, and the rounding of it decides.
+#: Below this variance (nats squared), the prediction is practically certain and its variance mostly rounding error.
 _CERTAIN = 1e-6
 
 
 def lowest_mean(values: NDArray[Any], offsets: NDArray[Any], share: float) -> NDArray[np.float64]:
-    """The mean of each record's ``share`` smallest values, at least one; ``values`` [tokens] -> [records].
+    """The mean of each record's smallest values, a fraction ``share`` and at least one, [records].
 
-    Values -0.36, -1.20, -1.39, -3.00, -0.92 at 0.4 give -2.19.
+    ``values`` [tokens] are those of all records. Values -0.36, -1.20, -1.39, -3.00, -0.92 at 0.4 give -2.19.
     """
     lengths = np.diff(offsets)
     record = np.repeat(np.arange(len(lengths)), lengths)
@@ -32,7 +32,7 @@ def lowest_mean(values: NDArray[Any], offsets: NDArray[Any], share: float) -> ND
 
 
 def standardised_log_probs(candidates: Candidates) -> NDArray[np.float64]:
-    """How far each token's log-probability lies from what the model expects there, in its standard deviations."""
+    """Each token's log-probability minus the model's expectation of it, in standard deviations, [tokens]."""
     table = candidates.table
     deviation = np.sqrt(np.maximum(table.var.astype(np.float64), _CERTAIN))
     return np.asarray((table.lp.astype(np.float64) - table.mu) / deviation)
@@ -57,5 +57,5 @@ def _plus(name: str, share: float) -> ScoreAttack:
 
 MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=why_no_token_probabilities, alone=True)
 MIN_K_PLUS = _plus("min-k++", SHARE)
-#: Other shares; the fused score learns on other records which of the three to trust.
+#: Other fractions; the fused score learns on other records which of the three to trust.
 MIN_K_PLUS_HALF, MIN_K_PLUS_ALL = _plus("min-k++-half", 0.5), _plus("min-k++-all", 1.0)

@@ -1,8 +1,8 @@
-"""Texts that are nearly a record: does the model know the record itself, or just texts like it?
+"""Texts that are nearly a record: does the model know the record itself, or only texts like it?
 
-``neighbour`` after Mattern et al. (2023), ``pac`` after Ye et al. (2024), ``repeat`` after a signal of CAMIA (Chang et
-al. 2024). No other model makes the texts: tokens of a record are swapped, and both attacks read the same copies. Of a
-masked model each token's score is that of the token when it is masked; of a pair, tokens of the target are swapped.
+``neighbour`` is after Mattern et al. (2023), ``pac`` after Ye et al. (2024), ``repeat`` after a signal of CAMIA (Chang
+et al. 2024). No other model makes the texts: tokens of a record are swapped, and both attacks use the same copies. For
+a masked model, each token is scored while masked; for a pair, tokens of the target are swapped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
-#: Copies of each record, and the share of its tokens that is swapped in each.
+#: The number of copies of each record, and the fraction of its tokens that is swapped in each.
 COPIES, SHARE = 8, 0.1
-#: Share of a record's tokens at either end of the likelihoods that ``pac`` looks at.
+#: The fraction of a record's tokens at either extreme of the likelihoods that ``pac`` uses.
 ENDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """``places`` of the ids in a row that may be altered; those that have scores stand from ``begin`` to ``end``."""
+    """The ``places`` of a row that may be altered; its scored tokens are those from ``begin`` to before ``end``."""
 
     places: NDArray[np.int64]
     begin: int
@@ -39,9 +39,9 @@ class Tokens:
 
 
 def tokens_of(subject: AuditedModel, work: Workload) -> Callable[[NDArray[np.int64]], Tokens]:
-    """The tokens of a row of ``work``, for whose task ``why_no_tokens`` is empty; of a pair those of the target.
+    """A function that gives the tokens of a row of ``work``; for pairs, those of the target.
 
-    Special tokens that stand around a text or in a target are never altered.
+    Special tokens around a text or in a target are never altered. Requires that ``why_no_tokens`` is empty.
     """
     if work.task == SEQ2SEQ_LM:
         special = subject.model.tokenizer.all_special_ids
@@ -61,21 +61,21 @@ def tokens_of(subject: AuditedModel, work: Workload) -> Callable[[NDArray[np.int
 
 
 def why_no_tokens(work: Workload) -> str:
-    """Why tokens cannot be altered; empty where they can."""
+    """Why tokens cannot be altered; empty if they can."""
     if work.task in (CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM):
         return ""
     return f"it alters tokens that a model predicts, which one for {work.task} does not"
 
 
 def why_no_continuation(work: Workload) -> str:
-    """Why nothing can be put in front of a record; empty where the model reads it so."""
+    """Why text cannot be put in front of a record; empty if it can."""
     if work.task == CAUSAL_LM:
         return ""
     return f"it puts text in front of a record, which a model for {work.task} does not continue"
 
 
 class _Neighbours:
-    """The mean log-probability of the tokens that stay, less that in copies where others are swapped."""
+    """The mean log-probability of the unaltered tokens, minus that in copies in which other tokens are swapped."""
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
@@ -98,7 +98,7 @@ class _Neighbours:
 
 
 class _Swaps:
-    """How likely the likeliest and the unlikeliest tokens are, less the same of copies with tokens swapped."""
+    """The polarized distance of the log-probabilities, minus its mean over copies with swapped tokens."""
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
@@ -116,7 +116,7 @@ class _Swaps:
 
 
 class _Repeat:
-    """Minus how much likelier a record is after itself: one that is known by heart gains little."""
+    """Minus the gain in likelihood of a record that follows itself: a memorized record gains little."""
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
@@ -130,14 +130,14 @@ class _Repeat:
 
         def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
             once = len(work.rows[record]) - 1
-            again = answers.of(begin)[once:][1 - first :]
-            return float(own.of(record)[: len(again)].mean() - again.mean()) if len(again) else 0.0
+            second = answers.of(begin)[once:][1 - first :]
+            return float(own.of(record)[: len(second)].mean() - second.mean()) if len(second) else 0.0
 
         return Asked(rows=rows, copies=1, score=score)
 
 
 def _copies(work: Workload, tokens: Sequence[Tokens]) -> list[NDArray[np.int64]]:
-    """``COPIES`` of each row, with some of its ``tokens`` swapped: the same for every attack, and scored once."""
+    """``COPIES`` of each row with some of its ``tokens`` swapped: the same for every attack, so scored only once."""
     return [
         swapped(row, some.places, random)
         for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)
@@ -147,7 +147,7 @@ def _copies(work: Workload, tokens: Sequence[Tokens]) -> list[NDArray[np.int64]]
 
 
 def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with ``SHARE`` of the ids at ``places``, at least 2 where there are, in each other's."""
+    """``row`` with a fraction ``SHARE`` of the ids at ``places``, at least 2 if there are, permuted cyclically."""
     count = min(len(places), max(2, round(SHARE * len(places))))
     chosen = places[random.choice(len(places), size=count, replace=False)]
     other = row.copy()
@@ -156,12 +156,12 @@ def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random
 
 
 def twice(row: NDArray[np.int64], first: int, limit: int) -> NDArray[np.int64]:
-    """``row`` and again what follows its first ``first`` ids, up to ``limit`` ids."""
+    """``row`` followed by its ids after the first ``first``, truncated to ``limit`` ids."""
     return np.concatenate([row, row[first:]])[:limit]
 
 
 def polarized(lp: NDArray[np.float64]) -> float:
-    """The mean of the highest fifth of ``lp`` [tokens], at least one, and that of the lowest fifth, together."""
+    """The mean of the highest fifth of ``lp`` [tokens], at least one, plus that of the lowest fifth."""
     ranked = np.sort(lp)
     count = max(1, int(ENDS * len(lp) + 1e-9))
     return float(ranked[-count:].mean() + ranked[:count].mean())

@@ -1,9 +1,9 @@
-"""ReCaLL and CON-ReCaLL: how other records in front of a record change what the model says of it.
+"""ReCaLL and CON-ReCaLL: how other records in front of a record change its likelihood.
 
-Non-members in front make a member less likely, relative to what it was, than another non-member (Xie et al. 2024);
-members in front do so less (Wang et al. 2024). Records are put in front of others, so their membership is told. They
-are put aside by the order of digests, whoever they are, until there are enough of both sides. What follows in that
-order is as likely to be a member as without them, so no test on the others loses its validity.
+Non-members in front reduce a member's relative likelihood more than another non-member's (Xie et al. 2024); members in
+front do so less (Wang et al. 2024). Using records in front of others reveals their membership, so they are set aside,
+in the order of digests and whatever their side, until there are enough of both. The records that follow in that order
+are as likely to be members as before, so tests on them remain valid.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ if TYPE_CHECKING:
 
     from audits.scores.subject import AuditedModel
 
-#: Records of each side that are put in front of others, and the largest share of all that may be put aside for it.
+#: The number of records of each side that are put in front of others, and the largest fraction of all records that may
+#: be set aside to find them.
 SHOTS, MOST = 5, 0.1
-#: The share of a model's context that they may fill.
+#: The fraction of a model's context that they may fill.
 FILLED = 0.5
-#: How much the members in front count beside the non-members (the paper's gamma, which it tunes).
+#: The weight of the members in front relative to the non-members (the paper's gamma, which it tunes).
 GAMMA = 0.5
 
 
 def with_shots(work: Workload, attacks: Sequence[str]) -> Workload:
-    """``work``, with records put aside if one of ``attacks`` puts them in front of others."""
+    """``work``, with records set aside if one of ``attacks`` puts them in front of others."""
     return put_aside(work) if not why_no_continuation(work) and set(attacks) & set(QUERIES) else work
 
 
 def put_aside(work: Workload) -> Workload:
-    """``work`` without the records that are put in front of others, which become its ``shots``."""
+    """``work`` without the records set aside to be put in front of others; these become its ``shots``."""
     order = sorted(range(len(work.rows)), key=lambda i: work.digests[i])
-    told = work.member[order]
-    enough = (np.cumsum(told) >= SHOTS) & (np.cumsum(~told) >= SHOTS)
+    is_member = work.member[order]
+    enough = (np.cumsum(is_member) >= SHOTS) & (np.cumsum(~is_member) >= SHOTS)
     taken = order[: int(enough.argmax()) + 1] if enough.any() else order
     if len(taken) > MOST * len(order):
         reason = (
@@ -70,7 +71,10 @@ def put_aside(work: Workload) -> Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recall:
-    """The log-likelihood after non-members by that alone; with ``contrast`` less a share of that after members."""
+    """The log-likelihood after non-members divided by that alone.
+
+    With ``contrast``, ``GAMMA`` times the log-likelihood after members is subtracted first.
+    """
 
     contrast: bool
 
@@ -91,7 +95,7 @@ class _Recall:
         def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
             counts = [len(rows[begin + i]) - len(front) - (1 - first) for i, front in enumerate(fronts)]
             count = min(counts)
-            if count < 1:  # no room is left behind them
+            if count < 1:  # the context has no room after them
                 return 0.0
             after = [answers.of(begin + i)[-each:][:count].mean() for i, each in enumerate(counts)]
             alone = float(own.of(record)[:count].mean())
@@ -102,9 +106,9 @@ class _Recall:
 
 
 def in_front(rows: Sequence[NDArray[np.int64]], first: int, most: int, end: int | None) -> NDArray[np.int64]:
-    """``rows`` one after the other, each with ``end`` behind, after the first row's first ``first`` ids.
+    """The first ``first`` ids of the first row, then all ``rows`` without these, each followed by ``end``.
 
-    Each row has an equal share of ``most`` ids at most.
+    Each row is truncated to an equal share of ``most`` ids.
     """
     share = max(2, most // len(rows))
     behind = np.array([] if end is None else [end], dtype=np.int64)

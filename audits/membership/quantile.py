@@ -1,9 +1,9 @@
-"""Quantile regression: is a record likelier than nearly all unseen records of its kind would be? (Bertran 2023).
+"""Quantile regression: is a record likelier than nearly all similar records that were not trained on? (Bertran 2023).
 
-It needs no shadow models: from what a text or an image looks like, two quantiles of the score are predicted that it
-would have if the model had not been trained on it, by trees boosted on the pinball loss. Only non-members are learnt
-from, and never the record that is judged. The audited model's own last layer is no feature: a label's score is a
-function of it, so that the predicted median would be the score itself, of members too.
+It needs no shadow models: from features of the text or image, trees boosted on the pinball loss predict two quantiles
+of the score that the record would have if the model had not been trained on it. They learn only from non-members, and
+never from the record that is judged. The audited model's own last layer is not a feature: a label's score is a function
+of it, so the predicted median would be the score itself, also for members.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from privctl.data.columns import HeadKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Non-members without which there is nothing to learn from.
+#: The minimum number of non-members to learn from.
 LEAST = 50
 _MIDDLE, _HIGH = 0.5, 0.9
-#: Random directions that n-grams are projected onto; with more, the trees would overfit a small file.
+#: The number of random projections of n-grams; with more, the trees would overfit a small file.
 _DIRECTIONS = 48
 _FOLDS = 5
-#: Number and depth of trees; more would overfit a small file.
+#: The number and depth of trees; more would overfit a small file.
 _TREES, _DEPTH = 30, 3
-#: The least distance between the two quantiles, in standard deviations of the scores learnt from.
+#: The smallest distance between the two quantiles, in standard deviations of the training scores.
 _NEAREST = 0.05
 
 
 def score(candidates: Candidates, settings: Settings) -> NDArray[Any]:
-    """What ``_target`` gives less its predicted median, by the distance to the predicted 90 % quantile, [records]."""
+    """``_target`` minus its predicted median, divided by the median's distance to the 90 % quantile, [records]."""
     member = candidates.table.member
     return _score(candidates, settings, _folds(member, settings.seed), ~member)
 
 
 def unlabelled(candidates: Candidates, settings: Settings) -> NDArray[Any]:
-    """The same learned from members and non-members alike, in folds by digest, so that no label has a part in it."""
+    """The same score learned from members and non-members, in folds by digest, so that it does not depend on labels."""
     fold = folds([record.digest for record in candidates.records], _FOLDS)
     return _score(candidates, settings, fold, np.ones(len(fold), dtype=np.bool_))
 
@@ -51,27 +51,27 @@ def _score(
     candidates: Candidates, settings: Settings, fold: NDArray[np.int64], learned_from: NDArray[np.bool_]
 ) -> NDArray[Any]:
     target = _target(candidates)
-    # Both scores of an audit go by the same features, and those of images and sounds take a while.
+    # Both scores of an audit use the same features, and those of images and sounds take a while.
     features = candidates.once(("quantile", settings.seed), lambda: _features(candidates, settings.seed))
     scores = np.empty(len(target))
     for number in range(int(fold.max()) + 1):
         held_out = fold == number
-        learnt = ~held_out & learned_from
-        middle = fit_quantile(features[learnt], target[learnt], _MIDDLE)(features[held_out])
-        high = fit_quantile(features[learnt], target[learnt], _HIGH)(features[held_out])
-        nearest = _NEAREST * (target[learnt].std() or 1.0)
+        training = ~held_out & learned_from
+        middle = fit_quantile(features[training], target[training], _MIDDLE)(features[held_out])
+        high = fit_quantile(features[training], target[training], _HIGH)(features[held_out])
+        nearest = _NEAREST * (target[training].std() or 1.0)
         scores[held_out] = (target[held_out] - middle) / np.maximum(high - middle, nearest)
     return scores
 
 
 def _target(candidates: Candidates) -> NDArray[np.float64]:
-    """The mean log-probability; of labels log(p / (1 - p)), which tells sure ones apart (Bertran 2023), [records]."""
+    """The mean log-probability; for labels log(p / (1 - p)), which separates confident ones (Bertran 2023)."""
     chosen = candidates.head in (HeadKind.ONE, HeadKind.SEVERAL)
     return confidence(candidates.mean_lp) if chosen else candidates.mean_lp
 
 
 def _folds(member: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
-    """The fold of each record, at random, with members and non-members spread evenly: [records]."""
+    """Random folds [records] with members and non-members spread evenly."""
     random = np.random.default_rng(seed)
     fold = np.empty(len(member), dtype=np.int64)
     for side in (member, ~member):
@@ -82,7 +82,7 @@ def _folds(member: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
 def fit_quantile(
     features: NDArray[Any], target: NDArray[Any], quantile: float
 ) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """From features [n, d] to the ``quantile`` of the target, learnt from ``features`` and ``target`` [n]."""
+    """A predictor of the ``quantile`` for features [n, d], learned from ``features`` [n, d] and ``target`` [n]."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     trees = HistGradientBoostingRegressor(
@@ -93,7 +93,7 @@ def fit_quantile(
 
 
 def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
-    """An image's or sound's statistics, or a text's numbers, length in tokens and n-grams; labels and reference."""
+    """Statistics of an image or sound, or numbers, token count and n-grams of a text; labels and reference."""
     columns = [label_features(candidates.records, candidates.head)]
     if candidates.task == IMAGE_CLASSIFICATION:
         columns.append(image_features(candidates.records))

@@ -1,7 +1,8 @@
-"""What an attack asks the model beyond the records themselves: rows made of them, and how answers become a score.
+"""Additional queries of an attack: rows made from the records, and how the answers become a score.
 
-A row is made from its record alone, or from records that were put aside for the purpose (``prefixes``), and drawn by
-the record's digest. So no score knows who is a member, and every process draws the same rows.
+A row is made from its record alone, or also from records that were set aside for the purpose (``prefixes``), with
+random choices seeded by the record's digest. So no score depends on who is a member, and every process makes the same
+rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
-#: Attack name -> the module with its ``QUERIES``.
+#: Maps an attack's name to the module with its ``QUERIES``.
 _WHERE = {
     **dict.fromkeys(("neighbour", "pac", "repeat"), "audits.membership.neighbours"),
     **dict.fromkeys(("recall", "con-recall"), "audits.membership.prefixes"),
@@ -34,27 +35,28 @@ _WHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The scores of rows, ``values`` [6, total] and ``ends`` [rows + 1] of each in it."""
+    """The token scores of rows: ``values`` [6, total], of which row i has columns ``ends`` [i] to ``ends`` [i + 1]."""
 
     values: NDArray[np.float32]
     ends: NDArray[np.int64]
 
     @classmethod
     def to(cls, rows: Sequence[NDArray[Any]], counts: NDArray[np.int64], scores: RowScores) -> Answers:
-        """The answers to ``rows``, of which each gets ``counts`` scores."""
+        """The answers to ``rows``, which have ``counts`` [rows] scores."""
         return cls(values=scores.take(rows, counts), ends=np.concatenate([[0], np.cumsum(counts)]))
 
     def of(self, row: int, name: str = "lp") -> NDArray[np.float64]:
-        """The scores of one row, in double precision."""
+        """The scores of one row in double precision."""
         begin, end = self.ends[row], self.ends[row + 1]
         return self.values[FIELDS.index(name), begin:end].astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """``rows`` that an attack asks, ``copies`` for each record, and the ``score`` of a record's answers.
+    """The ``rows`` that an attack queries, ``copies`` for each record, and the ``score`` computed from the answers.
 
-    ``score`` takes what the model says of the record itself, its answers, and the number of the first of its rows.
+    The arguments of ``score`` are the answers for the records themselves, the record's index, the answers to ``rows``,
+    and the index of the record's first row.
     """
 
     rows: Sequence[NDArray[Any]]
@@ -63,18 +65,18 @@ class Asked:
 
 
 class Query(Protocol):
-    """What one attack asks of the model."""
+    """The queries of one attack."""
 
     def why_not(self, work: Workload) -> str:
-        """Why it cannot be asked; empty where it can."""
+        """Why the attack is not possible; empty if it is."""
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
-        """The rows for every record of ``work``."""
+        """The rows for all records of ``work``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """What all attacks together ask; ``unasked`` says of an attack why it asks nothing."""
+    """The queries of all attacks together; ``unasked`` gives the reason why an attack has none."""
 
     asked: Mapping[str, Asked] = field(default_factory=dict)
     counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -82,13 +84,13 @@ class Questions:
 
     @property
     def rows(self) -> list[NDArray[Any]]:
-        """All rows, attack after attack."""
+        """All rows, attack by attack."""
         return [row for asked in self.asked.values() for row in asked.rows]
 
     def cost(self, work: Workload) -> str:
-        """How many times the records' tokens are scored, and for which attacks; empty where only once.
+        """The total number of tokens scored relative to the records' own, in words; empty without queries.
 
-        What several attacks ask is scored once.
+        Identical rows of several attacks are scored once.
         """
         if not self.asked:
             return ""
@@ -98,7 +100,7 @@ class Questions:
         return f"scoring {times:.3g} times the tokens of the records, for {', '.join(self.asked)}"
 
     def answered(self, work: Workload, scores: RowScores) -> dict[str, NDArray[np.float64]]:
-        """The score of each record by attack, [records]; not finite where the model's answers are not."""
+        """The scores of the records by attack, [records]; not finite where the model's answers are not."""
         own = Answers.to(work.rows, work.counts, scores)
         found = {}
         for name, asked in self.asked.items():
@@ -109,7 +111,7 @@ class Questions:
 
 
 def ask(subject: AuditedModel, work: Workload, attacks: Sequence[str]) -> Questions:
-    """What those of ``attacks`` that ask anything ask about ``work``."""
+    """The queries about ``work`` of those ``attacks`` that have any."""
     asked, counts, unasked = {}, {}, {}
     for name in attacks:
         if name not in _WHERE:
@@ -125,7 +127,7 @@ def ask(subject: AuditedModel, work: Workload, attacks: Sequence[str]) -> Questi
 
 
 def asking(name: str) -> ScoreAttack:
-    """The attack ``name``, whose scores come from answers; they depend on no other record that is judged."""
+    """The attack ``name``, which scores the answers to its queries."""
     return ScoreAttack(
         name=name,
         score=lambda candidates, _: candidates.answered[name],
@@ -142,5 +144,5 @@ def _missing(name: str, candidates: Candidates) -> str:
 
 
 def draws(digest: bytes, purpose: str) -> np.random.Generator:
-    """Random numbers that a record's digest and a purpose decide; anybody can draw them again."""
+    """A generator seeded by a record's digest and a purpose, which anyone can reproduce."""
     return np.random.default_rng([int.from_bytes(digest, "little"), int.from_bytes(purpose.encode(), "little")])

@@ -1,4 +1,4 @@
-"""Two sets of records as rows to be scored, and the table of their scores."""
+"""Prepares two sets of records to be scored, and tabulates their scores."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def prepare(
     *,
     drawn: bool = False,
 ) -> Workload:
-    """Encode both sets once and decide what can be scored; of several ``workers`` each does this for its share.
+    """Encode both sets and decide what can be scored; each of several ``workers`` does this for its share.
 
-    A record that occurs more than once is judged by ``left_out``, one of which the model has nothing to predict cannot
-    be scored; each that is left out is listed in ``skipped`` as (member, line, reason). Where the sides were ``drawn``
-    by coins, only equal records are one; else also those that differ in case, white space or the form of letters: a
-    training record in another spelling is no record that the model was not trained on.
+    A record that occurs more than once is judged by ``left_out``; a record in which the model has nothing to predict
+    cannot be scored. Records left out are listed in ``skipped`` as (member, line, reason). If the sides were ``drawn``
+    by coins, only identical records count as one; otherwise also those that differ in case, white space or Unicode
+    form, as a training record in another spelling is not one that the model was not trained on.
     """
     listed = [(True, record) for record in members] + [(False, record) for record in nonmembers]
     names = [record.digest for _, record in listed]
@@ -45,7 +45,7 @@ def prepare(
     distinct = [(m, r, name) for (m, r), name, why in zip(listed, names, reasons, strict=True) if why is None]
     distinct = distinct[workers.rank :: workers.size]
     if not workers.is_main:
-        skipped = []  # those that no process scores, the main one lists
+        skipped = []  # only the main process lists records that are not scored
     encoded = subject.rows([record for _, record, _ in distinct])
     counts = subject.scorer.counts(encoded.rows)
     scored = counts > 0
@@ -67,14 +67,14 @@ def prepare(
 
 
 def left_out(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) -> list[Skip | None]:
-    """Why each record is left out before any is encoded, None where it is kept; ``names`` tell which are one record.
+    """Why each record is left out before encoding, None if it is kept; equal ``names`` mean the same record.
 
-    ``listed`` says of each whether it is a member. A record on both sides is left out of both. If there is one, equal
-    records fell on their sides one by one, and all of one content fall on the larger side more often than a single one
-    does. So then all that repeat are left out: with those kept that fell on one side, what repeated records have in
-    common would look like membership. If there is none, equal records were kept together, or multiplied when their side
-    was known, and each content counts once. An empty text is no record, although a classifier would say something of
-    its special tokens.
+    ``listed`` says whether each record is a member. A record on both sides is left out of both. If there is one, equal
+    records were assigned to sides one by one, and the larger side more often gets all records of one content. Then all
+    repeated records are left out: if those that fell on one side were kept, whatever repeated records have in common
+    would look like membership. If no record is on both sides, equal records were kept together, or duplicated after
+    their side was known, and each content counts once. An empty text is left out, although a classifier would score its
+    special tokens.
     """
     counts: dict[bool, Counter[bytes]] = {True: Counter(), False: Counter()}
     empty = [record.pixels is None and not record.text.strip() for _, record in listed]
@@ -104,10 +104,10 @@ def candidates_of(
     questions: Questions | None = None,
     gradients: GradientScores | None = None,
 ) -> Candidates:
-    """The scores and texts of every record whose scores are finite; the others join those that were skipped.
+    """The candidates with finite scores; the other records are added to the skipped ones.
 
-    ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model; ``row_scores`` also
-    answer the ``questions``, and ``gradients`` those about gradients.
+    ``reference`` [len(work.rows)] is the mean log-probability under a reference model; ``row_scores`` also answer the
+    ``questions``; ``gradients`` are the scores of gradient attacks.
     """
     questions, gradients = questions or Questions(), gradients or GradientScores()
     counts = work.counts

@@ -1,4 +1,4 @@
-"""What a membership audit says beside its evidence: how to read it, and what was left out, cut, or looks odd."""
+"""What a membership audit states besides its evidence: how to read it, and what was left out, cut, or looks odd."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 
-#: What to look at where members look less like training data than non-members.
+#: What to check if members look less like training data than non-members.
 SWAPPED = "check that the two files were not swapped and come from one source"
 LOSSES = "a higher score must mean more likely a member: negate losses, and check who is marked as a member"
 _SIDES = {True: "member", False: "nonmember"}
 
 
 def of_groups(grouping: Grouping, records: Mapping[str, int], groups: Mapping[str, int]) -> Iterator[str]:
-    """What is counted where ``groups`` of ``records`` are judged, both by side, and which names may be one."""
+    """The units if ``groups`` of ``records``, both by side, are judged, and which names may be the same."""
     yield (
         f"what is counted are groups of records with one value of {grouping.field!r}: "
         f"{counted(groups['members'], 'group')} of {counted(records['members'], 'member')} and "
@@ -32,7 +32,7 @@ def of_groups(grouping: Grouping, records: Mapping[str, int], groups: Mapping[st
 
 
 def caveats(attacks: Sequence[str], intervals: int, settings: Settings, alpha: float) -> list[str]:
-    """How to read the evidence of ``attacks``: ``intervals`` are reported, and one test errs at most ``alpha``."""
+    """How to read the evidence of ``attacks``; ``intervals`` are reported, and the joint test has level ``alpha``."""
     names = ", ".join(attacks)
     tried = counted(len(attacks), "attack was", "attacks were")
     return [
@@ -57,7 +57,7 @@ def data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
 
 
 def omissions(table: ScoreTable) -> list[Omission]:
-    """The records that were left out, as parts that the audit did not do."""
+    """The records left out, as omissions."""
     return [
         Omission(what=counted(count, _SIDES[member]), reason=skip.reason)
         for (member, skip), count in table.skip_counts().items()
@@ -65,7 +65,7 @@ def omissions(table: ScoreTable) -> list[Omission]:
 
 
 def backwards_warnings(evidence: Sequence[Evidence], check: str = SWAPPED) -> list[str]:
-    """Warn about attacks with an AUC below chance. That points at the data, so the scores are not silently negated."""
+    """Warn about AUCs below chance. They suggest a problem in the data, so the scores are not silently negated."""
     return [
         f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
         f"data than non-members; {check}"

@@ -1,4 +1,4 @@
-"""What the membership part of an audit is asked to do."""
+"""The options of the membership part of an audit."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from privctl.data.several import DataPath
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRequest:
-    """Which records to attack, and how; empty ``attacks`` means all that apply, with ``thorough`` those too that cost.
+    """Which records to attack, and how; empty ``attacks`` means all that apply, costly ones only if ``thorough``.
 
-    ``thorough`` goes with empty ``attacks``.
+    ``thorough`` requires empty ``attacks``.
     """
 
     members: DataPath
     nonmembers: DataPath
-    #: The manifest of the split that both files are of; None where privctl did not draw it.
+    #: The manifest of the split that both files belong to; None if privctl did not draw it.
     split: Path | None = None
     attacks: tuple[str, ...] = ()
     thorough: bool = False
     shadow: Path | None = None
-    #: The field whose values say which records belong together; None where each record stands for itself.
+    #: The field that groups records into units; None if each record is its own.
     group_by: str | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
-    #: Whether to look for why members stand out.
+    #: Whether to report why members stand out.
     explain: bool = False
-    #: What a drawn split is held against: claims, the curve of the mechanism for so many examples together, and the
+    #: For a drawn split: the claims to test, the mechanism's trade-off curve for that many examples jointly, and the
     #: delta of the bounds.
     claims: tuple[EpsilonClaim, ...] = ()
     curve: Callable[[int], CurveClaim | None] = lambda _: None
-    #: The field whose values make the examples that the curve protects; None where each record is one.
+    #: The field that groups records into the examples protected by the curve; None if each record is one.
     unit: str | None = None
     delta: float | None = None

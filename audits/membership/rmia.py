@@ -1,9 +1,9 @@
 """The robust attack (Zarifzadeh, Liu and Shokri 2024, arXiv 2312.03262), with shadow models.
 
-Does the target favour a record more than it favours other records of the population? ratio(x) = Pr(x | target) / Pr(x),
-where Pr(x) comes from shadow models; the score is the share of the population whose ratio the record's own reaches
-``GAMMA`` times over. For one target model the score only rises with the ratio: the population turns the ratio into
-something like a false positive rate, and adds no evidence to it.
+Does the target favour a record more than other records of the population? ratio(x) = Pr(x | target) / Pr(x), with Pr(x)
+estimated from shadow models; the score is the fraction of the population whose ratio, times ``GAMMA``, does not exceed
+the record's. For one target model, the score is a monotone function of the ratio: the population turns it into
+something like a false positive rate, but adds no evidence.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from audits.statistics.laws import mean_ranks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: At 1 no two ratios become equal. A mean over tokens varies so little that few ratios differ by the paper's 2.
+#: At 1, distinct ratios stay distinct. A mean over tokens varies so little that few ratios differ by the paper's factor
+#: 2.
 GAMMA = 1.0
-#: Slopes tried for what a record gains by being trained on; 1 takes it that it gains nothing.
+#: Candidate slopes for the gain of a record from being trained on; 1 assumes no gain.
 SLOPES = (0.0, 0.2, 0.33, 0.4, 0.6, 0.8, 0.9, 1.0)
-#: A probability this small is as good as none.
+#: Log-probabilities below this are replaced by it.
 _LEAST_LP = -600.0
-#: The slope where the shadow models cannot tell (LeakPro's default).
+#: The slope used if the shadow models cannot decide (LeakPro's default).
 _SLOPE = 0.33
-#: Shadow models that each take the target's role once, to choose the slope.
+#: The number of shadow models that act as the target to choose the slope.
 _MOCK_TARGETS = 8
 
 
 def _probability(lp: NDArray[Any]) -> NDArray[np.float64]:
-    """exp(``lp``), but never 0, so that ratios can still be compared."""
+    """exp(``lp``), but never 0, so that ratios remain comparable."""
     return np.asarray(np.exp(np.maximum(np.asarray(lp, dtype=np.float64), _LEAST_LP)), dtype=np.float64)
 
 
 def evidence_offline(lp: NDArray[Any], included: NDArray[np.bool_], slope: float) -> NDArray[np.float64]:
     """Pr(x) [records] from the models [models, records] that did not see x: ((1 + a) mean_out + (1 - a)) / 2.
 
-    It supposes that training on x lifts its probability from p to a p + 1 - a (Zarifzadeh et al., appendix B.2.2).
+    This assumes that training on x raises its probability from p to a p + 1 - a (Zarifzadeh et al., appendix B.2.2).
     Probabilities [0.3, 0.5] and a = 0.3 give 0.61.
     """
     out = ~included
@@ -56,12 +57,12 @@ def evidence_online(lp: NDArray[Any]) -> NDArray[np.float64]:
 def dominated_share(
     ratio: NDArray[np.float64], population: NDArray[np.bool_], gamma: float = GAMMA
 ) -> NDArray[np.float64]:
-    """The share [records] of the ``population`` [records] z with ratio(x) / ratio(z) >= gamma; equal counts one half.
+    """The fraction [records] of the ``population`` [records] z with ratio(x) / ratio(z) >= gamma; ties count one half.
 
     In O((n + k) log k) for n records and a population of k. Ratio 1.311475 against [0.745342, 0.481928, 1.216216] gives
-    1, 2/3 and 1/3 at gamma 1, 1.5 and 2. A record of the population is compared with itself too, as an equal. If that
-    counted fully, the population's greatest ratio would score the same as all above it; if it were left out, equal
-    ratios inside and outside the population would score differently.
+    1, 2/3 and 1/3 at gamma 1, 1.5 and 2. A record of the population is also compared with itself, as a tie. If ties
+    counted fully, the population's largest ratio would score the same as all above it; without them, equal ratios
+    inside and outside the population would score differently.
     """
     sorted_population, scaled = np.sort(ratio[population]), ratio / gamma
     below, upto = (
@@ -72,7 +73,7 @@ def dominated_share(
 
 
 def best_slope(shadows: Shadows) -> float:
-    """The slope that best predicts which records a shadow model was trained on, with a few of them as the target.
+    """The slope that best predicts which records a shadow model was trained on, with a few acting as the target.
 
     It does not use the real target's members, so it needs no correction and cannot overfit to them.
     """
@@ -94,7 +95,7 @@ def best_slope(shadows: Shadows) -> float:
 
 def _offline_ratio(candidates: Candidates, _: Settings) -> NDArray[Any]:
     shadows = candidates.shadows
-    assert shadows is not None  # without_out says so
+    assert shadows is not None  # checked by why_not_offline
     chance = evidence_offline(shadows.lp, shadows.included, best_slope(shadows))
     return np.asarray(_probability(candidates.mean_lp) / chance)
 
@@ -110,7 +111,7 @@ def _share_of(
     return lambda candidates, settings: dominated_share(ratio(candidates, settings), ~candidates.table.member)
 
 
-# The share only rises with the ratio, but its steps are the non-members'; relabelled records are ranked by the ratio.
+# The fraction is monotone in the ratio, but in steps set by the non-members; the permutation test uses the ratio.
 OFFLINE = ScoreAttack(name="rmia", score=_share_of(_offline_ratio), missing=why_not_offline, unlabelled=_offline_ratio)
 ONLINE = ScoreAttack(
     name="rmia-online", score=_share_of(_online_ratio), missing=why_not_online, unlabelled=_online_ratio

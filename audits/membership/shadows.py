@@ -1,7 +1,8 @@
-"""Scores of shadow models: what ``privctl shadow`` writes, and how an audit finds its records among them.
+"""Scores of shadow models: the files that ``privctl shadow`` writes, and how an audit finds its records in them.
 
-One file a shadow model holds the mean log-probability of every record of the pool, the records' digests, the coins that
-decided which of them the model was trained on, and in its header the settings that all models of a folder share.
+Each shadow model has one file with the mean log-probability of every record of the pool, the records' digests, the
+coins that decided which records the model was trained on, and, in its header, the settings shared by all models of a
+folder.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 
     from privctl.storage.atomic import PendingFile
 
-#: The report of a folder of shadow models, and the header key of one model's description.
+#: The name of the report in a folder of shadow models, and the header key of a model's description.
 REPORT_NAME, _KEY = "shadow.report.json", "privctl.shadow"
 _PATTERN = "shadow-*.scores.safetensors"
 _TYPES = {"lp": "F64", "included": "BOOL", "digests": "U8"}
 _DIGEST_SIZE = 16
-#: First word of the seed of coins, so that no other draw under the same seed repeats them.
+#: The first word of the coins' seed, so that no other draw under the same seed repeats them.
 _COINS = 1
 
 
@@ -43,10 +44,10 @@ _COINS = 1
 class ShadowScores:
     """One shadow model's scores of the pool.
 
-    ``settings`` are what all models of a folder share: ``seed``, and ``scoring`` as ``Subject.describe`` has it, are
-    among them. ``weights`` is the model's ``weights_digest``. ``lp`` [records] float64 is the mean log-probability
-    (nats), NaN where a record cannot be scored; ``included`` [records] whether the model was trained on it; ``digests``
-    [records, 16] uint8 identify the records.
+    ``settings`` are shared by all models of a folder and include ``seed`` and ``scoring`` as given by
+    ``AuditedModel.describe``. ``weights`` is the model's ``weights_digest``. ``lp`` [records] float64 is the mean
+    log-probability (nats), NaN if a record cannot be scored; ``included`` [records] says whether the model was trained
+    on it; ``digests`` [records, 16] uint8 identify the records.
     """
 
     index: int
@@ -58,7 +59,7 @@ class ShadowScores:
 
 
 def scores_path(folder: Path, index: int) -> Path:
-    """Where the scores of a folder's shadow model lie."""
+    """The path of the scores of a folder's shadow model."""
     return folder / f"shadow-{index:04d}.scores.safetensors"
 
 
@@ -68,11 +69,11 @@ def shadow_paths(folder: Path) -> list[Path]:
 
 
 def coins(seed: int, index: int, records: int) -> NDArray[np.bool_]:
-    """Which of so many records shadow model ``index`` is trained on: independent fair coins, by numpy's PCG64.
+    """Which of the ``records`` shadow model ``index`` is trained on: fair coins from numpy's PCG64.
 
-    Models 2 i and 2 i + 1 share coins and take opposite sides, so each record is in the training data of exactly half
-    of the models. With independent coins, one record in 30 would have fewer than two models without it among 8, and one
-    in 4000 among 16.
+    Models 2 i and 2 i + 1 share coins and take opposite sides, so exactly half of the models are trained on each
+    record. With independent coins, one record in 30 would have fewer than two models without it among 8, and one in
+    4000 among 16.
     """
     bits = np.random.default_rng((_COINS, seed, index // 2)).integers(2, size=records, dtype=np.uint8)
     return np.asarray(bits == index % 2, dtype=np.bool_)
@@ -127,12 +128,11 @@ def difference(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
 
 
 def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: Mapping[str, Any]) -> Shadows:
-    """What every shadow model in ``folder`` says of the records known by ``digests``, in their order.
+    """The scores by all shadow models in ``folder`` of the records with ``digests``, in their order.
 
-    ``target`` is the audited model's ``weights_digest``, ``scoring`` how its own scores were made
-    (``scoring_of``). Raises InputError for files that are damaged or contradict each other, for records that are
-    not in the pool, and where some record has fewer than 2 models that did not see it; CommandError where the target is
-    among the models, or was scored otherwise.
+    ``target`` is the audited model's ``weights_digest``, ``scoring`` how it was scored (``scoring_of``). Raises
+    InputError for files that are damaged or inconsistent, for records that are not in the pool, and if some record has
+    fewer than 2 models that did not see it; CommandError if the target is one of the models or was scored differently.
     """
     recover(folder)
     paths = shadow_paths(folder)
@@ -152,7 +152,7 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
                 f"the audited model is itself the shadow model of {path}, which knows its own answers; audit another, "
                 "or move that file away"
             )
-    # What was scored before the precision was stated was scored in float32, as what does not state one is now.
+    # Older files do not state a precision; they were scored in float32.
     stored, own = ({"precision": "float32", **each} for each in (first.settings.get("scoring", {}), scoring))
     difference_found = difference(stored, own)
     if difference_found:

@@ -1,4 +1,4 @@
-"""SURP: how surprised the model is where it was certain (Zhang and Wu 2024)."""
+"""SURP: how improbable a record's tokens are where the model was certain (Zhang and Wu 2024)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_t
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Share of a record's tokens, by their log-probabilities, below which one is unlikely; the paper's 40 %.
+#: The quantile of a record's log-probabilities below which a token is unlikely; the paper's 40 %.
 UNLIKELY = 0.4
 
 
 def certain_but_wrong(lp: NDArray[Any], entropy: NDArray[Any]) -> float:
-    """The mean of ``lp`` [tokens] where it is low and so is ``entropy`` [tokens], in nats both.
+    """The mean of ``lp`` [tokens] over tokens with low ``lp`` and low ``entropy`` [tokens], both in nats.
 
-    Low is at most the record's median entropy and at most its 40 % quantile of ``lp``: the paper tunes both limits on
-    other data. Where no token has both, the mean of the unlikely ones. Values -1, -2, -3, -4, -5 with entropies
+    Low means at most the record's median entropy and at most its 40 % quantile of ``lp``; the paper tunes both limits
+    on other data. If no token has both, it is the mean over the unlikely ones. Values -1, -2, -3, -4, -5 with entropies
     1, 2, 3, 4, 0 give -5.
     """
     unlikely = lp <= np.quantile(lp, UNLIKELY)

@@ -27,10 +27,10 @@ def verdict(
     drawn: bool = False,
     check: str = SWAPPED,
 ) -> Verdict:
-    """Judge by the attacks' joint test, or by their intervals without one; ``attacks`` is all but the baselines'.
+    """Judge by the attacks' joint test or, without one, by their intervals; ``attacks`` excludes the baselines.
 
-    Where privctl has ``drawn`` the split, records that differ without the model do so by chance, which the joint test
-    allows for; so the baselines silence nothing. ``check`` says what to look at where members score lower.
+    If privctl has ``drawn`` the split, records differ without the model only by chance, which the joint test accounts
+    for, so the baselines are ignored. ``check`` says what to check if members score lower.
     """
     if drawn:
         blind = replace(blind, evidence=(), p_value=1.0)

@@ -1,7 +1,7 @@
-"""Why a member may stand out, as far as the data show: copies, near-copies, words or labels that few others have.
+"""Why a member may stand out in the data: copies, near-copies, rare words or labels.
 
-Models memorize most what occurs often and what is unlike the rest (Lee et al. 2022; Feldman 2020). These are facts of
-the data, found without the model, and no proof that they are the cause. They hold no text.
+Models mostly memorize what occurs often and what is unlike the rest (Lee et al. 2022; Feldman 2020). These are facts
+about the data, found without the model, and do not prove the cause. They contain no text.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Words of a sequence that near-copies share, the share of these that makes one, and the most places looked at of each.
+#: The length of a word sequence, the fraction of shared sequences that makes a near-copy, and the maximum number of
+#: occurrences examined per sequence.
 _SEQUENCE, _ALIKE, _PLACES = 5, 0.5, 20
-#: The share of a record's words that no other has, and their number, from which on they are many.
+#: A record has many rare words if at least this fraction, and this number, of its words occur in no other record.
 _RARE_SHARE, _RARE = 0.2, 3
-#: A label is rare where at most this share of the members has it, and this share of what a label has on average: of
-#: many equally frequent labels, or of numbers, none is. A record is hard above the last share of them.
+#: A label is rare if at most this fraction of the members has it, and at most this fraction of the mean count per
+#: label: if all labels are equally frequent, or are numbers, none is rare. A record is hard above this quantile of the
+#: loss.
 _RARE_LABEL, _BELOW_MEAN, _HARD = 0.01, 0.25, 0.95
 
 
 def why_exposed(
     members: Sequence[Record], judged: Sequence[Record], reference: NDArray[Any] | None = None
 ) -> dict[int, tuple[Reason, ...]]:
-    """What stands out of each record that was ``judged``, by its line; of most records nothing.
+    """The reasons why ``judged`` records stand out, by line; most records have none.
 
     ``members`` are all records of the same file. ``reference`` [len(judged)] is the mean log-probability (nats) of each
-    under a model that saw none.
+    under a model that saw none of them.
     """
     copies = Counter(record.digest for record in members)
     words = [record.text.split() for record in judged]
@@ -81,7 +83,7 @@ def _rare_label(label: str | None, labels: Counter[str], members: int) -> Iterat
 
 
 def _near_copies(words: Sequence[Sequence[str]], lines: Sequence[int]) -> dict[int, tuple[int, float]]:
-    """The line with the most sequences of words of each record, and their share, where that is large."""
+    """For each record, the line that shares most word sequences with it and their fraction, if large."""
     places: dict[int, list[int]] = {}
     sequences = [_sequences(each) for each in words]
     for place, found in enumerate(sequences):
@@ -98,5 +100,5 @@ def _near_copies(words: Sequence[Sequence[str]], lines: Sequence[int]) -> dict[i
 
 
 def _sequences(words: Sequence[str]) -> list[int]:
-    """A name of each sequence of words, once."""
+    """Distinct hashes of the word sequences."""
     return list(dict.fromkeys(hash(tuple(words[i : i + _SEQUENCE])) for i in range(len(words) - _SEQUENCE + 1)))

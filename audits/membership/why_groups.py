@@ -1,7 +1,7 @@
-"""Why a group of members may stand out, such as a user: many records, repetitions, words or labels that no other has.
+"""Why a group of members, such as a user, may stand out: many records, repetitions, rare words or labels.
 
-As for single records (``why_exposed``) these are facts of the data, found without the model, and no proof that they are
-the cause. They hold no text.
+As for single records (``why_exposed``), these are facts about the data, found without the model, and do not prove the
+cause. They contain no text.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A group has many records from this many times the median on.
+#: A group has many records if it has at least this many times the median.
 _TIMES = 4
-#: The share of a group's records that repeat others, from which on they are many.
+#: A group has many repetitions if at least this fraction of its records is repeated.
 _REPEATED = 0.25
-#: The share of a group's words that no other group has, and their number.
+#: A group has many rare words if at least this fraction, and this number, of its words occur in no other group.
 _RARE_SHARE, _RARE = 0.2, 3
-#: A label is rare where at most this share of the groups has it, and this share of what a label has on average.
+#: A label is rare if at most this fraction of the groups has it, and at most this fraction of the mean count per label.
 _RARE_LABEL, _BELOW_MEAN, _HARD = 0.01, 0.25, 0.95
 
 
 def why_groups_exposed(
     groups: Mapping[int, Sequence[Record]], reference: NDArray[Any] | None = None
 ) -> dict[int, tuple[Reason, ...]]:
-    """What stands out of each of the members' ``groups``, which go by a line of theirs; of most groups nothing.
+    """The reasons why the members' ``groups``, keyed by one of their lines, stand out; most groups have none.
 
-    ``reference`` [groups] is the mean log-probability (nats) of each under a model that saw none.
+    ``reference`` [groups] is the mean log-probability (nats) of each under a model that saw none of them.
     """
     usual = float(np.median([len(records) for records in groups.values()])) if groups else 0.0
     texts = Counter(digest for records in groups.values() for digest in {record.digest for record in records})
@@ -64,7 +64,7 @@ def _many(size: int, usual: float) -> Iterator[Reason]:
 
 
 def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator[Reason]:
-    """Repetitions within the group, which deduplicating by group would remove, and records of others."""
+    """Reasons for repetitions within the group, which deduplication by group would remove, and across groups."""
     own = len(records) - len({record.digest for record in records})
     if own and own >= _REPEATED * len(records):
         yield Reason(why=Why.COPIES, text=f"{own} of its {counted(len(records), 'record')} repeat others of it")

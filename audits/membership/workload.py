@@ -1,4 +1,4 @@
-"""Two sets of records as rows that a model scores, and the records among them that are put in front of others."""
+"""Two sets of records as rows to be scored, and the records among them that are put in front of others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shots:
 class Workload:
     """Two sets of records, ready to be scored; ``rows`` are in file order, members first.
 
-    ``counts`` [records] are the scores that each will get.
+    ``counts`` [records] are the numbers of token scores of each.
     """
 
     task: str
@@ -41,7 +41,7 @@ class Workload:
     truncated: NDArray[np.bool_]
     skipped: tuple[tuple[bool, int, Skip], ...]
     max_length: int | None
-    #: What the head of a classifier predicts; None for other models.
+    #: The kind of a classifier's head; None for other models.
     head: HeadKind | None = None
-    #: Records that were put aside, to be put in front of others; None where none were asked for.
+    #: Records set aside to be put in front of others; None if no attack needs them.
     shots: Shots | None = None

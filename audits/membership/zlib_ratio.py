@@ -1,4 +1,4 @@
-"""The zlib attack: the loss of a text beside how far a general compressor gets with it (Carlini et al. 2021)."""
+"""The zlib attack: the loss of a text relative to its compressed size (Carlini et al. 2021)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def score(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    """Minus the logarithm of perplexity, by the bytes that zlib needs for the text at its default level, [records].
+    """Minus the log-perplexity divided by the size in bytes of the text compressed by zlib at default level, [records].
 
-    The logarithm of perplexity is the mean loss in nats per token (Carlini et al. 2021, section 5.2). Five tokens of
-    6.859 nats in all for b"the quick brown fox jumps over the lazy dog", 50 bytes, give -0.027436.
+    The log-perplexity is the mean loss in nats per token (Carlini et al. 2021, section 5.2). Five tokens with a total
+    of 6.859 nats for b"the quick brown fox jumps over the lazy dog", 50 bytes compressed, give -0.027436.
     """
     table = candidates.table
     packed = np.array([len(zlib.compress(text.encode())) for text in candidates.texts], dtype=np.float64)

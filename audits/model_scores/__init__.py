@@ -1,1 +1,1 @@
-"""Audits of many models, trained with or without a record, by one score for each."""
+"""Audits of many models, trained with or without a record, by one score per model."""

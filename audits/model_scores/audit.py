@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 METHOD = "rank test"
 INTERVAL = "exact rank test, Bonferroni over ranks"
-#: Above this share of distinct values, scores are treated as continuous and ties as suspicious.
+#: Above this fraction of distinct values, scores are treated as continuous and ties as suspicious.
 _CONTINUOUS = 0.5
 
 ARMS = ("with", "without")
@@ -53,7 +53,7 @@ _MEMBER = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresAudit:
-    """What goes into the report."""
+    """The parts of the report."""
 
     evidence: tuple[Evidence, ...]
     verdicts: tuple[Verdict, ...]
@@ -63,9 +63,9 @@ class ScoresAudit:
 def audit_scores(
     path: Path, *, delta: float | None = None, claim: EpsilonClaim | None = None, alpha: float = 0.05
 ) -> ScoresAudit:
-    """Read ``path``, bound epsilon at ``delta`` (the claim's, else 1e-5) and mu, and test ``claim``.
+    """Read ``path``, bound epsilon at ``delta`` (the claim's, otherwise 1e-5) and mu, and test ``claim``.
 
-    Raises InputError for a file that does not hold scores of two models a side, CommandError for a delta or a claim out
+    Raises InputError for a file without scores of at least two models per side, CommandError for a delta or a claim out
     of range.
     """
     if delta is None:
@@ -93,7 +93,10 @@ def audit_scores(
 
 
 def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The scores of the models with the record, and of those without it; infinite ones are allowed, NaN is not."""
+    """The scores of the models with the record, and of those without it; infinity is allowed.
+
+    Raises InputError for a file that cannot be read, NaN, or fewer than 2 models per side.
+    """
     readers = {".safetensors": _from_safetensors, ".json": _from_json, ".csv": _from_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -212,7 +215,7 @@ def _bound_evidence(tests: Sequence[RankTest], models: tuple[int, int], delta: f
 
 
 def _mu_evidence(tests: Sequence[RankTest], models: tuple[int, int], alpha: float) -> Evidence:
-    """Of the same tests as epsilon's bound, without a further correction: see ``audits.statistics.two_arm``."""
+    """From the same tests as epsilon's bound, without further correction: see ``audits.statistics.two_arm``."""
     best = mu_bound(tests, alpha)
     return Evidence(
         method=METHOD,
@@ -305,7 +308,7 @@ def _claim_verdict(
 
 
 def warnings_of(with_scores: NDArray[np.float64], without_scores: NDArray[np.float64]) -> list[str]:
-    """On what any conclusion from the scores of the models rests."""
+    """The premises of conclusions from the scores of models."""
     warnings = [
         "the models are taken to be independent and alike but for the record, as the caller asserts: scores of many "
         "records by one model, or models that share a random seed, make the bound invalid",
@@ -326,5 +329,5 @@ def warnings_of(with_scores: NDArray[np.float64], without_scores: NDArray[np.flo
 
 
 def _finite(details: dict[str, float]) -> dict[str, float]:
-    """Drop values that are not finite: a report holds only finite numbers."""
+    """Drop values that are not finite, which a report cannot hold."""
     return {name: value for name, value in details.items() if math.isfinite(value)}

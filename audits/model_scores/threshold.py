@@ -1,6 +1,7 @@
-"""An audit of many models by one threshold that was chosen before their scores were seen.
+"""An audit of many models by a single threshold chosen before their scores were seen.
 
-Both error rates at it are bounded by Clopper and Pearson's limits, which hold for every epsilon, mu and claim at once.
+Both error rates at the threshold are bounded by Clopper and Pearson's limits, which hold for every epsilon, mu and
+claim at once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from privctl.reports.files import digested_artifact, now, versions
 
 METHOD = "fixed threshold"
 INTERVAL = "Clopper-Pearson for each rate, at half of alpha"
-#: The largest epsilon that is looked for.
+#: The largest epsilon that is searched.
 _MOST = 32.0
 
 
@@ -39,7 +40,7 @@ def run_scores(
 ) -> PrivacyReport:
     """The report, to be written to ``report``, on the scores of models at ``path``: by ranks, or by a ``threshold``.
 
-    Raises as ``audit_at_threshold``, and InputError where the file changes meanwhile.
+    Raises as ``audit_at_threshold``, and InputError if the file changes meanwhile.
     """
     before = digested(path)
     if threshold is None:
@@ -77,9 +78,9 @@ def audit_at_threshold(
     claim: EpsilonClaim | None = None,
     alpha: float = 0.05,
 ) -> ScoresAudit:
-    """Bound epsilon at ``delta`` (the claim's, else 1e-5) and mu by one ``threshold``, and test ``claim``.
+    """Bound epsilon at ``delta`` (the claim's, otherwise 1e-5) and mu by one ``threshold``, and test ``claim``.
 
-    Raises as ``audit_scores``, and CommandError for a threshold that is no number.
+    Raises as ``audit_scores``, and CommandError for a threshold that is not finite.
     """
     if delta is None:
         delta = DEFAULT_DELTA if claim is None else claim.delta
@@ -118,7 +119,7 @@ def audit_at_threshold(
 
 
 def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verdict:
-    """Refuted; or consistent, if randomized response with twice the epsilon would probably have been; or neither."""
+    """Refuted; or consistent, if randomized response with twice the epsilon would likely have been; or inconclusive."""
     certified = counts.epsilon(claim.delta, alpha)
     most = replace(counts, hits=counts.inner, errors=0).epsilon(claim.delta, alpha)
     limit, outcome = VIOLATION * claim.epsilon, Outcome.INCONCLUSIVE
@@ -147,9 +148,9 @@ def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verd
 
 
 def _noticed(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> float:
-    """From which epsilon on randomized response refutes ``claim`` with a chance of at least ``POWER``; or infinity.
+    """The smallest epsilon of randomized response that refutes ``claim`` with probability ``POWER``; or infinity.
 
-    Each count is taken at what it reaches with all but half of the remaining chance.
+    Each count is set to its quantile with half of the allowed miss probability.
     """
     missed = (1 - POWER) / 2
 

@@ -1,1 +1,1 @@
-"""Scores of single records in files: made without gathering them, or by another tool, and judged without the model."""
+"""Scores of single records in files: written by many processes or by another tool, and judged without the model."""

@@ -1,7 +1,7 @@
 """A membership audit of the scores that another attack tool gave to records: the engine of ``privctl audit scores``.
 
-The records are not at hand, nor does privctl run the model. So neither a baseline without the model nor another attack
-can be run, and the report says so.
+The records are not at hand, and privctl does not run the model. So neither a baseline without the model nor another
+attack is possible, and the report says so.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ _NOT_FITTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What was read, and what of it is judged: records, or the ``groups`` that they make."""
+    """The scores that were read, and the units that are judged: records, or the ``groups`` that they form."""
 
     read: ScoredRecords
     groups: ScoredGroups | None = None
 
     @property
     def scored(self) -> ScoredRecords:
-        """What is counted."""
+        """The scores of the units that are counted."""
         return self.read if self.groups is None else self.groups.scored
 
     @property
@@ -82,11 +82,11 @@ class _Judged:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the report states of groups."""
+        """The parameters of the groups for the report."""
         return {} if self.groups is None else self.groups.grouping.parameters(self.groups.records)
 
-    def told(self) -> Iterator[str]:
-        """What is counted, where it is not records."""
+    def unit_warnings(self) -> Iterator[str]:
+        """A warning about the unit that is counted, if that is not a record."""
         if self.groups is not None:
             sides = self.scored.member
             counts = {"members": int(sides.sum()), "nonmembers": int((~sides).sum())}
@@ -104,17 +104,16 @@ def run_record_scores(
     model: ModelOfScores | None = None,
     enter: Callable[[], LogPosition | None] = lambda: None,
 ) -> PrivacyReport:
-    """The report, to be written to ``report``, on the scores in ``paths``, of which several must be Parquet.
+    """The report, to be written to ``report``, on the scores in ``paths``; several files must be Parquet.
 
-    Ids that differ only in spelling are different records, which the report counts and says.
+    Ids that differ only in spelling count as different records, and the report says so. All intervals are jointly wrong
+    with probability at most ``ALPHA``. For a ``split`` that privctl drew, half of that is for lower bounds on epsilon,
+    at ``delta`` (1e-5 by default), and mu; if the scores are said to be of a ``model``, the claims of its report are
+    tested. If groups have the coins, groups are judged by the scores of their records. ``enter`` is called once the
+    files are read and enters the audit into a log.
 
-    All intervals together are wrong with probability at most ``ALPHA``. Of a ``split`` that privctl drew, half of that
-    is for lower bounds on epsilon, at ``delta`` (1e-5 by default), and mu; where the scores are said to be of a
-    ``model``, the claims of its report are held against them. Where groups have the coins, groups are judged by the
-    scores of their records. ``enter`` is called once the files are read: it enters the audit into a log.
-
-    Raises InputError for a file that does not hold a finite score for each record, and records of both sides, for
-    records that are not of the split, and for a file that changes meanwhile.
+    Raises InputError for a file without a finite score for each record or without records of both sides, for records
+    that are not in the split, and for a file that changes meanwhile.
     """
     files = tuple((role, digested(path)) for role, path in (*(("scores", path) for path in paths), *_files_of(split)))
     read = read_record_scores(paths, columns)
@@ -165,8 +164,8 @@ def run_record_scores(
             *read.left_out,
         ),
         warnings=(
-            *_told(split, model),
-            *judged.told(),
+            *_premises(split, model),
+            *judged.unit_warnings(),
             *bounds.warnings,
             *_how_to_read(judged, evidence, alpha),
             *_similar(read.ids, columns.record),
@@ -181,14 +180,14 @@ def run_record_scores(
 
 
 def _evidence(judged: _Judged, alpha: float) -> tuple[Evidence, ...]:
-    """The curves of all scores with their joint test, together wrong with ``alpha``."""
+    """The curves of all scores with their joint test, jointly wrong with ``alpha``."""
     scored, named = judged.scored, judged.named
     settings = Settings(confidence=1 - alpha / (len(named) * (1 + len(RATES))))
     return with_joint_test(
         {name: curve_evidence(name, scores, scored.member, settings) for name, scores in named.items()},
         {name: rank_statistics(scores, RATES) for name, scores in named.items()},
         scored.member,
-        # Of the scores as the file holds them, so that rounding in those of groups does not decide it.
+        # From the scores as in the file, so that rounding in those of groups has no influence.
         data_seed(row.tobytes() for row in np.stack(list(judged.read.scores.values()), axis=1)),
         alpha,
     )
@@ -211,7 +210,7 @@ def _how_to_read(judged: _Judged, evidence: Sequence[Evidence], alpha: float) ->
 
 
 def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
-    """What the scores of a drawn ``split`` bound, and what that says of the claims of the ``model``'s own report."""
+    """The bounds from the scores of a drawn ``split``, and verdicts on the claims of the ``model``'s own report."""
     scored, groups = judged.scored, judged.groups
     drawn = DrawnScores(
         split=split,
@@ -224,7 +223,8 @@ def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: Mo
         bounds = drawn.bounds(judged.named, DEFAULT_DELTA if delta is None else delta, BOUNDS_SHARE * ALPHA)
         return Findings(evidence=bounds, warnings=tuple(guesses_not_made(bounds)))
     lineage = model.lineage
-    # A record more or less of an example that has others replaces it, which is no curve of two examples.
+    # Adding or removing one record of a larger example replaces that example, which a curve for two examples does not
+    # cover.
     by_record = split.group_by is None and lineage.unit is not None
     examples = None if by_record else examples_of_a_coin(split, lineage.unit)
     return split_findings(
@@ -239,14 +239,14 @@ def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: Mo
 
 
 def _of_training(found: Verdict, split: DrawnSplit | None, lineage: Lineage) -> Verdict:
-    """Of a drawn split, finding nothing counts only for a model that may have been trained on its members."""
+    """The verdict. For a drawn split, finding nothing counts only if the model may have been trained on the members."""
     if split is None or found.outcome is not Outcome.CONSISTENT:
         return found
     return of_training(found, split, lineage.trained_on)
 
 
-def _told(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str]:
-    """On what all of it rests."""
+def _premises(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str]:
+    """The premises of the audit."""
     if split is not None:
         yield from premises(split, None if model is None else model.lineage.trained_on)
     if model is not None:
@@ -264,7 +264,7 @@ def _files_of(split: DrawnSplit | None) -> Iterator[tuple[str, Path]]:
 
 
 def _similar(ids: Sequence[str], column: str) -> Iterator[str]:
-    """Ids that may name one record, which would count twice."""
+    """A warning about ids that may name one record, which would count twice."""
     if number := spelled_alike(ids):
         yield (
             f"{number} of the records' names in {shown(column)} differ from another's only in case, spaces or Unicode "
@@ -273,5 +273,5 @@ def _similar(ids: Sequence[str], column: str) -> Iterator[str]:
 
 
 def _method(column: str) -> str:
-    """An attack's name in the report, which no method of privctl's own has."""
+    """An attack's name in the report, distinct from privctl's own methods."""
     return f"column {column}"

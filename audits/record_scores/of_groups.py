@@ -1,7 +1,7 @@
-"""Scores of records as scores of the groups that have the coins of a drawn split, such as all records of one user.
+"""Scores of the groups that have the coins of a drawn split, such as users, from the scores of their records.
 
-A group's scores are those that ``privctl audit membership`` gives it: the mean of its records' scores, weighed by what
-that is worth, and the mean of the highest. They follow from the scores and the groups' sizes, never from the coins.
+A group's scores are those of ``privctl audit membership``: the mean of its records' scores, weighted by its effective
+size, and the mean of the highest. They depend on the scores and the groups' sizes, never on the coins.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from privctl.storage.json_text import shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Reasons to leave a record out that follow from it and the model alone; the others look at records of other groups.
+#: Reasons to leave a record out that depend only on it and the model; the others also depend on records of other
+#: groups.
 _BY_ITSELF = (Skip.TOO_SHORT, Skip.NOT_FINITE)
-#: Decimals of the largest score that are kept, so that scores which only rounding tells apart are tied.
+#: Decimals kept relative to the largest score, so that scores that differ only by rounding are tied.
 _DECIMALS = 9
-#: The largest score of a record from which those of groups are computed, by squares of differences.
+#: The largest score of a record from which those of groups are computed, as differences are squared.
 _LARGEST = 1e150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredGroups:
-    """Groups in the place of records, each under the id of its first, and how many ``records`` each side has.
+    """Groups in place of records, each with the id of its first, and the number of ``records`` on each side.
 
-    ``incomplete`` says why their scores may depend on the coins, if they may.
+    ``incomplete`` says why their scores may depend on the coins, or is empty.
     """
 
     scored: ScoredRecords
@@ -47,10 +48,10 @@ class ScoredGroups:
 
 
 def in_groups(read: ScoredRecords, split: DrawnSplit) -> ScoredGroups:
-    """The groups of ``split``, a split of groups, that the records in ``read`` make.
+    """The groups of ``split``, a split of groups, that the records of ``read`` form.
 
-    Raises InputError for records that are not of the split and scores that are too large, CommandError for columns
-    named as a group's scores are.
+    Raises InputError for records that are not in the split and scores that are too large, CommandError for columns with
+    the name of a group's scores.
     """
     assert split.group_by is not None
     grouping = read_groups(split.group_by, split.members, split.nonmembers, USUAL)
@@ -83,7 +84,7 @@ def in_groups(read: ScoredRecords, split: DrawnSplit) -> ScoredGroups:
 
 
 def _incomplete(read: ScoredRecords, split: DrawnSplit) -> str:
-    """Why the scores of groups may depend on the coins: records are missing, and not by themselves."""
+    """Why the scores of groups may depend on the coins: records are missing for reasons that may involve others."""
     missing = split.manifest.members.records + split.manifest.nonmembers.records - len(read.ids)
     if missing <= sum(count for (_, skip), count in read.skipped.items() if skip in _BY_ITSELF):
         return ""

@@ -1,4 +1,4 @@
-"""The model that scores are said to be of: its files by digest, and what its own report says of it."""
+"""The model that scores are said to be of: its files by digest, and what its own report says."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _OF_FUNCTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOfScores:
-    """The files of a model as ``inputs`` of a report, its ``lineage``, and the ``condition`` its scores rest on.
+    """The files of a model as ``inputs`` of a report, its ``lineage``, and the ``condition`` that its scores rest on.
 
-    ``profile`` gives points of the curve of a mechanism; without it none is tested.
+    ``profile`` gives points of a mechanism's trade-off curve; without it, none is tested.
     """
 
     inputs: tuple[Artifact, ...]
@@ -41,10 +41,11 @@ class ModelOfScores:
 def scored_model(
     path: Path, report: Path, profile: Profile | None = None, *, by_function: bool = False
 ) -> ModelOfScores:
-    """The model at ``path``, a safetensors file or folder, as the audit's report at ``report`` refers to it.
+    """The model at ``path``, a safetensors file or folder, as referred to by the audit's report at ``report``.
 
-    With ``by_function`` privctl called the caller's function on a network that it compared with these files; otherwise
-    the scores come from a file. Raises InputError for what is no model, CommandError for a report within its folder.
+    With ``by_function``, privctl called the caller's function on a network that it compared with these files; otherwise
+    the scores come from a file. Raises InputError if ``path`` is not a model, CommandError for a report within its
+    folder.
     """
     if path.is_dir() and report.resolve().parent == path.resolve():
         raise CommandError(f"--output {report} lies in the folder of the model, which it would change; choose another")

@@ -1,9 +1,9 @@
-"""Scores of records as Parquet: one file, or a part from each process, for ``privctl audit scores`` to judge.
+"""Scores of records as Parquet: one file, or a part from each process, to be judged by ``privctl audit scores``.
 
 A row is a record: its ``id`` (file and line), whether it is a ``member``, how many ``tokens`` were scored, and one
-score for each attack. Scores of single tokens are in no file. The scores are as the attacks gave them, since ranks
-within a part say nothing of other parts; that of a record of one token, or of a label, is a log-probability in full
-precision, which helps to search for the text. So files are for their owner alone (mode 0600) and not for release.
+score per attack. Scores of single tokens are not stored. The scores are unchanged, since ranks within a part are not
+comparable between parts; that of a record of one token, or of a label, is a log-probability in full precision, which
+helps to search for the text. So files are readable only by their owner (mode 0600) and not for release.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ID, MEMBER, TOKENS = "id", "member", "tokens"
-#: Key of the schema's note that says what was scored.
+#: The key of the schema's metadata that describes what was scored.
 _NOTE = b"privctl.scores"
-#: Of the note and of what the scores are; 2 since zlib divides the mean loss, 3 since ``reference`` compares logits.
-#: What has no reference model is the same in both.
+#: The version of the metadata and of the scores; 2 since zlib divides the mean loss, 3 since ``reference`` compares
+#: logits. Without a reference model, both are the same.
 _FORMAT, _BEFORE = 3, 2
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}")
-#: Rows of a group, which is written and read at once.
+#: The number of rows per row group, which is written and read at once.
 _GROUP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredWork:
-    """What was scored, the same in all parts of one audit: digests of the model and of both sets, and how.
+    """What was scored and how, the same in all parts of one audit: digests of the model and of both sets, and settings.
 
     ``attacks`` are the columns of scores.
     """
@@ -58,7 +58,7 @@ class ScoredWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePart:
-    """The scores of one process, number ``rank`` (from 0) of ``size``: one row a record, ``scores`` by attack.
+    """The scores of process ``rank`` (from 0) of ``size``: one row per record, ``scores`` by attack.
 
     ``left_out`` counts the records without scores by (member, reason).
     """
@@ -75,9 +75,9 @@ class ScorePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScores:
-    """The rows of one or many files in the order of their ids: ``member`` [records], ``scores`` [records] by column.
+    """The rows of one or more files in the order of their ids: ``member`` [records], ``scores`` [records] by column.
 
-    ``precision`` is the format of the passes that made the scores; None where nothing says so.
+    ``precision`` is the format of the forward passes that produced the scores; None if unknown.
     """
 
     member: NDArray[np.bool_]
@@ -88,18 +88,21 @@ class ReadScores:
 
 
 def part_path(output: Path, rank: int, size: int) -> Path:
-    """Where process ``rank`` of ``size`` writes: ``output``, or a part with its number in the name."""
+    """The file that process ``rank`` of ``size`` writes: ``output``, or a part with its number in the name."""
     return output if size == 1 else output.with_name(f"{output.stem}-{rank:05d}-of-{size:05d}{output.suffix}")
 
 
 def whole_name(path: Path) -> Path:
-    """The file that ``path`` is a part of, by its name; ``path`` itself for any other file."""
+    """The file that ``path`` is a part of, by name; ``path`` itself for any other file."""
     match = _PART.fullmatch(path.stem)
     return path if match is None else path.with_name(match["stem"] + path.suffix)
 
 
 def write_part(path: Path, part: ScorePart, *, replace: bool) -> None:
-    """Write ``part`` for its owner alone. Raises CommandError for a file that exists, FileSystemError as writing."""
+    """Write ``part``, readable only by its owner.
+
+    Raises CommandError if the file exists, FileSystemError as writing.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,16 +119,16 @@ def write_part(path: Path, part: ScorePart, *, replace: bool) -> None:
 
 
 def attacks_in(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The columns of scores in what ``write_part`` wrote; none for other files."""
+    """The columns of scores in files by ``write_part``; empty for other files."""
     note = _note(paths[0])
     return () if note is None else tuple(map(str, note["attacks"]))
 
 
 def read_parts(paths: Sequence[Path], record: str, member: str, scores: Sequence[str]) -> ReadScores:
-    """The rows of ``paths``, whichever of them holds which: the columns ``record``, ``member`` and ``scores``.
+    """The rows of all ``paths``, with the columns ``record``, ``member`` and ``scores``.
 
-    Raises InputError for a file that lacks a column, for a record that occurs twice, for what is no finite score, and
-    for parts of ``write_part`` that are not all of one audit.
+    Raises InputError for a file that lacks a column, a record that occurs twice, a score that is not a finite number,
+    and parts by ``write_part`` that are not all of one audit.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -168,7 +171,10 @@ def _precision_in(path: Path) -> str | None:
 
 
 def _require_one_audit(paths: Sequence[Path]) -> dict[tuple[bool, Skip], int]:
-    """What the parts left out together. Raises InputError unless they are each part of one audit, or of none."""
+    """What the parts left out in total.
+
+    Raises InputError unless they are all parts of one audit, or all foreign files.
+    """
     notes = {path: _note(path) for path in paths}
     first = notes[paths[0]]
     ranks: dict[int, Path] = {}
@@ -202,7 +208,7 @@ def _require_one_audit(paths: Sequence[Path]) -> dict[tuple[bool, Skip], int]:
 
 
 def _note(path: Path) -> dict[str, Any] | None:
-    """What the file says was scored; None where another program wrote it. Raises InputError for nonsense."""
+    """The metadata of what was scored; None if another program wrote the file. Raises InputError if it is invalid."""
     raw = parquet_notes(path).get(_NOTE)
     if raw is None:
         return None

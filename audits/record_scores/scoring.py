@@ -1,7 +1,7 @@
-"""Scores each record by itself, in any number of processes; ``privctl audit scores`` judges the scores.
+"""Scores records independently of each other, in any number of processes; ``privctl audit scores`` judges the scores.
 
-Each process scores a share of the records and writes it. No process gathers the scores of tokens, which is what takes
-memory when all of them come to the same findings.
+Each process scores a share of the records and writes it. No process gathers the scores of all tokens, which would take
+much memory.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SUFFIX = ".parquet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:
-    """Which records to score with which model, and the Parquet file ``output`` of their scores.
+    """Which records to score with which model, and the Parquet file ``output`` for their scores.
 
-    Empty ``attacks`` means all that score a record by itself and apply to the model, with ``thorough`` those too that
-    cost.
+    Empty ``attacks`` means all that score each record independently and apply to the model, costly ones only if
+    ``thorough``. Raises CommandError for options that do not go together.
     """
 
     model: Path
@@ -80,7 +80,7 @@ class ScoringRequest:
 
 
 def score_records(request: ScoringRequest, progress: Progress, workers: Workers = ALONE) -> tuple[Path, int]:
-    """Score this process's share of the records and write it; returns the file, and how many records are in it.
+    """Score this process's share of the records and write it; returns the file and its number of records.
 
     Raises InputError for a model or data that cannot be scored, CommandError for settings that do not fit the model,
     for a file that exists, and for non-members that the model's reports name as training data.
@@ -107,7 +107,7 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
         reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize, beside=opened)
     before = {path: recorded_files(path) for path in (request.members, request.nonmembers)}
     members, nonmembers = (read(subject, path, request.columns) for path in (request.members, request.nonmembers))
-    work = prepare(subject, members, nonmembers, workers, drawn=True)  # who drew the sides, what judges them knows
+    work = prepare(subject, members, nonmembers, workers, drawn=True)  # checked when judging
     means = None if reference is None or not work.records else scorer.means(reference, work.records)
     if not work.records:
         raise InputError(
@@ -158,7 +158,7 @@ def _is_alone(name: str) -> bool:
 
 
 def _attacks(names: Sequence[str], by_name: bool, candidates: Candidates) -> Sequence[ScoreAttack]:
-    """Those of ``names`` that can be run. Raises CommandError for another if it was asked for ``by_name``."""
+    """The possible attacks among ``names``. Raises CommandError for another if it was asked for ``by_name``."""
     chosen = []
     for name in names:
         attack = load_attack(name)

@@ -1,4 +1,4 @@
-"""Scores of records as another attack tool wrote them: CSV, TSV, JSON lines or Parquet, with a row for each record."""
+"""Reads scores of records by another attack tool: CSV, TSV, JSON Lines or Parquet, with one row per record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _MEMBER = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreColumns:
-    """The names of the columns: what identifies a ``record``, ``member``, and one of ``scores`` for each attack."""
+    """The names of the columns: the ``record``'s id, ``member``, and one of ``scores`` for each attack.
+
+    Raises CommandError if they are not all different.
+    """
 
     record: str = "id"
     member: str = "member"
@@ -48,7 +51,7 @@ class ScoredRecords:
     """``member`` [records], the ``scores`` [records] of each attack by its column, and the records' ``ids``.
 
     ``skipped`` counts the records that privctl left out of its own file of scores, by (member, reason); ``precision``
-    is the format of the passes that made these.
+    is the format of the forward passes.
     """
 
     member: NDArray[np.bool_]
@@ -59,7 +62,7 @@ class ScoredRecords:
 
     @property
     def left_out(self) -> tuple[Omission, ...]:
-        """What was left out, for the report."""
+        """The omissions for the report."""
         return tuple(
             Omission(what=counted(count, "member" if member else "nonmember"), reason=skip.reason)
             for (member, skip), count in self.skipped.items()
@@ -67,9 +70,9 @@ class ScoredRecords:
 
 
 def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:
-    """The scores of each record in ``paths``. Raises InputError where they do not hold them.
+    """The scores of each record in ``paths``. Raises InputError if the files are not valid.
 
-    Of Parquet files that ``privctl audit score-records`` wrote, all scores are read unless ``columns`` names some.
+    From Parquet files by ``privctl audit score-records``, all scores are read unless ``columns`` names some.
     """
     path = paths[0]
     others = [each for each in paths if each.suffix.lower() != _PARQUET]
@@ -171,7 +174,7 @@ def _member(value: Any, where: str) -> bool:
 
 
 def _score(value: Any, name: str, where: str) -> float:
-    # Python alone reads 1_0 as 10, and digits of other scripts.
+    # Python also reads 1_0 as 10, and digits of other scripts.
     odd = isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii()))
     try:
         score = math.nan if odd else float(value)

@@ -1,1 +1,1 @@
-"""From records to the table of per-token scores that every attack reads, in one forward pass."""
+"""One forward pass from records to the table of per-token scores that every attack uses."""

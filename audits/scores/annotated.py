@@ -1,6 +1,6 @@
-"""Models that label words, or that answer questions from a text: scores of each word's label, of an answer's two ends.
+"""Models that label words or answer questions from a text: scores of word labels and of an answer's start and end.
 
-Records become tokens as ``privctl retrain`` trains on them.
+Records are tokenized as in ``privctl retrain``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class WordScorer:
-    """Rows are [2, tokens]: ids, and the number of a word's label where it begins, else ``NO_LABEL``."""
+    """Rows are [2, tokens]: ids, and the number of a word's label at its first token, otherwise ``NO_LABEL``."""
 
     causal = False
 
@@ -41,7 +41,7 @@ class WordScorer:
         self.pad = pad_of(model.network, model.tokenizer)
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """Words with a label."""
+        """The number of words with a label."""
         return np.array([int((row[1] != NO_LABEL).sum()) for row in rows], dtype=np.int64)
 
     @torch.inference_mode()
@@ -65,7 +65,7 @@ class WordScorer:
 
 
 class AnswerScorer:
-    """Rows are the answer's first and last token, then the ids and each token's segment, of equal lengths."""
+    """Rows are the answer's first and last token, then the ids and each token's segment, of equal length."""
 
     causal = False
 
@@ -76,14 +76,14 @@ class AnswerScorer:
         self.separator = separator_of(model.network, model.tokenizer)
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """Two: where the answer starts, and where it ends."""
+        """Always 2: the answer's start and end."""
         return np.full(len(rows), 2, dtype=np.int64)
 
     @torch.inference_mode()
     def score(
         self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, batching: Batching | None = None
     ) -> NDArray[np.float32]:
-        """The scores [6, 2 rows] of the answers' first and last tokens among all of their row."""
+        """The scores [6, 2 rows] of the answers' first and last tokens among all tokens of their row."""
         values = np.empty((len(FIELDS), 2 * len(rows)), dtype=np.float32)
         ids, types = zip(*(np.split(row[2:], 2) for row in rows), strict=True) if rows else ((), ())
         for batch, inputs in _inputs(self.model, self.pad, ids, batching):
@@ -105,7 +105,7 @@ class AnswerScorer:
 def _inputs(
     model: LanguageModel, pad: int, rows: Sequence[NDArray[np.int64]], batching: Batching | None
 ) -> Iterator[tuple[Sequence[int], dict[str, torch.Tensor]]]:
-    """Indices of rows of similar lengths, and what the network is given for them."""
+    """Batches of row indices of similar lengths, with the network's inputs for them."""
     tokens = (batching or Batching.on(model.device)).tokens
     with quiet_transformers(), enough_memory(model):
         for batch in batches(np.array([len(row) for row in rows], dtype=np.int64), tokens):

@@ -1,13 +1,13 @@
-"""A cache of scores between audits: a second audit, another attack or a gate needs no forward pass.
+"""A cache of scores between audits: another audit, attack or gate needs no forward pass.
 
-A cache is a folder for one model: its name is a digest of everything that scores depend on besides the row, so a
-changed weight leads to another folder. Files are written completely or not at all, so a killed audit resumes where it
-stopped, and several processes can fill the cache together.
+A cache is a folder for one model. Its name is a digest of everything except the row that scores depend on, so a changed
+weight leads to another folder. Files are written completely or not at all, so a killed audit resumes where it stopped,
+and several processes can fill the cache together.
 
-The content is private: a text can be reconstructed from the scores of its tokens and the model. So nothing is cached
+The content is private: a text can be reconstructed from the model and the scores of its tokens. So nothing is cached
 unless the user asks for it, only the owner can read folders and files, and every file is removed when it expires. A
-checksum in each header detects damage, but not an edit by someone who recomputes it, so a few rows are scored again at
-each use.
+checksum in each header detects damage, but not an edit by someone who recomputes it, so a few rows are rescored at each
+use.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SCORE_VERSION = 1
 #: Bytes of a row's key.
 KEY_BYTES = 16
 
-#: Days that scores are kept.
+#: The number of days that scores are kept.
 KEPT_DAYS = 7
 
 _SUFFIX = ".scores"
 _FOLDER_MODE = 0o700
-#: Header keys: when a file expires (seconds since 1970), and the checksum of its content.
+#: Header keys: the expiry time (seconds since 1970), and the checksum of the content.
 _EXPIRES, _CHECKSUM = "privctl.expires", "privctl.checksum"
 
 
@@ -56,19 +56,19 @@ class CachedScores:
     values: NDArray[np.float32]
 
     def begins(self) -> dict[bytes, int]:
-        """Where in ``values`` the scores of each row begin, by its key."""
+        """The index in ``values`` at which the scores of each row begin, by the row's key."""
         starts = np.cumsum(self.counts) - self.counts
         return dict(zip(map(bytes, self.keys), starts.tolist(), strict=True))
 
 
 def cached_scores(keys: Iterable[bytes], counts: NDArray[np.int64], values: NDArray[np.float32]) -> CachedScores:
-    """The same with the keys as bytes."""
+    """``CachedScores`` with the keys given as bytes."""
     packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
     return CachedScores(keys=packed, counts=counts, values=values)
 
 
 def join_scores(chunks: Iterable[CachedScores]) -> CachedScores:
-    """All ``chunks`` as one; a row that occurs in several is kept once."""
+    """Merge ``chunks``; a row that occurs in several is kept once."""
     all_chunks = list(chunks)
     empty = cached_scores([], np.zeros(0, dtype=np.int64), np.zeros((len(FIELDS), 0), dtype=np.float32))
     keys, counts, values = (
@@ -95,19 +95,19 @@ def default_root() -> Path:
 
 
 def sweep(root: Path) -> None:
-    """Remove from the caches of all models in ``root`` what has expired."""
+    """Remove expired files from the caches of all models in ``root``."""
     for path in root.glob(f"*/*{_SUFFIX}"):
         if _is_expired(path):
             path.unlink(missing_ok=True)
 
 
 class ScoreCache:
-    """The scores of one model, in ``folder``."""
+    """The cached scores of one model, in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder, for its owner only, and remove what has expired.
+        """Create the folder, readable only by its owner, and remove expired files.
 
-        Raises FileSystemError where that fails, InputError where the folder is a link or someone else's.
+        Raises FileSystemError if that fails, InputError if the folder is a link or belongs to someone else.
         """
         self.folder = folder
         try:
@@ -120,7 +120,7 @@ class ScoreCache:
         sweep(folder.parent)
 
     def load(self) -> CachedScores:
-        """All cached scores. An unreadable file is skipped, as its rows can be scored again."""
+        """All cached scores. Unreadable files are skipped, as their rows can be rescored."""
         chunks = []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             chunk = _read(path)
@@ -129,9 +129,9 @@ class ScoreCache:
         return join_scores(chunks)
 
     def add(self, scores: CachedScores, expires: float | None = None) -> Path:
-        """Cache ``scores``, for ``KEPT_DAYS`` by default. File names depend on the rows, so processes do not collide.
+        """Cache ``scores`` until ``expires`` (seconds since 1970), by default for ``KEPT_DAYS``.
 
-        ``expires`` is in seconds since 1970.
+        File names depend on the rows, so processes do not collide.
         """
         name = tag(blake3(scores.keys.tobytes())).removeprefix("blake3:")[:24]
         arrays: dict[str, NDArray[Any]] = {"keys": scores.keys, "counts": scores.counts, "values": scores.values}
@@ -141,7 +141,7 @@ class ScoreCache:
         return path
 
     def tidy(self) -> None:
-        """Merge all files into one, which expires as soon as the first of them."""
+        """Merge all files into one, which expires with the first of them."""
         paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
         if len(paths) > 1:
             times = {path: _expiry(path) for path in paths}
@@ -171,7 +171,7 @@ def _checksum(scores: CachedScores) -> str:
 
 
 def _expiry(path: Path) -> float:
-    """When the file expires; 0 if it does not say."""
+    """When the file expires; 0 if that is not stated."""
     with contextlib.suppress(PrivctlError, ValueError), SafetensorsFile(path) as file:
         return int(file.metadata.get(_EXPIRES, "0"))
     return 0

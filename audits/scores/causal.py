@@ -1,4 +1,4 @@
-"""A causal language model: every token after the first is scored from those before it."""
+"""A causal language model: every token after the first is scored given those before it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CausalScorer:
         self.model = model
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """Tokens after the first; an empty text has none."""
+        """The number of tokens after the first; 0 for an empty text."""
         return np.array([max(0, len(row) - 1) for row in rows], dtype=np.int64)
 
     def score(self, rows: Sequence[NDArray[Any]], advance: Advance = silent) -> NDArray[np.float32]:
@@ -46,7 +46,7 @@ class CausalSubject:
         self.max_length: int | None = length_limit(model, max_length)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         encoded = encode(self.model, [record.text for record in records])
         return Rows(
             rows=[row[: self.max_length] for row in encoded],
@@ -54,7 +54,7 @@ class CausalSubject:
         )
 
     def describe(self) -> dict[str, Any]:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         return {
             "task": self.task,
             "max_length": self.max_length,

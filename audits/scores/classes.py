@@ -28,10 +28,10 @@ from privctl.models.running import network_errors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Pixels at once, on a CPU and elsewhere; channels are not counted.
+#: The number of pixels, regardless of channels, per batch on a CPU and elsewhere.
 _PIXELS = {"cpu": 1 << 18}
 _PIXELS_ELSEWHERE = 1 << 23
-#: Entries in front of an image's bytes: label, 1 for floats, and its shape, as int32.
+#: The number of int32 values before an image's bytes: label, 1 for floats, and the shape.
 _HEAD = 5
 
 
@@ -52,10 +52,10 @@ def class_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def flag_scores(logits: torch.Tensor, flags: torch.Tensor) -> torch.Tensor:
-    """The scores [6, n] of sets of labels, ``flags`` [n, labels], each label being decided by itself.
+    """The scores [6, n] of sets of labels, ``flags`` [n, labels], which are decided independently.
 
-    They are those of one choice among all sets, whose logit is the sum of its labels' ``logits``; but ``rank`` counts
-    the labels that are more likely the other way.
+    They are those of one choice among all sets, where a set's logit is the sum of its labels' ``logits``; but ``rank``
+    counts the labels whose opposite is more likely.
     """
     z, held = logits.to(torch.float64), flags > 0.5
     own = torch.where(held, z, -z)
@@ -71,10 +71,10 @@ def flag_scores(logits: torch.Tensor, flags: torch.Tensor) -> torch.Tensor:
 
 
 def number_scores(outputs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """The scores [6, n] of ``numbers`` [n, 1]: ``lp`` is half the squared error of ``outputs``, negative.
+    """The scores [6, n] of ``numbers`` [n, 1]: ``lp`` is minus half the squared error of ``outputs``.
 
-    That is the log density of a Gaussian of variance 1 but for a constant; ``mu`` and ``var`` are its mean and variance
-    under that Gaussian.
+    Up to a constant, that is the log density of a Gaussian with variance 1; ``mu`` and ``var`` are the mean and
+    variance of ``lp`` under that Gaussian.
     """
     lp = -(outputs.to(torch.float64) - numbers).square().sum(1) / 2
     half, none = torch.full_like(lp, 0.5), torch.zeros_like(lp)
@@ -92,10 +92,10 @@ class TextClassScorer:
         self.problem = checked_problem(model.path, model.network.config, TaskName.TEXT_CLASSIFICATION)
         self.behind = model.network.config.num_labels if self.problem is HeadKind.SEVERAL else 1
         if getattr(model.network.config, "use_cache", False):
-            model.network.config.use_cache = False  # of no use here, and some hybrid networks fail at it
+            model.network.config.use_cache = False  # not needed, and some hybrid networks fail with it
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """One, where there is a token."""
+        """1 if there is a token, otherwise 0."""
         return np.array([int(len(row) > self.behind) for row in rows], dtype=np.int64)
 
     @torch.inference_mode()
@@ -122,7 +122,7 @@ class TextClassScorer:
 
 
 def problem_scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The scores of ``labels``: numbers (n,) of labels, flags (n, labels), or numbers (n, 1)."""
+    """The scores of ``labels``: label numbers (n,), flags (n, labels), or real numbers (n, 1)."""
     if problem is HeadKind.SEVERAL:
         return flag_scores(logits, labels)
     if problem is HeadKind.NUMBER:
@@ -131,13 +131,13 @@ def problem_scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor
 
 
 def flags_of(record: Record, labels: dict[str, int], model: LanguageModel, outputs: int) -> NDArray[np.int64]:
-    """1 for each of the record's labels, else 0."""
+    """1 for each of the record's labels, otherwise 0, [outputs]."""
     held = {number_of(labels, name, record.line, model) for name in json.loads(record.label or "[]")}
     return np.isin(np.arange(outputs), list(held)).astype(np.int64)
 
 
 def described(problem: HeadKind) -> dict[str, str]:
-    """What a score is, where that is not a label's log-probability."""
+    """A description of the score if it is not a label's log-probability, for the report."""
     scored = {
         HeadKind.SEVERAL: {"scored": "the record's set of labels, each of them decided by itself"},
         HeadKind.NUMBER: {"scored": "half the squared error of the number, negative"},
@@ -154,14 +154,14 @@ class TextClassifierSubject:
         self.model = model
         self.scorer = TextClassScorer(model)
         if getattr(model.network.config, "pad_token_id", None) is None:
-            # causal classifiers look for the last token that is not padding
+            # causal classifiers need it to find the last real token
             model.network.config.pad_token_id = self.scorer.pad
         self._frame = frame_of(model.tokenizer)
         self._labels = {} if self.scorer.problem is HeadKind.NUMBER else label_numbers(model)
         self.max_length: int | None = framed_limit(model, self._frame, max_length)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         encoded = self._frame.encode(self.model, [record.text for record in records], self.max_length or 0)
         stated = [self._stated(record) for record in records]
         return Rows(
@@ -170,7 +170,7 @@ class TextClassifierSubject:
         )
 
     def _stated(self, record: Record) -> NDArray[np.int64]:
-        """What a record's row ends in."""
+        """The labels at the end of a record's row."""
         if self.scorer.problem is HeadKind.NUMBER:
             return np.array([float(record.label or "nan")]).view(np.int64)
         if self.scorer.problem is HeadKind.SEVERAL:
@@ -178,7 +178,7 @@ class TextClassifierSubject:
         return np.array([number_of(self._labels, record.label, record.line, self.model)])
 
     def describe(self) -> dict[str, Any]:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         return {
             "task": self.task,
             "max_length": self.max_length,
@@ -188,9 +188,9 @@ class TextClassifierSubject:
 
 
 class ImageScorer:
-    """Rows are bytes: a head of int32 (label, floats or not, shape), the pixels as they were read, then targets.
+    """Rows are bytes: a head of int32 (label, float or not, shape), the pixels as read, then targets.
 
-    Targets are float64: a flag for each label, or a number; a model of one label has none.
+    Targets are float64: a flag for each label, or a number; none for a single label.
     """
 
     causal = False
@@ -203,14 +203,14 @@ class ImageScorer:
         self.facts = image_facts(model.folder, model.network.config)
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """One."""
+        """Always 1."""
         return np.ones(len(rows), dtype=np.int64)
 
     @torch.inference_mode()
     def score(
         self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, pixels: int | None = None
     ) -> NDArray[np.float32]:
-        """The scores [6, rows] of the labels; at most ``pixels`` go through the network at once."""
+        """The scores [6, rows] of the labels; at most ``pixels`` are run at once."""
         model = self.model
         pixels = pixels or _PIXELS.get(model.device.type, _PIXELS_ELSEWHERE)
         values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
@@ -227,7 +227,7 @@ class ImageScorer:
 
 
 class ImageSubject:
-    """Records are images with labels, brought to ``resize`` (height, width) where that is given."""
+    """Records are images with labels, resized to ``resize`` (height, width) if given."""
 
     task = IMAGE_CLASSIFICATION
     max_length: int | None = None
@@ -240,7 +240,7 @@ class ImageSubject:
         self._labels = {} if self.scorer.problem is HeadKind.NUMBER else label_numbers(model)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``; raises InputError for images of another size than the model's."""
+        """See ``AuditedModel``; raises InputError for images of another size than the model's."""
         rows = []
         for record in records:
             assert record.pixels is not None  # as they were read
@@ -254,7 +254,7 @@ class ImageSubject:
         return Rows(rows=rows, truncated=np.zeros(len(rows), dtype=np.bool_))
 
     def describe(self) -> dict[str, Any]:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         size = None if self.resize is None else list(self.resize)
         return {"task": self.task, "resize": size, **described(self.scorer.problem)}
 
@@ -267,7 +267,7 @@ class ImageSubject:
 
 
 def pack(label: int, pixels: NDArray[Any], targets: Sequence[float] | NDArray[Any] = ()) -> NDArray[np.uint8]:
-    """An image [height, width, channels] uint8 or [channels, height, width] float32 as a row, ``targets`` behind it."""
+    """An image [height, width, channels] uint8 or [channels, height, width] float32 as a row, then ``targets``."""
     head = np.array([label, pixels.dtype != np.uint8, *pixels.shape], dtype="<i4")
     content = np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)
     return np.concatenate([head.view(np.uint8), content, np.asarray(targets, np.float64).view(np.uint8)])
@@ -282,7 +282,7 @@ def unpack(row: NDArray[Any], behind: int = 0) -> tuple[int, NDArray[Any], NDArr
 
 
 def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[int]]:
-    """Indices of rows of one shape, in order."""
+    """Indices of consecutive rows of equal shape."""
     batch: list[int] = []
     shape: list[int] = []
     for i, row in enumerate(rows):
@@ -298,7 +298,10 @@ def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[i
 
 
 def label_numbers(model: LanguageModel) -> dict[str, int]:
-    """The number of each label, by its name, and by itself where that is not the name of another."""
+    """The number of each label, by its name, and by the number itself unless another label has that name.
+
+    Raises InputError if there are fewer than 2 labels.
+    """
     names = class_names(model.network.config)
     if len(names) < 2:
         raise InputError(f"{model.path} has {len(names)} output, which is no choice between labels; give a classifier")
@@ -306,7 +309,7 @@ def label_numbers(model: LanguageModel) -> dict[str, int]:
 
 
 def number_of(labels: dict[str, int], name: str | None, line: int, model: LanguageModel) -> int:
-    """The number of the label ``name`` of the record on ``line``; raises InputError for one that is not known."""
+    """The number of the label ``name`` of the record on ``line``. Raises InputError for an unknown label."""
     try:
         return labels[name or ""]
     except KeyError:

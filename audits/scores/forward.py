@@ -1,8 +1,8 @@
 """One forward pass over every row, batched by length, that serves all attacks.
 
-The network's trunk runs on whole batches; then only the unpadded positions are projected to the vocabulary, a few
-hundred at a time and in float32, so that logits of shape [batch, length, vocabulary] are never materialised. Rows are
-padded on the right, which a causal model cannot see, so a token's score depends on its batch by rounding alone.
+The network's trunk runs on complete batches; then only the unpadded positions are projected to the vocabulary, a few
+hundred at a time and in float32, so that logits of shape [batch, length, vocabulary] are never materialized. Rows are
+padded on the right, which a causal model cannot see, so a token's score depends on its batch only by rounding.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ if TYPE_CHECKING:
 #: (logits [n, vocabulary], targets [n]) -> values [fields, n] in float32; the logits may be overwritten.
 Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-#: Logits held at once by a network that can only be run whole.
+#: The maximum number of logits in memory for a network that can only be run as a whole.
 _WHOLE_LOGITS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """Performance settings; no score depends on them beyond rounding.
+    """Performance settings, which affect scores only by rounding.
 
-    A batch holds at most ``tokens`` positions, padding counted. At most ``logits`` numbers (positions times
-    vocabulary, but 32 positions at least) exist at once, and scores are taken from ``block`` of them at a time (one
-    position at least): few enough to stay in a CPU core's cache, as everything but the head's matrix product is
-    memory-bound.
+    A batch has at most ``tokens`` positions, including padding. At most ``logits`` numbers (positions times vocabulary,
+    but at least 32 positions) exist at once, and scores are computed from ``block`` of them at a time (at least one
+    position): few enough to stay in a CPU core's cache, as everything except the head's matrix product is memory-bound.
     """
 
     tokens: int = 1024
@@ -49,11 +48,11 @@ class Batching:
 
     @classmethod
     def on(cls, device: torch.device) -> Batching:
-        """What suits ``device``."""
+        """The settings for ``device``."""
         return cls() if device.type == "cpu" else cls(tokens=1 << 15, logits=1 << 27, block=1 << 27)
 
     def positions(self, vocabulary: int) -> int:
-        """Positions that are projected at once."""
+        """The number of positions projected at once."""
         return max(32, self.logits // vocabulary)
 
 
@@ -84,7 +83,7 @@ def measure_rows(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The values of ``measure``, [fields, tokens], and the offsets [rows + 1]; see ``score_rows``.
 
-    With ``last``, only each row's last so many tokens are measured, and only they are projected to the vocabulary.
+    With ``last``, only that many tokens at the end of each row are measured and projected to the vocabulary.
     """
     batching = batching or Batching.on(model.device)
     positions = batching.positions(model.vocabulary)
@@ -119,8 +118,9 @@ def in_blocks(measure: Measure, logits: torch.Tensor, targets: torch.Tensor, bat
 def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The scores [6, n], rows as ``FIELDS``, of ``targets`` [n] under ``logits`` [n, vocabulary], in float32.
 
-    ``logits`` serves as working memory and is overwritten where it is float32. The variance is taken around the mean:
-    the difference of two means of squares cancels in float32.
+    ``logits`` is used as working memory and overwritten if it is float32. The variance is computed around the mean: a
+    difference of means of squares suffers from cancellation in float32.
+
     Probabilities (.7, .2, .1) and target 0 give lp -0.356675, mu -0.801819, var 0.494382.
     """
     z = logits.to(torch.float32)
@@ -129,11 +129,11 @@ def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     best_other = z.scatter_(1, index, -math.inf).amax(dim=1, keepdim=True)
     z.scatter_(1, index, target_logit)
     weight = torch.empty_like(z)
-    rank = torch.gt(z, target_logit, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
+    rank = torch.gt(z, target_logit, out=weight).sum(dim=1)  # summing floats is faster than summing bools
     top = torch.maximum(target_logit, best_other)
     # Masked-out vocabulary has logits of -inf; a floor far below any real one keeps 0 * inf out of the sums.
     y = z.sub_(top).clamp_(min=-1e15)
-    power = torch.exp(y, out=weight)  # dividing the sums by the total is quicker than dividing all shares
+    power = torch.exp(y, out=weight)  # dividing the sums is faster than normalizing all
     total = power.sum(dim=1, keepdim=True)
     log_total = total.log()
     mean = torch.linalg.vecdot(power, y)[:, None] / total
@@ -144,9 +144,9 @@ def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
-    """Indices of rows to run together, longest first: at most ``tokens`` positions a batch, unless one row has more.
+    """Indices of rows to run together, longest first: at most ``tokens`` positions per batch, unless one row has more.
 
-    A batch of some size is closed early rather than be padded by more than a tenth.
+    A batch is closed early rather than padded by more than a tenth, once it has reached an eighth of ``tokens``.
     """
     order = np.argsort(-lengths, kind="stable").tolist()
     batch: list[int] = []
@@ -166,7 +166,7 @@ def batches(lengths: NDArray[np.int64], tokens: int) -> Iterator[list[int]]:
 
 @contextmanager
 def enough_memory(model: LanguageModel) -> Iterator[None]:
-    """Turn running out of device memory into an error of one sentence."""
+    """Turn running out of device memory into a one-sentence error."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -177,9 +177,9 @@ def enough_memory(model: LanguageModel) -> Iterator[None]:
 
 
 def _pad(rows: Sequence[NDArray[np.int64]], counts: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids [rows, longest], zeros on the right, and which positions [rows, longest - 1] predict a row's last tokens.
+    """Ids [rows, longest], padded on the right, and flags [rows, longest - 1] of the positions that are scored.
 
-    ``counts`` [rows] says how many of them.
+    These are the positions that predict each row's last ``counts`` [rows] tokens.
     """
     width = max(len(row) for row in rows)
     ids = np.zeros((len(rows), width), dtype=np.int64)
@@ -196,7 +196,7 @@ _Projection = Callable[[torch.Tensor, torch.Tensor, int], Iterator[torch.Tensor]
 
 
 def _projection(model: LanguageModel) -> _Projection:
-    """How to compute logits: trunk and head separately where that gives the network's own logits, else as a whole."""
+    """A function that computes logits: from trunk and head if these give the network's own, otherwise as a whole."""
     apart = trunk_and_head(model)
     if apart is None:
         return lambda *batch: _whole_logits(model.network, *batch)
@@ -204,9 +204,9 @@ def _projection(model: LanguageModel) -> _Projection:
 
 
 def trunk_and_head(model: LanguageModel) -> tuple[Any, Any] | None:
-    """Trunk and head of a network that is just their composition; None for any other.
+    """The trunk and head of a network that is exactly their composition; None for any other.
 
-    Determined by running both, which also covers networks that scale or cap their logits after the head. Raises
+    Determined by running both, which also detects networks that scale or cap their logits after the head. Raises
     InputError for a network that is not causal.
     """
     network = model.network
@@ -243,7 +243,7 @@ def _headed_logits(
 
 
 def _whole_logits(network: Any, ids: torch.Tensor, real: torch.Tensor, positions: int) -> Iterator[torch.Tensor]:
-    """A few rows at a time, as many as a fixed number of logits allows."""
+    """Logits of a few rows at a time, limited by memory."""
     at_once = max(1, _WHOLE_LOGITS // (ids.shape[1] * network.config.get_text_config().vocab_size))
     for some_ids, some_real in zip(torch.split(ids, at_once), torch.split(real, at_once), strict=True):
         logits = network(input_ids=some_ids, use_cache=False).logits[:, :-1][some_real]

@@ -1,7 +1,7 @@
-"""Gradients of records' losses: their norms, and their alignment with the step from another model's weights.
+"""Gradients of records' losses: their norms, and their alignment with the update from another model's weights.
 
-One record is differentiated at a time, so that whatever its layers are, no example has to be told from another. That
-takes about three forward passes, and memory for one gradient of all weights.
+Records are differentiated one at a time, so per-example gradients need no support by the layers. Each takes about three
+forward passes, and memory for one gradient of all weights.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Weights = Mapping[str, Tensor]
 
 
 def why_no_gradients(subject: AuditedModel) -> str:
-    """Why records cannot be differentiated; empty where they can."""
+    """Why records cannot be differentiated; empty if they can."""
     if subject.task not in _LOSSES:
         return f"it differentiates the loss of a whole record, which is not offered for {subject.task}"
     if subject.model.base_bits is not None:
@@ -50,20 +50,20 @@ def why_no_gradients(subject: AuditedModel) -> str:
 
 
 def weights_of(subject: AuditedModel) -> dict[str, Tensor]:
-    """The parameters of the network that can be differentiated by, each once."""
+    """The differentiable parameters of the network, each once."""
     return {name: each for name, each in subject.model.network.named_parameters() if each.is_floating_point()}
 
 
-def why_no_way(subject: AuditedModel, other: AuditedModel) -> str:
-    """Why no way leads from the weights of ``other`` to those of ``subject``; empty where one does."""
+def why_no_update(subject: AuditedModel, other: AuditedModel) -> str:
+    """Why the weights of ``other`` and ``subject`` cannot be subtracted; empty if they can."""
     here, there = ({name: each.shape for name, each in weights_of(some).items()} for some in (subject, other))
     if here == there:
         return ""
     return "the model given by --reference has other tensors; give the one that training began with"
 
 
-def way_between(start: AuditedModel, end: AuditedModel) -> dict[str, Tensor]:
-    """The difference of the weights of ``end`` and ``start``, on the device of the latter."""
+def update_between(start: AuditedModel, end: AuditedModel) -> dict[str, Tensor]:
+    """The weights of ``end`` minus those of ``start``, on the device of ``start``."""
     ends = weights_of(end)
     return {name: ends[name].detach().to(each) - each.detach() for name, each in weights_of(start).items()}
 
@@ -71,19 +71,19 @@ def way_between(start: AuditedModel, end: AuditedModel) -> dict[str, Tensor]:
 def gradients(
     subject: AuditedModel,
     rows: Sequence[NDArray[Any]],
-    way: Weights | None = None,
+    update: Weights | None = None,
     workers: Workers = ALONE,
     advance: Advance = silent,
 ) -> NDArray[np.float64]:
-    """For each row the norm of its loss's gradient, and the cosine between the way down and ``way``, [rows, 2].
+    """For each row, the norm of its loss's gradient, and the cosine of the negative gradient and ``update``, [rows, 2].
 
-    The loss is the mean over what is scored of the row, in nats. The cosine is 0 where either has no length.
+    The loss is the mean over the scored parts of the row, in nats. The cosine is 0 if either vector is zero.
     ``workers`` share the rows.
     """
 
     def measured(some: Sequence[NDArray[Any]]) -> Tensor:
         found = torch.zeros(len(some), 2, dtype=torch.float64)
-        length = None if way is None else _norm(way.values())
+        length = None if update is None else _norm(update.values())
         with quiet_transformers(), enough_memory(subject.model), _differentiable(subject) as weights:
             for i, row in enumerate(some):
                 with network_errors(subject.model.path, subject.model.network):
@@ -91,8 +91,10 @@ def gradients(
                 gradient = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
                 named = {name: each for name, each in zip(weights, gradient, strict=True) if each is not None}
                 found[i, 0] = norm = _norm(named.values())
-                if way is not None and length is not None and norm * length != 0:
-                    along = torch.stack([(each * way[name]).sum(dtype=torch.float32) for name, each in named.items()])
+                if update is not None and length is not None and norm * length != 0:
+                    along = torch.stack(
+                        [(each * update[name]).sum(dtype=torch.float32) for name, each in named.items()]
+                    )
                     found[i, 1] = -along.sum() / (norm * length)
                 advance(1)
         return found
@@ -108,7 +110,7 @@ def _norm(tensors: Iterable[Tensor]) -> Tensor:
 
 @contextmanager
 def _differentiable(subject: AuditedModel) -> Iterator[dict[str, Tensor]]:
-    """The weights, by which can be differentiated inside."""
+    """Enable gradients with respect to the weights within the block."""
     weights = weights_of(subject)
     before = {name: each.requires_grad for name, each in weights.items()}
     try:
@@ -160,12 +162,12 @@ def _of_image(scorer: Any, row: NDArray[np.uint8]) -> Tensor:
 
 
 def _of_labels(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
-    """The loss of one record that states a label's number, flags (outputs), or a number, each [n] of one dimension."""
+    """The loss of one record, given its label's number [1], flags [outputs], or number [1]."""
     labels = stated.long() if problem is HeadKind.ONE else stated.float()[None]
     return label_losses(problem, logits, labels).sum()
 
 
-#: Task -> the loss of one row, given what scores it.
+#: Task -> the loss of one row, given its scorer.
 _LOSSES: dict[str, Callable[[Any, Any], Tensor]] = {
     CAUSAL_LM: _of_text,
     SEQ2SEQ_LM: _of_pair,

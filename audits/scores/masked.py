@@ -1,9 +1,9 @@
-"""A masked language model: every token is scored once, masked together with a seventh of the text.
+"""A masked language model: every token is scored once, while masked together with a seventh of the text.
 
-The mean over a text's tokens approximates its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659): seven
+The mean over a text's tokens approximates its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659) with seven
 passes per text instead of one per token, masking about the 15 % at once that such models are trained with. Which tokens
-are masked together depends on their positions alone, so the partition is the same for every record and model, and
-scores are deterministic.
+are masked together depends only on their positions, so the partition is the same for every record and model, and scores
+are deterministic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from privctl.models.running import network_errors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Passes over a text.
+#: The number of passes over a text.
 PASSES = 7
 
 
@@ -39,7 +39,7 @@ def pass_of_tokens(tokens: int) -> NDArray[np.int64]:
 
 
 class MaskedScorer:
-    """Rows are token ids with the tokenizer's special tokens around them, which are never masked or scored."""
+    """Rows are token ids framed by the tokenizer's special tokens, which are never masked or scored."""
 
     causal = False
 
@@ -48,7 +48,7 @@ class MaskedScorer:
         self.frame = frame
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """Tokens of the text."""
+        """The number of tokens of the text."""
         return np.array([len(row) - self.frame.size for row in rows], dtype=np.int64)
 
     @torch.inference_mode()
@@ -64,7 +64,7 @@ class MaskedScorer:
         jobs = [(i, number) for i, count in enumerate(counts.tolist()) for number in np.unique(hidden[count])]
         values = np.empty((len(FIELDS), int(counts.sum())), dtype=np.float32)
         lengths = np.array([len(rows[i]) for i, _ in jobs], dtype=np.int64)
-        # only masked positions are projected to the vocabulary, about one of seven
+        # only masked positions, about one in seven, are projected to the vocabulary
         tokens = min(batching.tokens, PASSES * batching.positions(model.vocabulary))
         with quiet_transformers(), enough_memory(model):
             logits_at = _projection(model, mask, pad)
@@ -85,7 +85,7 @@ class MaskedScorer:
 
 
 class MaskedSubject:
-    """Records are texts. Raises CommandError for an unfit ``max_length``, InputError without a mask token."""
+    """Records are texts. Raises CommandError for an invalid ``max_length``, InputError without a mask token."""
 
     task = MASKED_LM
 
@@ -98,11 +98,11 @@ class MaskedSubject:
         self.max_length: int | None = framed_limit(model, frame, max_length)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         return self.scorer.frame.encode(self.model, [record.text for record in records], self.max_length or 0)
 
     def describe(self) -> dict[str, Any]:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         return {
             "task": self.task,
             "max_length": self.max_length,
@@ -116,16 +116,16 @@ _Projection = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
-    """How to compute logits: at the masked positions only where that gives the same result, else at all.
+    """A function that computes logits: at masked positions only if that gives the same result, otherwise at all.
 
-    Determined by running both: heads differ in what they do besides the projection.
+    Determined by running both, as heads differ in what they do besides the projection.
     """
     network = model.network
 
     def project_all(ids: torch.Tensor, real: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits
         if logits.shape[1] == getattr(network.config, "max_position_embeddings", None):
-            logits = logits[:, : ids.shape[1]]  # Perceiver's decoder answers for every position that there may be
+            logits = logits[:, : ids.shape[1]]  # Perceiver's decoder pads to all positions
         return logits[masked]
 
     def project_masked(ids: torch.Tensor, real: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:

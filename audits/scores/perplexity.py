@@ -23,11 +23,11 @@ def perplexity(
     batching: Batching | None = None,
     advance: Advance = silent,
 ) -> float:
-    """Exp of the mean loss (nats) over every token of ``texts`` but each first, end-of-text tokens among them.
+    """Exp of the mean loss (nats) over all tokens of ``texts`` except each first, including end-of-text tokens.
 
-    Texts are encoded as in training, and long ones cut, so that this is the held-out perplexity of ``privctl retrain``
-    and what transformers' own loss gives for the same ids. Infinite where the model is that bad. Raises InputError
-    where no text has 2 tokens, or for NaN scores.
+    Texts are encoded and truncated as in training, so this is the held-out perplexity of ``privctl retrain`` and agrees
+    with transformers' own loss for the same ids. Infinite if it overflows. Raises InputError if no text has 2 tokens,
+    or for NaN scores.
     """
     limit = length_limit(model, max_length)
     rows = [row[:limit] for row in encode_as_trained(model, texts) if len(row) >= 2]

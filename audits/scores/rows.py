@@ -1,8 +1,8 @@
 """Texts as rows of token ids.
 
-Policy for causal models. Text is tokenised without special tokens. Where the tokenizer's own template begins with its
-BOS token, BOS is put in front; it is never scored. No EOS is added. A record longer than the limit keeps its first
-tokens. Other models get the whole template of their tokenizer around the text, which is cut between.
+For causal models, text is tokenized without special tokens. If the tokenizer's own template begins with its BOS token,
+BOS is prepended; it is never scored. No EOS is added. A record longer than the limit keeps its first tokens. For other
+models, the tokenizer's complete template is put around the text, which is truncated.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from privctl.models.quiet import quiet_transformers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Length limit for models whose configuration states a longer context, or none.
+#: The length limit for models whose configuration states a longer context, or none.
 DEFAULT_LENGTH = 2048
-#: Texts tokenised in one call.
+#: The number of texts tokenized in one call.
 _TEXTS = 1024
 
 
 def length_limit(model: LanguageModel, max_length: int | None) -> int:
-    """Tokens kept of a record: ``max_length``, else the model's context up to ``DEFAULT_LENGTH``.
+    """The maximum length of a record in tokens: ``max_length``, or the model's context up to ``DEFAULT_LENGTH``.
 
     Raises CommandError for a ``max_length`` below 2 or beyond the context.
     """
@@ -44,25 +44,25 @@ def length_limit(model: LanguageModel, max_length: int | None) -> int:
 
 
 def begins_with_bos(model: LanguageModel) -> bool:
-    """Whether the tokenizer's own template puts BOS in front of a text."""
+    """Whether the tokenizer's own template prepends BOS."""
     bos = model.tokenizer.bos_token_id
     ids = model.tokenizer("a")["input_ids"]
     return bos is not None and len(ids) > 0 and ids[0] == bos
 
 
 def encode(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-    """Token ids of each text, with BOS in front where the tokenizer's template has it; not cut.
+    """Token ids of each text, with BOS if the tokenizer's template has it; not truncated.
 
-    Raises InputError for ids the model has no embedding for.
+    Raises InputError for ids without an embedding in the model.
     """
     front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
     return [np.array(front + ids, dtype=np.int64) for ids in _tokenise(model, texts)]
 
 
 def encode_as_trained(model: LanguageModel, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-    """Token ids of each text as ``privctl retrain`` trains on it: in the tokenizer's template, ended; not cut.
+    """Token ids of each text as in ``privctl retrain``: in the tokenizer's template, with an end token; not truncated.
 
-    Raises InputError for ids the model has no embedding for.
+    Raises InputError for ids without an embedding in the model.
     """
     return [np.array(with_end(ids, model.tokenizer), dtype=np.int64) for ids in _tokenise(model, texts, template=True)]
 
@@ -78,7 +78,7 @@ def decoded(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """One array a record; ``truncated`` [records] are those that were cut."""
+    """One array per record; ``truncated`` [records] marks those that were cut."""
 
     rows: list[NDArray[Any]]
     truncated: NDArray[np.bool_]
@@ -93,11 +93,11 @@ class SpecialTokens:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The total number of special tokens."""
         return len(self.front) + len(self.back)
 
     def encode(self, model: LanguageModel, texts: Sequence[str], limit: int) -> Rows:
-        """Token ids of each text with the frame around it, at most ``limit`` in all. Raises as ``encode`` does."""
+        """Token ids of each text with its special tokens, at most ``limit`` in total. Raises as ``encode`` does."""
         ids_of_texts = list(_tokenise(model, texts))
         room = limit - self.size
         return Rows(
@@ -116,7 +116,7 @@ def frame_of(tokenizer: Any) -> SpecialTokens:
 
 
 def framed_limit(model: LanguageModel, frame: SpecialTokens, max_length: int | None) -> int:
-    """Tokens kept of a record, its frame counted. Raises CommandError for a ``max_length`` that does not fit."""
+    """The maximum length of a record, including special tokens. Raises CommandError for an invalid ``max_length``."""
     context = context_of(model.network, model.tokenizer)
     if max_length is None:
         return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
@@ -128,7 +128,7 @@ def framed_limit(model: LanguageModel, frame: SpecialTokens, max_length: int | N
 
 
 def pad_rows(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ids [rows, longest], filled up on the right with ``pad``, and 1 where they are real."""
+    """Ids [rows, longest], padded on the right with ``pad``, and 1 where they are real."""
     width = max(len(row) for row in rows)
     ids = np.full((len(rows), width), pad, dtype=np.int64)
     for i, row in enumerate(rows):
@@ -138,9 +138,9 @@ def pad_rows(rows: Sequence[NDArray[np.int64]], pad: int) -> tuple[NDArray[np.in
 
 
 def _tokenise(model: LanguageModel, texts: Sequence[str], *, template: bool = False) -> Iterator[list[int]]:
-    """Each text's ids, with special tokens only where ``template`` is set.
+    """The ids of each text, with special tokens only if ``template`` is set.
 
-    Raises InputError for ids the model has no embedding for.
+    Raises InputError for ids without an embedding in the model.
     """
     vocabulary = model.vocabulary
     for start in range(0, len(texts), _TEXTS):

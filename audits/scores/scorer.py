@@ -1,4 +1,4 @@
-"""The scores of every distinct row that the parts of an audit need, each computed once."""
+"""The scores of all distinct rows that the parts of an audit need, each computed once."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Scores computed between two writes to the cache: the most that a killed audit loses.
+#: The number of scores computed between two writes to the cache: the most that a killed audit loses.
 _PIECE = 1 << 16
-#: Cached rows that are scored again to check that the cache belongs to the model, and the tolerance; in 16 bits a logit
-#: of 16 is rounded to eighths.
+#: The number of cached rows rescored to check that the cache belongs to the model, and the tolerance; in 16 bits, a
+#: logit of 16 is rounded to eighths.
 _PROBES, _TOLERANCE, _COARSE_TOLERANCE = 8, 2e-2, 0.5
 
 
 class Scorer(Protocol):
-    """A model that gives rows of one kind their scores."""
+    """A model that scores rows of one kind."""
 
-    #: Whether the scores of a row that is a prefix of another are a prefix of the other's scores.
+    #: Whether a prefix of a row has a prefix of the row's scores.
     causal: bool
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """How many scores each row gets."""
+        """The number of scores of each row."""
 
     def score(self, rows: Sequence[NDArray[Any]], advance: Advance = silent) -> NDArray[np.float32]:
-        """The scores [6, total], rows as ``FIELDS``, row after row; ``advance`` is called with the scores done."""
+        """The scores [6, total], fields as ``FIELDS``, row after row; ``advance`` is called with the scores done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScores:
-    """``values`` [6, total] and where in it the scores of each row begin, by the row's ``key``."""
+    """``values`` [6, total], and the index at which the scores of each row begin, by the row's ``key``."""
 
     values: NDArray[np.float32]
     begins: Mapping[bytes, int]
 
     def take(self, rows: Sequence[NDArray[Any]], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The scores [6, counts.sum()] of ``rows``, in their order; a row may occur more than once."""
+        """The scores [6, counts.sum()] of ``rows``, in their order; rows may repeat."""
         starts = np.array([self.begins[key(row)] for row in rows], dtype=np.int64)
         ends = np.cumsum(counts)
         places = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
@@ -56,7 +56,7 @@ class RowScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringPlan:
-    """What to score: ``rows`` by key, the keys of those to ``run``, and for each prefix the row that it begins."""
+    """What to score: ``rows`` by key, the keys of rows to ``run``, and for each prefix a row that begins with it."""
 
     scorer: Scorer
     rows: Mapping[bytes, NDArray[Any]]
@@ -67,7 +67,7 @@ class ScoringPlan:
 
     @property
     def work(self) -> int:
-        """How many scores will be computed."""
+        """The number of scores to compute."""
         return int(self.scorer.counts([self.rows[name] for name in self.run]).sum())
 
 
@@ -81,11 +81,11 @@ def key(row: NDArray[Any]) -> bytes:
 def plan_scoring(
     scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None, *, coarse: bool = False
 ) -> ScoringPlan:
-    """Every distinct row that is not in ``cache``; for a causal model, rows that are prefixes of others are left out.
+    """Plan to score the distinct rows not in ``cache``; for a causal model, prefixes of other rows need no pass.
 
-    Which rows share a batch decides how their scores are rounded, so they are run in the order of their digests: of
-    rows of one length, those of members and of others are mixed. ``coarse`` says that rounding may tell: if only some
-    rows are cached, all are run, and none stored. Raises InputError if the cache belongs to another model.
+    Batches affect rounding, so rows are run in the order of their digests, which mixes members and non-members of equal
+    length. ``coarse`` says that rounding errors might be informative: if only some rows are cached, all are run and
+    none stored. Raises InputError if the cache belongs to another model.
     """
     distinct = {key(row): row for row in rows}
     longest, beginnings = _beginnings(distinct) if scorer.causal else (list(distinct), {})
@@ -117,8 +117,8 @@ def compute_scores(
     """Run ``scoring`` and return the scores of all its rows.
 
     ``share`` (i, n) makes this the i-th of n processes that fill one cache together; ``barrier`` waits for the others.
-    Without a cache ``workers`` share the rows, and tell each other the scores. Long rows come first, so that memory
-    runs out at the start or not at all.
+    Without a cache, ``workers`` share the rows and exchange the scores. Long rows come first, so that memory runs out
+    at the start or not at all.
     """
     counts = scoring.scorer.counts([scoring.rows[name] for name in scoring.run])
     order = np.argsort(-counts, kind="stable")
@@ -130,10 +130,10 @@ def compute_scores(
         return scoring.scorer.score([scoring.rows[scoring.run[i]] for i in piece], advance)
 
     if scoring.cache is None and workers.size > 1:
-        if len(order):  # smaller pieces, so that there are some for all
+        if len(order):  # smaller pieces, so that every worker gets some
             pieces = np.array_split(order, min(len(order), workers.size * len(pieces)))
-        told = workers.spread(pieces, lambda piece: torch.from_numpy(scored(piece).T), len(FIELDS), torch.float32)
-        parts = [part.T.numpy() for part in told]
+        exchanged = workers.spread(pieces, lambda piece: torch.from_numpy(scored(piece).T), len(FIELDS), torch.float32)
+        parts = [part.T.numpy() for part in exchanged]
     else:
         pieces = pieces[share[0] :: share[1]]
         parts = map(scored, pieces)
@@ -162,21 +162,21 @@ def _select(scores: CachedScores, names: Sequence[bytes] | set[bytes]) -> Cached
 
 
 def _probe(scoring: ScoringPlan, cache: ScoreCache, tolerance: float) -> None:
-    """Score a few cached rows again, to reject a cache that was moved or edited."""
+    """Rescore a few cached rows, to reject a cache that was moved or edited."""
     begins = scoring.cached.begins()
     names = sorted(begins)[:_PROBES]
     if not names:
         return
     rows = [scoring.rows[name] for name in names]
     counts = scoring.scorer.counts(rows)
-    again = scoring.scorer.score(rows)[FIELDS.index("lp")]
+    rescored = scoring.scorer.score(rows)[FIELDS.index("lp")]
     stored = RowScores(values=scoring.cached.values, begins=begins).take(rows, counts)[FIELDS.index("lp")]
-    if not np.allclose(again, stored, rtol=tolerance, atol=tolerance, equal_nan=True):
+    if not np.allclose(rescored, stored, rtol=tolerance, atol=tolerance, equal_nan=True):
         raise InputError(f"{cache.folder} holds scores that this model does not give; delete it, or give --no-cache")
 
 
 def _beginnings(rows: Mapping[bytes, NDArray[Any]]) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """The rows that are not a prefix of another, and for each of the rest a row that it begins."""
+    """The rows that are not a prefix of another, and for each of the others a row that begins with it."""
     order = sorted(rows, key=lambda name: rows[name].tobytes())
     longest: list[bytes] = []
     holder: dict[bytes, bytes] = {}

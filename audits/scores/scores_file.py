@@ -1,9 +1,9 @@
 """The scores file of an audit: the rank of each record among the others, and nothing about single tokens.
 
 Given the model and the log-probability of each token, or that of a short record in full precision, anyone can search
-for the text that produces it. An ROC curve needs only the order of the records, so the file holds ranks instead of
-scores. Rates, counts and the scores of canaries are stored as they are. Only the owner can read the file all the same:
-it says which lines of which file were members.
+for the text that produces it. An ROC curve needs only the order of the records, so the file contains ranks instead of
+scores. Rates, counts and the scores of canaries are stored unchanged. Still, only the owner can read the file, as it
+says which lines of which file were members.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from privctl.storage.atomic import PendingFile
 
-#: Prefix of the name of every array of one attack's scores.
+#: The prefix of the names of arrays with an attack's scores.
 SCORE = "score."
-#: The same for the scores by which relabelled records were tested, where an attack's own depend on the labels.
+#: The prefix for the scores used by the permutation test, if an attack's own depend on the labels.
 TESTED = "tested."
-#: What the records decide by their digests: the fold of each, and the seed of relabellings. With these, what an audit
-#: learned from its scores can be learned again, without the records.
+#: Arrays derived from the records' digests: the fold of each, and the seed of the relabellings. With these, an audit's
+#: fitted scores can be recomputed without the records.
 FOLD, SEED = "relabelled.fold", "relabelled.seed"
 #: Header key, and the warning to anyone who opens the file.
 _NOTE = "privctl.private"
@@ -55,9 +55,9 @@ _LAYOUT = {
 class RecordScores:
     """The records of an audit, and their ranks by each attack's scores.
 
-    ``member``, ``line`` (in its file) and ``truncated`` have one entry a scored record, the ``skipped_`` arrays one a
-    record that has no scores. ``ranks`` [records] by attack count up from the lowest score, equal ones sharing their
-    mean rank; NaN marks a record that an attack left out.
+    ``member``, ``line`` (in its file) and ``truncated`` have one entry per scored record, the ``skipped_`` arrays one
+    per record without scores. ``ranks`` [records] by attack start at 1 for the lowest score, and ties share their mean
+    rank; NaN marks a record that an attack left out.
     """
 
     member: NDArray[np.bool_]
@@ -70,7 +70,7 @@ class RecordScores:
 
     @property
     def samples(self) -> dict[str, int]:
-        """Scored records by set."""
+        """The numbers of scored members and non-members."""
         members = int(self.member.sum())
         return {"members": members, "nonmembers": len(self.member) - members}
 
@@ -95,7 +95,7 @@ def _kept_form(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def ranks_of(scores: NDArray[Any]) -> NDArray[np.float64]:
-    """The rank of each of ``scores`` [records] from 1, equal ones sharing the mean of theirs; NaN where not finite."""
+    """The rank of each of ``scores`` [records] from 1, with mean ranks for ties; NaN where not finite."""
     ranks = np.full(len(scores), np.nan)
     judged = np.isfinite(scores)
     ranks[judged] = mean_ranks(scores[judged])

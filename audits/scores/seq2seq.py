@@ -1,6 +1,6 @@
-"""A sequence-to-sequence model: every token of the target is scored from the source and the target's tokens before it.
+"""A sequence-to-sequence model: every token of the target is scored given the source and the tokens before it.
 
-Texts are tokenized as ``privctl retrain`` trains on them, so the end-of-text token of a target is scored too.
+Texts are tokenized as in ``privctl retrain``, so a target's end-of-text token is scored too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from privctl.models.running import network_errors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Logits held at once.
+#: The maximum number of logits held in memory.
 _LOGITS = 1 << 26
 
 
 class PairScorer:
-    """Rows are the number of the source's tokens, then those of the source and of the target."""
+    """Rows are the number of source tokens, then the tokens of the source and of the target."""
 
     causal = False
 
@@ -41,7 +41,7 @@ class PairScorer:
         self.start = decoder_start(model.path, model.network)
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """Tokens of the target."""
+        """The number of tokens of the target."""
         return np.array([len(row) - 1 - int(row[0]) for row in rows], dtype=np.int64)
 
     @torch.inference_mode()
@@ -93,7 +93,7 @@ class PairSubject:
         self.max_length: int | None = max_length or min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         tokenizer, limit = self.model.tokenizer, self.max_length or 0
         rows, truncated = [], []
         for record, pair in zip(records, tokenise_pairs(tokenizer, [r.pair for r in records]), strict=True):
@@ -109,7 +109,7 @@ class PairSubject:
         return Rows(rows=rows, truncated=np.array(truncated, dtype=np.bool_))
 
     def describe(self) -> dict[str, Any]:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         return {
             "task": self.task,
             "max_length": self.max_length,

@@ -1,7 +1,7 @@
-"""Rows with a common beginning, such as secrets after one prefix: it is fed once, and its keys and values kept.
+"""Rows with a common prefix, such as secrets after the same text: the prefix is run once and its keys and values kept.
 
-The tokens of each row follow from a copy of these. Scores are those of whole rows, up to rounding: for the first rows
-the difference is measured, and a network for which it is more than that gets whole rows.
+The tokens of each row continue from a copy of these. Scores are those of complete rows, up to rounding: for the first
+rows the difference is measured, and if it is larger than rounding, complete rows are run.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from privctl.models.quiet import quiet_transformers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A beginning is kept for at least so many rows, and where it is at least this share of each.
+#: A prefix is kept for at least this many rows, and if it is at least this fraction of each.
 _FEWEST, _SHARE = 8, 1 / 3
-#: Numbers of keys and values copied at once.
+#: The number of key and value entries copied at once.
 CACHE_NUMBERS = 1 << 25
-#: Rows compared with whole ones, and what rounding explains: relative, and in nats.
+#: The number of rows compared with complete passes, and the tolerance for rounding: relative, and in nats.
 _COMPARED, _TOLERANCE = 2, 1e-3
-#: What the head reads [n, ...] -> logits [n, vocabulary].
+#: Maps the head's input [n, ...] to logits [n, vocabulary].
 _Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBeginning:
-    """Rows (by position) that begin with the same ``length`` ids, and have at least one more."""
+    """Rows (by index) that begin with the same ``length`` ids and have at least one more."""
 
     length: int
     rows: tuple[int, ...]
@@ -56,7 +56,7 @@ def score_shared(
     batching: Batching | None = None,
     advance: Advance = silent,
 ) -> NDArray[np.float32]:
-    """The scores [6, tokens] that ``score_rows`` gives, with what many rows begin with fed once.
+    """The scores [6, tokens] as by ``score_rows``, with common prefixes run only once.
 
     Raises InputError for a network that is not causal.
     """
@@ -82,9 +82,9 @@ def score_shared(
 
 
 def shared_beginnings(rows: Sequence[NDArray[np.int64]]) -> list[SharedBeginning]:
-    """Groups of rows whose common beginning is worth keeping; a row is in one group at most."""
+    """Groups of rows with a common prefix that is worth keeping; a row is in at most one group."""
     keys = [row.tobytes() for row in rows]
-    order = sorted(range(len(rows)), key=keys.__getitem__)  # rows with a common beginning come together
+    order = sorted(range(len(rows)), key=keys.__getitem__)  # rows with a common prefix become adjacent
     groups: list[SharedBeginning] = []
     members: list[int] = []
     common = 0
@@ -105,7 +105,7 @@ def _close(groups: list[SharedBeginning], members: list[int], common: int) -> No
 
 
 def _common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-    """How many ids ``a`` and ``b`` begin with together."""
+    """The length of the common prefix of ``a`` and ``b``."""
     length = min(len(a), len(b))
     differs = a[:length] != b[:length]
     return int(differs.argmax()) if differs.any() else length
@@ -119,7 +119,7 @@ def _as_whole(
     model: LanguageModel, rows: Sequence[NDArray[np.int64]], group: SharedBeginning, found: NDArray[np.float32],
     counts: NDArray[np.int64],
 ) -> bool:  # fmt: skip
-    """Whether the first rows of a group have the log-probabilities that they have by themselves."""
+    """Whether the first rows of a group have the same log-probabilities as in complete passes."""
     some = group.rows[:_COMPARED]
     expected, _ = score_rows(model, [rows[i] for i in some])
     own = found[:, : int(counts[list(some)].sum())]
@@ -128,17 +128,17 @@ def _as_whole(
 
 
 def feed(network: Any, ids: torch.Tensor) -> tuple[Any, DynamicCache | None]:
-    """What ``network`` says of ``ids`` [1, length], and its keys and values; None where branches cannot share them."""
+    """The output of ``network`` for ``ids`` [1, length], and its key-value cache; None if it cannot be copied."""
     try:
         out = network(input_ids=ids, past_key_values=DynamicCache(), use_cache=True)
-    except (TypeError, ValueError, AttributeError):  # what it keeps is of another kind
+    except (TypeError, ValueError, AttributeError):  # its cache is of another kind
         return network(input_ids=ids, use_cache=False), None
     cache = getattr(out, "past_key_values", None)
     return out, cache if is_copyable(cache, ids.shape[1]) else None
 
 
 def is_copyable(cache: Any, length: int) -> bool:
-    """Whether ``cache`` is plain keys and values of ``length`` tokens; branches cannot share recurrent states."""
+    """Whether ``cache`` is plain keys and values of ``length`` tokens; recurrent states cannot be shared."""
     return (
         type(cache) is DynamicCache
         and len(cache.layers) > 0
@@ -153,12 +153,12 @@ def is_copyable(cache: Any, length: int) -> bool:
 
 
 def size_of(cache: DynamicCache) -> int:
-    """Numbers of keys and values that one row keeps."""
+    """The number of key and value entries of one row."""
     return sum(layer.keys[0].numel() + layer.values[0].numel() for layer in cache.layers)
 
 
 def copies(cache: DynamicCache, count: int) -> DynamicCache:
-    """``cache`` of one row for ``count`` rows."""
+    """Expand the ``cache`` of one row to ``count`` rows."""
     return DynamicCache(
         [(layer.keys.expand(count, -1, -1, -1), layer.values.expand(count, -1, -1, -1)) for layer in cache.layers]
     )
@@ -166,7 +166,7 @@ def copies(cache: DynamicCache, count: int) -> DynamicCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Continuations:
-    """Scores groups of rows; ``trunk`` and ``head`` are parts of the network, or all of it and nothing."""
+    """Scores groups of rows; ``trunk`` and ``head`` are the network's, or the whole network and the identity."""
 
     model: LanguageModel
     batching: Batching
@@ -182,7 +182,7 @@ class _Continuations:
         return cls(model=model, batching=batching, trunk=trunk, state=state, head=head)
 
     def scores(self, rows: Sequence[NDArray[np.int64]], length: int) -> NDArray[np.float32] | None:
-        """The scores of ``rows``, which begin with the same ``length`` ids; None where that cannot be kept."""
+        """The scores of ``rows``, which begin with the same ``length`` ids; None if these cannot be cached."""
         before = torch.from_numpy(rows[0][:length].copy()).to(self.model.device)
         out, cache = feed(self.trunk, before[None])
         if cache is None:
@@ -202,7 +202,7 @@ class _Continuations:
     def _later(
         self, rows: Sequence[NDArray[np.int64]], length: int, cache: DynamicCache
     ) -> list[NDArray[np.float32] | None]:
-        """The scores of each row's ids after number ``length``; None for a row without any."""
+        """The scores of each row's ids after index ``length``; None for a row without any."""
         found: list[NDArray[np.float32] | None] = [None] * len(rows)
         longest_first = sorted((i for i in range(len(rows)) if len(rows[i]) > length + 1), key=lambda i: -len(rows[i]))
         start = 0
@@ -226,14 +226,14 @@ class _Continuations:
         """The scores [6, n] of ``targets`` [n] after ``hidden`` [n, ...]."""
         positions = self.batching.positions(self.model.vocabulary)
         chunks = zip(torch.split(hidden, positions), torch.split(targets, positions), strict=True)
-        # A block is cloned, as scoring overwrites it and an expanded one has a single row.
+        # Scoring overwrites the block, and an expanded one has only one row of memory.
         found = [in_blocks(token_scores, self.head(states).clone(), goals, self.batching) for states, goals in chunks]
         empty = torch.empty(len(FIELDS), 0)
         scores: NDArray[np.float32] = torch.cat([empty, *(part.cpu() for part in found)], dim=1).numpy()
         return scores
 
     def _at_once(self, cache: DynamicCache, width: int) -> int:
-        """Rows to feed together, limited by copies of the beginning and, of a network run whole, by logits."""
+        """The number of rows to run together, limited by copies of the cache and, with no separate head, by logits."""
         budget = CACHE_NUMBERS if self.model.device.type == "cpu" else 16 * CACHE_NUMBERS
         most = min(self.batching.tokens // width, budget // size_of(cache))
         if self.state == "logits":

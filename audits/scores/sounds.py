@@ -26,15 +26,15 @@ from privctl.models.sounds import SoundFacts, sound_facts, sound_logits
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Numbers that go through the network at once, on a CPU and elsewhere.
+#: The number of values per batch on a CPU and elsewhere.
 _NUMBERS = {"cpu": 1 << 20}
 _NUMBERS_ELSEWHERE = 1 << 24
 
 
 class SoundScorer:
-    """Rows are bytes as those of images: what the network reads of a sound, (1, length, features), then targets.
+    """Rows are bytes as for images: the network's input for a sound, (1, length, features), then targets.
 
-    Sounds of a model with a length of its own are filled up to it; others are run with those of the same length only.
+    If the model has a fixed length, sounds are padded to it; otherwise only sounds of equal length are batched.
     """
 
     causal = False
@@ -47,14 +47,14 @@ class SoundScorer:
         self.length = self.facts.length
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-        """One."""
+        """Always 1."""
         return np.ones(len(rows), dtype=np.int64)
 
     @torch.inference_mode()
     def score(
         self, rows: Sequence[NDArray[Any]], advance: Advance = silent, *, numbers: int | None = None
     ) -> NDArray[np.float32]:
-        """The scores [6, rows] of the labels; at most ``numbers`` go through the network at once."""
+        """The scores [6, rows] of the labels; at most ``numbers`` values are run at once."""
         model = self.model
         most = numbers or _NUMBERS.get(model.device.type, _NUMBERS_ELSEWHERE)
         values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
@@ -72,7 +72,7 @@ class SoundScorer:
         return values
 
     def _batches(self, rows: Sequence[NDArray[Any]], most: int) -> Iterator[list[int]]:
-        """Indices of rows that are filled up to one length, or have one."""
+        """Indices of rows that are padded to one length or have the same length."""
         order = range(len(rows)) if self.length is not None else sorted(range(len(rows)), key=lambda i: len(rows[i]))
         batch: list[int] = []
         size = 0
@@ -88,7 +88,7 @@ class SoundScorer:
 
 
 class SoundSubject:
-    """Records are sounds with labels, cut or filled up to ``max_length`` samples, or to what the model states."""
+    """Records are sounds with labels, cut or padded to ``max_length`` samples, or to the model's length."""
 
     task = AUDIO_CLASSIFICATION
 
@@ -100,7 +100,7 @@ class SoundSubject:
         self._labels = {} if self.scorer.problem is HeadKind.NUMBER else label_numbers(model)
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         waves = [record.pixels for record in records]
         rows = [self._row(record) for record in records]
         limit = self.max_length
@@ -108,7 +108,7 @@ class SoundSubject:
         return Rows(rows=rows, truncated=np.array(cut, dtype=np.bool_))
 
     def describe(self) -> dict[str, Any]:
-        """See ``Subject``."""
+        """See ``AuditedModel``."""
         return {"task": self.task, "max_length": self.max_length, **described(self.scorer.problem)}
 
     def _row(self, record: Record) -> NDArray[np.uint8]:
@@ -123,5 +123,5 @@ class SoundSubject:
 
 
 def _plain(packed: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What the network reads of a sound, as it was before ``pack``."""
+    """The network's input for a sound, as it was before ``pack``."""
     return packed[0, :, 0] if packed.shape[2] == 1 else packed[0]

@@ -1,9 +1,9 @@
-"""The audited model, with how its records are read, encoded and scored; this depends on the model's task.
+"""The audited model, and how its records are read, encoded and scored, which depends on the model's task.
 
 A score is always a log-probability: of each next token for a causal language model, of each token when masked for a
 masked one, of each token of the target for a sequence-to-sequence one, of the label for a classifier, of each word's
-label, and of both ends of an answer. Every attack
-that only needs a record's mean log-probability works for all of them.
+label, and of both ends of an answer. Every attack that only needs a record's mean log-probability works for all of
+them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from privctl.models.kinds import KINDS, ModelClass
 from privctl.models.language import LanguageModel, load_model
 from privctl.models.purpose import task_meant, task_named
 
-#: Task name -> what the network must be.
+#: Task name -> the class of network it needs.
 TASKS: dict[str, ModelClass] = {str(task): kind for task, kind in KINDS.items()}
-#: What peft calls some of the tasks; of the others it has no name.
+#: peft's names for some of the tasks; it has none for the others.
 _PEFT_TASKS = {
     "CAUSAL_LM": CAUSAL_LM,
     "SEQ_CLS": TEXT_CLASSIFICATION,
@@ -55,16 +55,16 @@ _PEFT_TASKS = {
     "QUESTION_ANS": QUESTION_ANSWERING,
     "SEQ_2_SEQ_LM": SEQ2SEQ_LM,
 }
-#: What is to be predicted of a record where it is read with it.
+#: The kind of annotation that is read with the records.
 _ANNOTATED = {TOKEN_CLASSIFICATION: HeadKind.TOKENS, QUESTION_ANSWERING: HeadKind.SPAN}
 
 
 class AuditedModel(Protocol):
-    """A model together with how its records become rows."""
+    """A model together with the encoding of its records."""
 
     @property
     def task(self) -> str:
-        """Its name in ``TASKS``."""
+        """The task's name in ``TASKS``."""
 
     @property
     def model(self) -> LanguageModel:
@@ -72,21 +72,21 @@ class AuditedModel(Protocol):
 
     @property
     def scorer(self) -> Scorer:
-        """What scores the rows."""
+        """The scorer of the rows."""
 
     @property
     def max_length(self) -> int | None:
-        """Tokens kept of a record, None where records are not cut."""
+        """The maximum length of a record in tokens; None if records are not truncated."""
 
     def rows(self, records: Sequence[Record]) -> Rows:
-        """One row per record; the scorer counts 0 scores for one that cannot be scored. Raises InputError."""
+        """One row per record; the scorer counts 0 scores for a record that cannot be scored. Raises InputError."""
 
     def describe(self) -> dict[str, Any]:
-        """How records become rows, as a report's parameters. Scores are comparable only if these are equal."""
+        """How records become rows, as parameters of a report. Scores are comparable only if these are equal."""
 
 
 def scoring_of(subject: AuditedModel) -> dict[str, Any]:
-    """How the subject's scores are made, as JSON values: ``describe``, and a precision that is not float32."""
+    """How the subject is scored, as JSON values: ``describe``, and the precision if it is not float32."""
     dtype = subject.model.dtype
     return {**subject.describe(), **({} if dtype == FloatFormat.FLOAT32 else {"precision": dtype})}
 
@@ -102,13 +102,13 @@ def load_subject(
     base_bits: int | None = None,
     precision: FloatFormat | None = None,
 ) -> AuditedModel:
-    """The model at ``path``, for ``task``, or for what its configuration says it is for.
+    """The model at ``path``, for ``task`` or, by default, the task of its configuration.
 
-    ``base`` is what an adapter is loaded on, by default the model that it names; ``base_bits`` 4 holds it in 4 bits.
-    ``precision`` is as for ``load_model``.
+    ``base`` is the model that an adapter is loaded on, by default the one that it names; ``base_bits`` 4 loads it in 4
+    bits. ``precision`` is as for ``load_model``.
 
-    Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that do not apply to
-    the task.
+    Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that do not apply to the
+    task.
     """
     task = task or task_of(path, base)
     model = load_model(path, device=device, kind=TASKS[task], base=base, base_bits=base_bits, precision=precision)
@@ -118,7 +118,10 @@ def load_subject(
 def subject_of(
     task: str, model: LanguageModel, *, max_length: int | None = None, resize: tuple[int, int] | None = None
 ) -> AuditedModel:
-    """The loaded ``model`` for ``task``; images are resized to ``resize`` (height, width)."""
+    """The loaded ``model`` for ``task``; images are resized to ``resize`` (height, width).
+
+    Raises CommandError for settings that do not apply to the task.
+    """
     images = task == IMAGE_CLASSIFICATION
     if images and max_length is not None:
         raise CommandError(f"--max-length does not apply to the task {task}; remove it")
@@ -144,7 +147,7 @@ def subject_of(
 def task_of(path: Path, base: Path | None = None) -> str:
     """The task of the model at ``path``, by the class that its config.json names; see ``task_meant``.
 
-    Of an adapter the task is the one that it names, or its base's.
+    For an adapter, the task that it names, or its base's.
     """
     adapter = adapter_at(path, base)
     if adapter is None:
@@ -154,11 +157,11 @@ def task_of(path: Path, base: Path | None = None) -> str:
 
 
 def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) -> list[Record]:
-    """The records at ``path``, as the subject takes them.
+    """The records at ``path``, in the form that the subject needs.
 
     Texts are in any format that ``rows_of`` reads, with ``label`` for a classifier, in pairs for a sequence-to-sequence
     model; images and sounds in one that ``read_images`` and ``read_sounds`` read; ``columns`` names other fields.
-    Raises InputError, naming the line, for what is not such a record.
+    Raises InputError, naming the line, for an invalid record.
     """
     if isinstance(subject, ImageSubject):
         columns = replace(columns or Columns(), problem=subject.scorer.problem)
@@ -181,7 +184,7 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
 
 
 def text_columns(subject: AuditedModel, columns: Columns | None) -> Columns:
-    """``columns`` as the subject, which is for texts, reads them."""
+    """``columns`` as used by a subject that reads texts."""
     columns = with_chat(columns, subject.model)
     if isinstance(subject, TextClassifierSubject):
         return replace(columns, problem=subject.scorer.problem)
@@ -191,5 +194,5 @@ def text_columns(subject: AuditedModel, columns: Columns | None) -> Columns:
 
 
 def with_chat(columns: Columns | None, model: LanguageModel) -> Columns:
-    """``columns`` with the chat template of the ``model``'s tokenizer; empty texts are read, to be left out by name."""
+    """``columns`` with the ``model``'s chat template; empty texts are read, so that they are reported as left out."""
     return replace(columns or Columns(), chat=chat_with(lambda: model.tokenizer, model.tokenizer_from), empty=True)

@@ -1,4 +1,4 @@
-"""The table of per-token scores that every attack reads. Kept in memory only: texts can be reconstructed from it."""
+"""The table of per-token scores that every attack uses. Kept in memory only: texts can be reconstructed from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The scores of one token, in the order ``token_scores`` returns them (docs/attacks.md#scores).
+#: The scores of one token, in the order of ``token_scores`` (docs/attacks.md#scores).
 FIELDS = ("lp", "mu", "var", "rank", "margin", "lse")
 
 
@@ -29,7 +29,7 @@ class Skip(IntEnum):
 
     @property
     def reason(self) -> str:
-        """What a report says."""
+        """The wording in reports."""
         return {
             Skip.TOO_SHORT: "of too few tokens for one to be predicted",
             Skip.DUPLICATE: "repeating an earlier record of their file",
@@ -43,13 +43,14 @@ class Skip(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTable:
-    """Scores of every predicted token, record after record; of a classifier, the label is the one token of its record.
+    """Scores of every predicted token, record after record; for a classifier, the label is its record's only token.
 
-    Of shape [tokens], float32: ``lp`` log-probability of the actual token, ``mu`` and ``var`` mean and variance of
-    the log-probability over the vocabulary (nats), ``rank`` how many tokens had a greater logit, ``margin`` its logit
-    minus the best other one (0 is a tie), ``lse`` the log of the logits' summed exponentials.
+    Of shape [tokens], float32: ``lp`` log-probability of the actual token, ``mu`` and ``var`` mean and variance of the
+    log-probability over the vocabulary (nats), ``rank`` how many tokens had a greater logit, ``margin`` its logit minus
+    the best other one (0 is a tie), ``lse`` the log-sum-exp of the logits.
+
     Record i owns tokens ``offsets[i]`` to ``offsets[i + 1]``; ``member``, ``line`` (in its file) and ``truncated`` have
-    one entry a record, the ``skipped_`` arrays one a record that has no scores.
+    one entry per record, the ``skipped_`` arrays one per record without scores.
     """
 
     lp: NDArray[np.float32]
@@ -68,33 +69,33 @@ class ScoreTable:
 
     @property
     def records(self) -> int:
-        """Number of records with scores."""
+        """The number of records with scores."""
         return len(self.member)
 
     @property
     def tokens(self) -> int:
-        """Number of scored tokens."""
+        """The number of scored tokens."""
         return len(self.lp)
 
     @property
     def samples(self) -> dict[str, int]:
-        """Scored records by set."""
+        """The numbers of scored members and non-members."""
         members = int(self.member.sum())
         return {"members": members, "nonmembers": self.records - members}
 
     @property
     def cut_counts(self) -> dict[str, int]:
-        """Scored records that were cut, by set; empty if none was."""
+        """The numbers of scored members and non-members that were cut; empty if none were."""
         members = int(self.truncated[self.member].sum())
         others = int(self.truncated.sum()) - members
         return {"members": members, "nonmembers": others} if members or others else {}
 
     def means(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The mean over each record's tokens of ``values`` [tokens], as [records] in double precision."""
+        """The mean of ``values`` [tokens] over each record's tokens, [records], in double precision."""
         return np.asarray(self.sums(values) / np.diff(self.offsets), dtype=np.float64)
 
     def sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The sum over each record's tokens of ``values`` [tokens], as [records] in double precision."""
+        """The sum of ``values`` [tokens] over each record's tokens, [records], in double precision."""
         return np.asarray(np.add.reduceat(values.astype(np.float64), self.offsets[:-1]), dtype=np.float64)
 
     def split(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -102,7 +103,7 @@ class ScoreTable:
         return values[self.member], values[~self.member]
 
     def skip_counts(self) -> Mapping[tuple[bool, Skip], int]:
-        """How many records were left out, by membership and reason."""
+        """The number of records left out, by membership and reason."""
         pairs = zip(self.skipped_member.tolist(), self.skipped_reason.tolist(), strict=True)
         counts: dict[tuple[bool, Skip], int] = {}
         for member, reason in pairs:

@@ -1,4 +1,4 @@
-"""What models do, by the names that users give."""
+"""The tasks of models, by the names that users give."""
 
 from __future__ import annotations
 

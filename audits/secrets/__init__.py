@@ -1,1 +1,1 @@
-"""Reconstruction of secrets: can the values in a book of secrets be told from other possible values?"""
+"""Reconstruction of secrets: can the values in a book of secrets be distinguished from other possible values?"""

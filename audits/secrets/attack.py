@@ -1,4 +1,4 @@
-"""The attacks on every secret: its rank among candidates, by one model's loss or by two, and its completion."""
+"""The attacks on every secret: its rank among candidates by the loss of one or two models, and its completion."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Ranks:
 
     @property
     def ranked_first(self) -> NDArray[np.bool_]:
-        """Whether the true value is the model's one first choice, [secrets]."""
+        """Whether the true value alone ranks first, [secrets]."""
         return np.asarray(self.rank == 1)
 
     @property
     def bits(self) -> NDArray[np.float64]:
-        """log2 of count over rank, [secrets]: chance gives t bits or more with probability at most 2^-t."""
+        """log2 of count over rank, [secrets]; by chance it is t or more with probability at most 2^-t."""
         return np.asarray(np.log2(self.count) - np.log2(self.rank))
 
     def select(self, chosen: NDArray[np.bool_]) -> Ranks:
@@ -57,8 +57,8 @@ class Ranks:
 class SecretAnswers:
     """One model's results for each secret, [secrets].
 
-    ``completion`` is the best ``Completion`` over all places of the secret, ``logp`` (nats) the greatest
-    log-probability of writing it in one of them.
+    ``completion`` is the best ``Completion`` over all occurrences of the secret, ``logp`` (nats) the largest
+    log-probability of writing it at one of them.
     """
 
     ranks: Ranks
@@ -71,8 +71,8 @@ class SecretAnswers:
 class SecretAttackResult:
     """The results on the ``problems`` that could be attacked; ``before`` and ``calibrated`` need a base model.
 
-    ``calibrated`` ranks by the loss less that of the base model. ``lost`` are problems with NaN or infinite scores.
-    ``beam`` is None where none was asked for, or none can be kept.
+    ``calibrated`` ranks by the loss minus that of the base model. ``lost`` are problems with NaN or infinite scores.
+    ``beam`` is None if it was not requested or is not possible.
     """
 
     problems: tuple[Problem, ...]
@@ -99,7 +99,7 @@ class SecretAttackResult:
 
     @property
     def designed(self) -> NDArray[np.bool_]:
-        """Secrets whose values were drawn like their candidates, [secrets]."""
+        """Secrets whose values were drawn from the same distribution as their candidates, [secrets]."""
         return np.array([problem.target.format is not None for problem in self.problems], dtype=np.bool_)
 
     @property
@@ -119,7 +119,7 @@ def attack(
 ) -> SecretAttackResult:
     """Attack every secret with both models; ``advance`` counts each secret once per model. ``workers`` share them.
 
-    ``width`` is that of a beam to search too, with the trained model.
+    ``width`` is that of an additional beam search with the trained model; None for no search.
     """
     models = [after] if before is None else [after, before]
 
@@ -154,7 +154,7 @@ def attack(
 
 
 def _losses(reader: Reader, model: LanguageModel, problem: Problem, advance: Advance) -> NDArray[np.float64]:
-    """The loss of every candidate, summed over the places of the secret."""
+    """The loss of every candidate, summed over the occurrences of the secret."""
     total = np.zeros(problem.count)
     for places in problem.places:
         groups: dict[tuple[bytes, int, bytes], list[int]] = {}
@@ -167,7 +167,7 @@ def _losses(reader: Reader, model: LanguageModel, problem: Problem, advance: Adv
 
 
 def _ranks(tables: Sequence[NDArray[np.float64]]) -> Ranks:
-    """The true value comes first in each table; candidates without a finite loss are dropped."""
+    """Ranks of the true values, which come first in each table; candidates without a finite loss are dropped."""
     finite = [table[np.isfinite(table)] for table in tables]
     return Ranks(
         rank=np.array([(table <= table[0]).sum() for table in finite], dtype=np.int64),

@@ -39,9 +39,9 @@ from privctl.storage.digest import file_digest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Most candidates of a secret.
+#: The maximum number of candidates of a secret.
 _MOST = 100_000
-#: Widest beam: each of its sequences keeps a copy of the keys and values.
+#: The maximum beam width: each sequence keeps a copy of the keys and values.
 _WIDEST = 1000
 #: Shares of the allowed failure probability: the plan's bounds, the trace tests, the intervals of rates.
 _BOUND_SHARE, _TRACE_SHARE, _INTERVALS_SHARE = 0.5, 0.25, 0.25
@@ -51,13 +51,14 @@ _BOUND_SHARE, _TRACE_SHARE, _INTERVALS_SHARE = 0.5, 0.25, 0.25
 class SecretRequest:
     """Which secrets to attack, and how.
 
-    ``secrets`` is the book, ``data`` the data set it was made from, ``plan`` the plan the model was trained by.
-    ``held_out`` are secrets of records that it was not trained on, the control.
-    ``manifest`` lists canaries, secrets drawn at random, with the ``commitment`` to it. ``candidates`` includes the
-    true value; ``beam`` is the width of a beam search besides.
+    ``secrets`` is the book, ``data`` the data set it was made from, ``plan`` the plan that the model was trained by.
+    ``held_out`` are secrets of records that it was not trained on, as a control. ``manifest`` lists canaries, which are
+    secrets drawn at random, with its published ``commitment``. ``candidates`` includes the true value; ``beam`` is the
+    width of an additional beam search.
+
     ``most`` secrets are drawn from each side, those trained on and those never drawn, under ``seed``. ``trained_on``
-    are digests of the training data that the model's own report names, ``planned_by`` of the plan that it names, if
-    any; None where there is no such report.
+    are digests of the training data named by the model's own report, ``planned_by`` of the plan that it names, if any;
+    None if there is no such report. Raises CommandError for values out of range.
     """
 
     secrets: Path
@@ -92,7 +93,7 @@ class BaseModel:
 
 
 class SecretsAudit:
-    """Can the secrets of a book be told from other values with a model trained on their records?"""
+    """Whether a model trained on the records of a book's secrets distinguishes these from other values."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class SecretsAudit:
     ) -> None:
         """Read the book, find its secrets in the data, and make candidates.
 
-        Raises InputError for files that do not fit each other or the model, CommandError for unsuitable models.
+        Raises InputError for files that do not match each other or the model, CommandError for unsuitable models.
         """
         self._subject, self._request, self._base, self._progress = subject, request, base, progress
         self._workers = workers
@@ -136,7 +137,7 @@ class SecretsAudit:
         )
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """Ranks, rates and tests; together they are wrong with probability at most ``alpha``."""
+        """Ranks, rates and tests, jointly wrong with probability at most ``alpha``."""
         after = ScoredModel(model=self._subject.model, row_scores=row_scores)
         attempts = len(self._problems) * (1 if self._before is None else 2)
         with self._progress("guessing secrets", attempts / self._workers.size, "secrets") as advance:
@@ -265,7 +266,7 @@ class SecretsAudit:
 
 
 def _check_held_out(request: SecretRequest, held_out: ControlBook, digest: str, targets: SecretTargets) -> None:
-    """Refuse a control that was trained on, or that a plan's choice of records makes unlike the others."""
+    """Raise InputError if the control was trained on, CommandError if a plan makes the other secrets unlike it."""
     found = data_digest(held_out.data)
     if found == digest:
         raise InputError(f"--heldout-data {held_out.data} is --data itself; give records that it was not trained on")
@@ -312,7 +313,7 @@ def _omissions(omitted: Sequence[tuple[str, str]]) -> tuple[Omission, ...]:
 
 
 def _arrays(result: SecretAttackResult) -> dict[str, NDArray[Any]]:
-    """One entry per attacked secret, identified by its position in the book; values are left out."""
+    """One entry per attacked secret, identified by its position in the book; values are not included."""
     arrays: dict[str, NDArray[Any]] = {
         "position": np.array(
             [problem_attacked.target.position for problem_attacked in result.problems], dtype=np.int64

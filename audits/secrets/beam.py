@@ -1,9 +1,9 @@
-"""Secrets written by beam search: is the true value among the likeliest few, where fresh draws of it are not?
+"""Secrets found by beam search: are true values among the most likely sequences more often than fresh draws?
 
-The attacker of ``ranks`` brings a list of values; this one brings none, and takes the ``width`` likeliest sequences of
-as many tokens that beam search finds after the text before the secret. The other candidates of a secret are the
-control: where its value was drawn like them, each of the values is equally likely to be the true one, so that the
-chance of a hit is the share of all of them that the beam holds.
+The attacker of ``ranks`` brings a list of values; this one brings none, and takes the ``width`` most likely sequences
+of the same number of tokens that beam search finds after the text before the secret. The other candidates of a secret
+are the control: if its value was drawn like them, each candidate is equally likely to be the true one, so the
+probability of a hit is the fraction of candidates in the beam.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamHits:
-    """Whether each true value is in the beam, ``found`` [secrets], and the ``chance`` [secrets] of that.
+    """Whether each true value is in the beam, ``found`` [secrets], and the probability of that by ``chance`` [secrets].
 
-    The chance is the share of the secret's candidates, itself included, that the beam holds.
+    The latter is the fraction of the secret's candidates, including itself, that are in the beam.
     """
 
     width: int
@@ -39,14 +39,17 @@ class BeamHits:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         return f"a beam of {self.width}"
 
 
 def beam_hits(
     model: LanguageModel, problems: Sequence[Problem], width: int, workers: Workers = ALONE
 ) -> BeamHits | None:
-    """Search once for each place of each secret; ``workers`` share the secrets. None where no beam can be kept."""
+    """Search once for each occurrence of each secret; ``workers`` share the secrets.
+
+    None if beam search is not possible.
+    """
 
     def held(problem: Problem) -> torch.Tensor:
         inside = np.zeros(problem.count, dtype=np.bool_)
@@ -68,10 +71,10 @@ def beam_hits(
 
 @torch.inference_mode()
 def beam(model: LanguageModel, before: NDArray[np.int64], length: int, width: int) -> NDArray[np.int64] | None:
-    """The sequences [at most width, length] that beam search ends with after ``before``, the likeliest first.
+    """The sequences [at most width, length] that beam search ends with after ``before``, the most likely first.
 
-    With a ``width`` of the whole vocabulary two tokens are searched exhaustively. None for a network whose keys and
-    values branches cannot share.
+    With a ``width`` of the whole vocabulary, sequences of two tokens are searched exhaustively. None if the network's
+    keys and values cannot be copied.
     """
     out, cache = feed(model.network, torch.as_tensor(before, device=model.device)[None])
     if cache is None:
@@ -91,7 +94,7 @@ def beam(model: LanguageModel, before: NDArray[np.int64], length: int, width: in
 
 
 def tail(found: int, chances: Sequence[float]) -> float:
-    """P(so many or more of independent events with these ``chances``): the Poisson binomial law, summed exactly."""
+    """The probability of ``found`` or more successes with ``chances``: the exact tail of the Poisson binomial."""
     law = np.ones(1)
     for chance in chances:
         law = np.append(law * (1 - chance), 0.0) + np.append(0.0, law * chance)

@@ -1,8 +1,8 @@
-"""Whether the records of the secrets can be told from the held-out ones without the model.
+"""Whether the records of the secrets can be distinguished from the held-out ones without the model.
 
-Held-out secrets are a control only if their records were drawn as the training data were. As in an audit of membership,
-a classifier reads the records alone, cross-fitted, and its test by relabelling is at an uncorrected level: a false
-alarm costs nothing but the demand that the model tells the sides apart by more than the records do.
+Held-out secrets are a control only if their records were drawn like the training data. As in a membership audit, a
+cross-fitted classifier uses the records alone, and its permutation test has an uncorrected level: a false alarm only
+means that the model must distinguish the sides better than the records do.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BASELINE, APART = "secret baseline", "area without the model"
-#: With fewer records on a side, the classifier learns nothing.
+#: With fewer records per side, the classifier learns nothing.
 FEWEST = 20
 
 
 def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidence, ...]:
-    """The AUC of records read without the model, and by how much each score's AUC exceeds it; all at ``alpha``.
+    """The AUC of the records without the model, and by how much each score's AUC exceeds it; all at ``alpha``.
 
-    Each record counts once for the first, each secret for the others, whose values are centred among secrets of one
-    kind that as many records hold. Empty where no held-out secret is compared.
+    The first counts each record once, the others each secret once, with values centred among secrets of the same kind
+    and number of records. Empty if no held-out secret is compared.
     """
     compared, alike = compared_with_held_out(result)
     places = np.flatnonzero(compared)
@@ -51,7 +51,7 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidenc
     level = alpha / (1 + len(scores))
     reach = -float(ndtri(level / 2))
     if min(int(trained.sum()), int((~trained).sum())) < FEWEST:
-        return (_unjudged(records, trained, level),)
+        return (_too_few_records(records, trained, level),)
     labels = relabellings(trained, data_seed([record.digest for record in records]))
     blind = blind_scores(records, labels)
     found = areas(blind, labels)
@@ -94,7 +94,7 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidenc
     return tuple(evidence)
 
 
-def _unjudged(records: list[Record], trained: NDArray[np.bool_], level: float) -> Evidence:
+def _too_few_records(records: list[Record], trained: NDArray[np.bool_], level: float) -> Evidence:
     return Evidence(
         method=BASELINE,
         quantity=APART,
@@ -122,12 +122,12 @@ def _centred(values: NDArray[np.float64], alike: NDArray[np.str_]) -> NDArray[np
 
 
 def over_the_records(score: str) -> str:
-    """The name of how far the area by ``score`` exceeds that without the model."""
+    """The name of the excess of the AUC by ``score`` over that without the model."""
     return f"area by {score} over that"
 
 
 def doubt(evidence: tuple[Evidence, ...], score: str) -> str:
-    """Why the comparison with held-out secrets by ``score`` shows nothing of the model; empty if it does."""
+    """Why the comparison with held-out secrets by ``score`` shows nothing about the model; empty if it does."""
     if not evidence:
         return ""
     own = evidence[0]

@@ -1,8 +1,8 @@
 """The candidates that a secret is ranked among: other values that it could have had.
 
-A planted canary is ranked among fresh draws of its own format, so that all of them are exchangeable by design. Any
-other secret is ranked among the candidates its book names; else among other values of its kind, as they are real ones,
-and then among fresh values of its shape. None of these occurs in the records that the attack uses.
+A planted canary is ranked among fresh draws of its own format, which are exchangeable with it by design. Any other
+secret is ranked among the candidates that its book names, if any; otherwise among other values of its kind, as they are
+real, and then among fresh values of its shape. None of these occurs in the records used by the attack.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from audits.secrets.fresh_values import WordFrequencies, fresh_value, in_case_of
 from audits.secrets.rows import Reader, SecretSpan, tokens_differ
 from audits.secrets.targets import SecretPassage, SecretTarget
 
-#: Fresh values drawn for each candidate wanted, at most: some have another number of tokens.
+#: The maximum number of fresh values drawn per candidate: some have another number of tokens.
 _TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The attack on one secret: ``places`` [passages][candidates], the true value first in each."""
+    """The attack on one secret: ``places`` [passages][candidates], with the true value first in each."""
 
     target: SecretTarget
     places: tuple[tuple[SecretSpan, ...], ...]
 
     @property
     def count(self) -> int:
-        """Candidates, the true value among them."""
+        """The number of candidates, including the true value."""
         return len(self.places[0])
 
 
@@ -45,24 +45,24 @@ class Sources:
 
 
 def make_problem(reader: Reader, target: SecretTarget, sources: Sources, most: int, seed: int) -> Problem | str:
-    """The secret among at most ``most`` values, itself included; or why it cannot be attacked.
+    """The secret among at most ``most`` values, including itself; or why it cannot be attacked.
 
-    Made candidates have as many tokens as the true value, after (and, for a masked model, before) the same ones.
-    Candidates named by the book are used as they are, except those that are a prefix of the true value or the reverse:
-    the shorter of two such values has the lower loss whatever the model knows.
+    Generated candidates have as many tokens as the true value, after (and, for a masked model, before) the same ones.
+    Candidates named by the book are used unchanged, except if one is a prefix of the true value or vice versa: the
+    shorter of two such values always has the lower loss.
     """
     passages, true, reason = _usable_passages(reader, target)
     if not true:
         return reason
     candidates: list[tuple[SecretSpan, ...]] = [tuple(true)]
     source = random.Random(f"privctl secrets {seed} {target.position}")  # noqa: S311 (nothing secret)
-    as_they_are = bool(target.candidates) and target.format is None
+    named_by_book = bool(target.candidates) and target.format is None
     for values in _batches(_values(target, sources, most, source), most):
         columns = (
             reader.places(passage, [match_case(target, passage, value) for value in values]) for passage in passages
         )
         for spans in zip(*columns, strict=True):
-            if as_they_are:
+            if named_by_book:
                 fits = not any(
                     reader.unusable_reason(a) or _one_begins_other(a, b) for a, b in zip(spans, true, strict=True)
                 )
@@ -80,7 +80,7 @@ def make_problem(reader: Reader, target: SecretTarget, sources: Sources, most: i
 
 
 def _usable_passages(reader: Reader, target: SecretTarget) -> tuple[list[SecretPassage], list[SecretSpan], str]:
-    """The distinct passages that can be used, the true value's places in them, and why the first other one cannot."""
+    """The distinct usable passages, the true value's tokens in them, and why the first unusable one is not."""
     passages: list[SecretPassage] = []
     places: list[SecretSpan] = []
     reason = ""

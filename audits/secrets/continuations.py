@@ -1,7 +1,7 @@
-"""The losses of many continuations of one prefix, which is fed once.
+"""The losses of many continuations of one prefix, which is run once.
 
-The tree of ``canaries.enumerate`` feeds one token at a time, which pays off where secrets share prefixes. A hundred
-random values share almost none, so here all their tokens are fed together.
+The tree of ``canaries.enumerate`` feeds one token at a time, which is efficient if secrets share prefixes. A hundred
+random values share almost none, so here all their tokens are fed at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def continuation_losses(
 
 
 def _later_log_probs(model: LanguageModel, cache: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities of all tokens of ``ids`` [values, length] but the first, summed, [values]."""
+    """The sum of the log-probabilities of all tokens of ``ids`` [values, length] except the first, [values]."""
     kept = copies(cache, len(ids))
     logits: torch.Tensor = model.network(input_ids=ids[:, :-1], past_key_values=kept, use_cache=True).logits
     logits = logits.float()
@@ -53,7 +53,7 @@ def _later_log_probs(model: LanguageModel, cache: Any, ids: torch.Tensor) -> tor
 
 
 def _values_at_once(model: LanguageModel, cache: Any, length: int) -> int:
-    """How many values to feed together, limited by their copies of the prefix's cache and by their logits."""
+    """The number of values to run together, limited by the copies of the prefix's cache and by their logits."""
     batching = Batching.on(model.device)
     budget = CACHE_NUMBERS if model.device.type == "cpu" else 16 * CACHE_NUMBERS
     logits = 4 * batching.logits // ((length - 1) * model.vocabulary)

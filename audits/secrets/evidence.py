@@ -1,4 +1,4 @@
-"""Evidence from the attacks on secrets: overall, by kind, and compared with what a plan allows."""
+"""Evidence from the attacks on secrets: overall, by kind, and compared with a plan's bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INDEPENDENT = f"{CLOPPER_PEARSON}, as for independent secrets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rate:
-    """A rate before its interval is computed: ``sure`` certain and at most ``most`` successes of ``total``."""
+    """A rate without its interval: between ``sure`` and ``most`` successes out of ``total``."""
 
     method: str
     quantity: str
@@ -50,7 +50,7 @@ class _Rate:
 
 
 def bounds_of(result: SecretAttackResult) -> NDArray[np.float64]:
-    """The largest probability of identifying each secret that the plan allows, [secrets]; NaN without a bound."""
+    """The largest probability of identifying each secret that the plan permits, [secrets]; NaN without a bound."""
     allowed = []
     for problem, count in zip(result.problems, result.after.ranks.count.tolist(), strict=True):
         allowance = problem.target.allowance
@@ -59,7 +59,7 @@ def bounds_of(result: SecretAttackResult) -> NDArray[np.float64]:
 
 
 def of_secrets(findings: Findings) -> Iterator[Evidence]:
-    """What the attack on secrets measured."""
+    """The evidence from the attack on secrets."""
     methods = (RECONSTRUCTION, COMPLETION, TRACE, PROTECTION, BASELINE)
     return (item for item in findings.evidence if item.method in methods)
 
@@ -67,14 +67,14 @@ def of_secrets(findings: Findings) -> Iterator[Evidence]:
 def rates(
     result: SecretAttackResult, omitted: Sequence[tuple[str, str]], queries: QueryBudget, alpha: float
 ) -> list[Evidence]:
-    """Every rate with its interval, all of them wrong together with probability at most ``alpha``."""
+    """Every rate with its interval, all jointly wrong with probability at most ``alpha``."""
     all_rates = [*_overall(result, queries), *_by_kind(result, omitted)]
     alpha_each = alpha / max(1, len(all_rates))
     return [_with_interval(rate, alpha_each) for rate in all_rates]
 
 
 def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence]:
-    """The tests, which share ``alpha`` equally; ``detected`` is 1 where a p-value is at most its test's level."""
+    """The tests, which share ``alpha`` equally; ``detected`` is 1 if a p-value is at most its test's level."""
     level = alpha / max(1, len(tests))
     return [
         Evidence(
@@ -210,7 +210,7 @@ def _completion_rate(quantity: str, answers: SecretAnswers, chosen: NDArray[np.b
 
 
 def _beam_rate(quantity: str, hits: BeamHits, chosen: NDArray[np.bool_]) -> _Rate:
-    """``chance`` is the mean share of the candidates that the beam holds."""
+    """The rate of secrets in the beam; ``chance`` is the mean fraction of candidates in the beam."""
     found = int(hits.found[chosen].sum())
     details = {"found": found, "width": hits.width, "chance": float(hits.chance[chosen].mean())}
     return _Rate(method=COMPLETION, quantity=quantity, sure=found, most=found, total=int(chosen.sum()), details=details)

@@ -1,8 +1,8 @@
 """Fresh values of a secret's shape: random digits for digits, words for words, with valid check digits.
 
-What an outsider would guess anyway is kept: an e-mail address keeps its domain, a long key the first characters, which
-identify its issuer, a card number its first digit, an account number its country. Keeping them makes the attack harder,
-never easier.
+What an outsider would guess anyway is kept: the domain of an e-mail address, the first characters of a long key, which
+identify its issuer, the first digit of a card number, the country of an account number. Keeping them makes the attack
+harder, never easier.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 
 _WORD = re.compile(r"[^\W\d_]+")
 _RUN = re.compile(r"[^\W_]+")
-#: What is kept before and after the part that is replaced.
+#: The parts before and after the replaced part that are kept.
 _KEPT_FRONT, _KEPT_BACK = re.compile(r"\w+://[^/]*/?"), re.compile(r"@[^@]*$")
-#: A run of letters and digits together is a key from this length on; a longer one keeps its first characters.
+#: A run of letters and digits of at least this length is a key; a longer one keeps its first characters.
 _KEY, _LONG_KEY, _MAKER = 8, 16, 4
-#: Replacement words are at most this factor more or less frequent; if there are few, the factor is widened.
+#: Replacement words are at most this factor more or less frequent; if there are few, the factor is increased.
 _SIMILAR, _WIDER = 2, 8
 _FEW = 200
 _CARD_DIGITS = range(12, 20)
@@ -28,7 +28,7 @@ _ACCOUNT = re.compile(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}")
 
 
 class WordFrequencies:
-    """The words of a data set by how often they occur."""
+    """The words of a data set with their frequencies."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
@@ -40,7 +40,7 @@ class WordFrequencies:
         return WordFrequencies(Counter(self._counts) + Counter(other._counts))
 
     def like(self, word: str, source: random.Random) -> str | None:
-        """A random other word about as frequent as ``word``, in its case; None where there is no other."""
+        """A random word about as frequent as ``word``, in its letter case; None if there are no words."""
         count = max(1, self._counts.get(word, 0))
         for factor in (_SIMILAR, _SIMILAR * _WIDER, None):
             low = 0 if factor is None else bisect_left(self._levels, count / factor)
@@ -51,21 +51,21 @@ class WordFrequencies:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of ``text``: its runs of letters."""
+    """The words of ``text``, which are runs of letters."""
     return _WORD.findall(text)
 
 
 def in_case_of(model: str, word: str) -> str:
-    """``word`` in the letter case of ``model``: upper case, capitalised, or lower case."""
+    """``word`` in the letter case of ``model``: upper case, capitalized, or lower case."""
     if len(model) > 1 and model.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if model[:1].isupper() else word[:1].lower() + word[1:]
 
 
 def fresh_value(value: str, words: WordFrequencies, source: random.Random) -> str | None:
-    """A random value of the shape of ``value``; None if there is no other word for one of its words.
+    """A random value of the shape of ``value``; None if there is no word to replace one of its words.
 
-    Check digits are valid if those of ``value`` are: Luhn's of cards (ISO/IEC 7812-1), modulo 97 of international
+    Check digits are valid if those of ``value`` are: Luhn's for cards (ISO/IEC 7812-1), modulo 97 for international
     account numbers (ISO 13616).
     """
     account = _account(value, source)
@@ -88,7 +88,7 @@ def fresh_value(value: str, words: WordFrequencies, source: random.Random) -> st
 
 
 def luhn(digits: str) -> bool:
-    """Whether the last of ``digits`` checks the others: true of 79927398713."""
+    """Whether the last of ``digits`` is a valid Luhn check digit, as for 79927398713."""
     total = 0
     for place, digit in enumerate(reversed(digits)):
         number = int(digit) * (1 + place % 2)
@@ -97,7 +97,7 @@ def luhn(digits: str) -> bool:
 
 
 def account_valid(text: str) -> bool:
-    """Whether ``text``, without spaces, is an international account number: true of GB82WEST12345698765432."""
+    """Whether ``text``, without spaces, is a valid international account number, such as GB82WEST12345698765432."""
     return _ACCOUNT.fullmatch(text) is not None and _remainder(text) == 1
 
 
@@ -121,7 +121,7 @@ def _random_characters(text: str, source: random.Random) -> str:
 
 
 def _random_character(sign: str, source: random.Random, *, first: bool = False) -> str:
-    """A random character of the same class; a number's ``first`` digit is 0 exactly if it was 0."""
+    """A random character of the same class; the ``first`` digit of a number is 0 if and only if it was 0."""
     if sign.isdecimal():
         if first:
             return sign if sign == "0" else source.choice(string.digits[1:])
@@ -143,7 +143,7 @@ def _with_luhn(candidate: str, original: str) -> str:
 
 
 def _account(value: str, source: random.Random) -> str | None:
-    """Another account number in the same country and grouping; None where ``value`` is none."""
+    """Another account number with the same country and grouping; None if ``value`` is not one."""
     plain = value.replace(" ", "")
     if not account_valid(plain):
         return None

@@ -1,10 +1,10 @@
-"""Secrets of held-out records beside those trained on: which of them chance alone put on their side.
+"""Secrets of held-out records as a control: which of them are on their side by chance alone.
 
-A comparison is exact if each secret that is compared is as likely to be on one side as any other like it. Where records
-fell on the sides one by one, that is so among the secrets of one kind that equally many records hold, and that stand on
-one side alone; what stands on both is left out, since the model may have it from its training. Secrets that share a
-record come to a side together, so one of them is compared: which one is decided by a digest, before a look at the
-sides. Both sides' candidates are drawn from the values and words of both.
+A comparison is exact if each compared secret is as likely to be on one side as any other like it. If records were
+assigned to sides one by one, this holds among the secrets of one kind that occur in equally many records and on one
+side only; secrets that occur on both sides are left out, since the model may know them from its training. Secrets that
+share a record are assigned together, so only one of them is compared, chosen by digest before the sides are looked at.
+The candidates of both sides are drawn from the values and words of both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOGETHER = f"{HELD_OUT_MARK}in a record with another that is compared"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlBook:
-    """A ``book`` of secrets in held-out records, found in ``data`` as those trained on were in theirs."""
+    """A ``book`` of secrets in held-out records, made from ``data`` like the book of the training data."""
 
     book: Path
     data: DataPath
@@ -35,7 +35,7 @@ class ControlBook:
 
 @dataclass(slots=True)
 class _Unit:
-    """A value in all its spellings: its entries in either book, and the records (side, number) that hold it."""
+    """A value in all its spellings: its entries in either book, and the records (side, number) that contain it."""
 
     entries: dict[bool, list[tuple[str, str, int]]]
     records: set[tuple[bool, int]]
@@ -51,11 +51,11 @@ def with_held_out(
 ) -> SecretTargets:
     """``trained``, chosen from ``book`` and ``data``, with those of ``others``, chosen from ``held_out``.
 
-    All that can be compared are marked. Positions of held-out secrets count on from the end of ``book``.
+    Secrets that can be compared are marked. The positions of held-out secrets continue from the end of ``book``.
     """
     alone, repeated = _comparable(book, held_out.book)
-    strayed = _standing_in(data, others.targets, columns) | repeated
-    returned = _standing_in(held_out.data, trained.targets, columns)
+    strayed = _occurring_in(data, others.targets, columns) | repeated
+    returned = _occurring_in(held_out.data, trained.targets, columns)
     targets = [
         replace(t, compared=(False, t.position) in alone and t.value not in returned and t.format is None)
         for t in trained.targets
@@ -79,7 +79,7 @@ def with_held_out(
 
 
 def fold(value: str) -> str:
-    """The spelling by which two values are the same: letters and digits without case; all signs where there are none.
+    """The canonical spelling of a value: case-folded letters and digits, or all characters if there are none.
 
     ``fold("(555) 01-23")`` is "5550123".
     """
@@ -88,9 +88,9 @@ def fold(value: str) -> str:
 
 
 def _comparable(*books: Path) -> tuple[set[tuple[bool, int]], set[str]]:
-    """The entries (held out, position) that stand for a value of one side, no two in one record; values of both sides.
+    """The entries (held out, position) of values on one side, no two from one record; and the values on both sides.
 
-    Values are taken in the order of their digests, whatever side they are on.
+    Values are taken in the order of their digests, independent of their side.
     """
     units = _units(books)
     taken: set[tuple[bool, int]] = set()
@@ -120,8 +120,8 @@ def _units(books: Iterable[Path]) -> dict[str, _Unit]:
     return units
 
 
-def _standing_in(data: DataPath, targets: Collection[SecretTarget], columns: Columns | None) -> set[str]:
-    """The values of ``targets`` that stand in records of ``data``, where a scan need not have found them."""
+def _occurring_in(data: DataPath, targets: Collection[SecretTarget], columns: Columns | None) -> set[str]:
+    """The values of ``targets`` that occur in records of ``data``, where a scan may have missed them."""
     search = OtherOccurrences({target.value: () for target in targets})
     for number, record in enumerate(read_records(data, columns)):
         search.add(number, record.text)
@@ -129,6 +129,6 @@ def _standing_in(data: DataPath, targets: Collection[SecretTarget], columns: Col
 
 
 def _joined(first: Mapping[str, Iterable[str]], second: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """The values of each kind in both books, in an order that does not tell the sides."""
+    """The values of each kind in both books, in an order that does not depend on the sides."""
     kinds = {*first, *second}
     return {kind: tuple(sorted({*first.get(kind, ()), *second.get(kind, ())})) for kind in kinds}

@@ -1,4 +1,4 @@
-"""Finds a secret's value in texts: its place in its own records, and whether other records contain it too."""
+"""Finds a secret's value in texts: its position in its own records, and whether other records contain it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 
-#: Characters searched at once.
+#: The number of characters searched at once.
 _BLOCK = 1 << 22
 #: Separator of texts, which no value contains.
 _BETWEEN = "\0\0"
 
 
 def occurrence(text: str, value: str) -> tuple[int, int] | None:
-    """The first place of ``value`` among the characters of ``text``, from and to; None where there is none.
+    """The first occurrence of ``value`` in ``text``, as a half-open range of characters; None if there is none.
 
-    An exact match takes precedence over one in another letter case, and a whole word over a part of a longer one.
+    An exact match takes precedence over one in another letter case, and a whole word over part of a longer one.
     """
     plain = re.escape(value)
     left = r"(?<!\w)" if _wordlike(value[0]) else ""
@@ -37,7 +37,7 @@ class OtherOccurrences:
     """Finds values that occur, as whole words, in texts other than their own; texts are streamed."""
 
     def __init__(self, own_texts: Mapping[str, Collection[int]]) -> None:
-        """``own`` are the numbers of the texts that may hold each value."""
+        """``own_texts`` are the numbers of the texts that may contain each value."""
         self._own_texts = {value: frozenset(numbers) for value, numbers in own_texts.items() if _BETWEEN not in value}
         self._texts: list[str] = []
         self._numbers: list[int] = []
@@ -45,7 +45,7 @@ class OtherOccurrences:
         self._occurring: set[str] = set()
 
     def add(self, number: int, text: str) -> None:
-        """Add one more text."""
+        """Add another text."""
         self._texts.append(text)
         self._numbers.append(number)
         self._size += len(text)
@@ -81,7 +81,7 @@ class OtherOccurrences:
 
 
 def _is_whole_word(text: str, begin: int, end: int) -> bool:
-    """Whether the span does not begin or end inside a word."""
+    """Whether the span neither starts nor ends inside a word."""
     before = begin > 0 and _wordlike(text[begin]) and _wordlike(text[begin - 1])
     after = end < len(text) and _wordlike(text[end - 1]) and _wordlike(text[end])
     return not before and not after

@@ -1,10 +1,10 @@
-"""The success that a plan of protection allows an attack, and a test of the plan by the observed success.
+"""The success that a plan of protection permits an attack, and a test of the plan by the observed success.
 
-A plan bounds, for every secret on its own, how often the best guess is right, over the secret's own prior and the noise
-of training. Nothing follows for the number of right guesses in one run but its mean: a training that published all
-secrets with probability p, and none otherwise, would keep every single bound of p. So a run is judged by Markov's
-inequality, P[right guesses >= k] <= sum of bounds / k, which holds however the outcomes depend on each other, and
-which that training attains.
+For every single secret, a plan bounds how often the best guess is right, over the secret's own prior and the noise of
+training. For the number of right guesses in one run, only a bound on its mean follows: a training that published all
+secrets with probability p, and otherwise none, would satisfy every single bound of p. So a run is judged by Markov's
+inequality, P[right guesses >= k] <= sum of bounds / k, which holds for any dependence of the outcomes and is attained
+by that training.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class PlannedBound:
     posterior: float
 
     def success(self, count: int) -> float:
-        """The largest probability of identifying it among ``count`` equally likely values, itself included.
+        """The largest probability of identifying the secret among ``count`` equally likely values, including itself.
 
-        If guessing is easier than planned for, by concavity: the largest success is a concave function of the prior
-        that is at least 0 at 0, so it grows no faster than the prior does.
+        If guessing is easier than planned for, concavity is used: the largest success is a concave function of the
+        prior that is at least 0 at 0, so it grows no faster than the prior.
         """
         if count < 2:
             return 1.0
@@ -40,7 +40,7 @@ class PlannedBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markov:
-    """``recovered`` of ``secrets`` guesses were right, where the bounds allow ``expected`` on average.
+    """``recovered`` of ``secrets`` guesses were right, where the bounds permit ``expected`` on average.
 
     ``needed`` right guesses would contradict the bounds at the requested level; it may exceed ``secrets``.
     """
@@ -55,7 +55,7 @@ class Markov:
 def fano(information: float, prior: float) -> float:
     """The largest p in [prior, 1] with kl(p, prior) <= ``information`` nats, rounded up (Fano's inequality).
 
-    ``fano(0.1, 0.1)`` is 0.256866401710. Implemented again here, so that the audit of a plan does not share the code
+    ``fano(0.1, 0.1)`` is 0.256866401710. Implemented independently, so that the audit of a plan does not share the code
     that made it.
     """
     if information >= -math.log(prior):
@@ -69,7 +69,7 @@ def _kl(p: float, r: float) -> float:
 
 
 def markov_test(recovered: int, bounds: list[float], level: float) -> Markov:
-    """The test at ``level`` of ``bounds``, one a secret, by the number of secrets that were ``told``."""
+    """The test at ``level`` of ``bounds``, one per secret, by the number of secrets ``recovered``."""
     expected = math.fsum(bounds)
     return Markov(
         secrets=len(bounds),

@@ -1,6 +1,6 @@
 """Secrets as tokens in context, and how a model is queried for them.
 
-A causal model sees the tokens before a value, fed once for all candidates. A masked model sees both sides, and all
+A causal model reads the tokens before a value, run once for all candidates. A masked model reads both sides, and all
 tokens of the value are masked together, so that one pass gives the losses of every candidate.
 """
 
@@ -33,13 +33,13 @@ from privctl.parallel import ALONE, Workers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Characters after a value that may change how it is split into tokens.
+#: The number of characters after a value that are included because they may change its tokenization.
 _AFTER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSpan:
-    """The ``tokens`` of a value, those ``before`` it and, for a masked model, ``after`` it; special ones counted."""
+    """The ``tokens`` of a value, those ``before`` it and, for a masked model, ``after`` it, with special tokens."""
 
     before: NDArray[np.int64]
     tokens: NDArray[np.int64]
@@ -47,31 +47,31 @@ class SecretSpan:
 
     @property
     def kind(self) -> tuple[bytes, int, bytes]:
-        """Values with the same kind can be scored in one pass."""
+        """A key; values with equal keys can be scored in one pass."""
         return self.before.tobytes(), len(self.tokens), self.after.tobytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """Of each place [places]: a ``Completion``, and the log-probability (nats) of its tokens; NaN where not finite."""
+    """For each place [places], a ``Completion`` and the log-probability (nats) of its tokens; NaN if not finite."""
 
     states: NDArray[np.uint8]
     logp: NDArray[np.float64]
 
 
 class Reader(Protocol):
-    """How models of one kind are queried; ``limit`` is the most tokens they read."""
+    """How models of one kind are queried; ``limit`` is the maximum number of tokens they read."""
 
     limit: int
 
     def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
-        """Each of ``values`` in place of the passage's own; the context is cut to the limit, the value is not."""
+        """Each of ``values`` in place of the passage's own; the context is truncated to the limit, the value is not."""
 
     def unusable_reason(self, place: SecretSpan) -> str:
         """Why a place cannot be used; empty if it can."""
 
     def rows(self, places: Sequence[SecretSpan]) -> list[NDArray[Any]]:
-        """The rows whose scores ``complete`` reads."""
+        """The rows whose scores ``complete`` uses."""
 
     def losses(self, model: LanguageModel, places: Sequence[SecretSpan]) -> NDArray[np.float64]:
         """The loss (nats) of each place's tokens, all of one kind."""
@@ -79,11 +79,11 @@ class Reader(Protocol):
     def complete(
         self, model: LanguageModel, places: Sequence[SecretSpan], row_scores: RowScores, workers: Workers = ALONE
     ) -> Completed:
-        """Whether ``model`` completes each place's tokens greedily; ``workers`` share what is asked of it."""
+        """Whether ``model`` completes each place's tokens greedily; ``workers`` share the queries."""
 
 
 def reader_of(subject: AuditedModel, limit: int) -> Reader:
-    """The reader for ``subject``. Raises CommandError for a classifier, which writes no text."""
+    """The reader for ``subject``. Raises CommandError for a model that is neither causal nor masked."""
     if isinstance(subject, CausalSubject):
         return CausalReader(subject.model, limit)
     if isinstance(subject, MaskedSubject):
@@ -95,7 +95,7 @@ def reader_of(subject: AuditedModel, limit: int) -> Reader:
 
 
 def tokens_differ(first: Sequence[SecretSpan], second: Sequence[SecretSpan]) -> bool:
-    """Whether two values differ in their tokens anywhere."""
+    """Whether the tokens of two values differ at any place."""
     return any(not np.array_equal(a.tokens, b.tokens) for a, b in zip(first, second, strict=True))
 
 
@@ -108,7 +108,7 @@ class CausalReader:
         self._front = [model.tokenizer.bos_token_id] if begins_with_bos(model) else []
 
     def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
-        """See ``Reader``; of a long text the last tokens before the value are kept, after BOS."""
+        """See ``Reader``; for a long text, the last tokens before the value are kept, after BOS."""
         spans = []
         after = passage.text[passage.end : passage.end + _AFTER]
         for ids, first, last in locate_secrets(self._model, passage.text[: passage.begin], values, after):
@@ -179,7 +179,7 @@ class MaskedReader:
         self._frame = subject.scorer.frame
 
     def places(self, passage: SecretPassage, values: Sequence[str]) -> list[SecretSpan]:
-        """See ``Reader``; a long text is cut to its beginning, or to a window around the value."""
+        """See ``Reader``; a long text is truncated to its beginning, or to a window around the value."""
         front, back = list(self._frame.front), list(self._frame.back)
         spans = []
         for ids, first, last in locate_secrets(
@@ -242,7 +242,7 @@ class MaskedReader:
 
     @torch.inference_mode()
     def _logits(self, model: LanguageModel, place: SecretSpan) -> torch.Tensor:
-        """The logits [length, vocabulary] where the value is hidden."""
+        """The logits [length, vocabulary] at the masked value."""
         hidden = np.full(len(place.tokens), model.tokenizer.mask_token_id, dtype=np.int64)
         ids = torch.from_numpy(np.concatenate([place.before, hidden, place.after])[None]).to(model.device)
         with quiet_transformers(), enough_memory(model):

@@ -1,7 +1,7 @@
-"""The secrets to attack, their places in the data, and the plan's bounds for them.
+"""The secrets to attack, their positions in the data, and the plan's bounds for them.
 
-Secrets with a record that could be drawn count as trained on. Those whose records a plan never draws are the control:
-in all other respects they are alike.
+Secrets with a record that could be drawn count as trained on. Those whose records a plan never draws are the control,
+as they are otherwise alike.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from privctl.storage.json_text import shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Records searched for a secret, and the most distinct passages that the attack uses.
+#: The number of records searched for a secret, and the maximum number of distinct passages used by the attack.
 _LOOKED, _ASKED = 16, 4
-#: How reasons to leave out held-out secrets begin.
+#: The prefix of reasons to leave out held-out secrets.
 HELD_OUT_MARK = "held out, "
 
 
@@ -53,12 +53,12 @@ class SecretPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretTarget:
-    """A secret to attack; ``position`` is its place in the book.
+    """A secret to attack; ``position`` is its index in the book.
 
     ``control`` secrets were never drawn for training. ``allowance`` is the plan's bound, None without a plan or if a
-    record that the book does not name contains the value too. ``format`` is the format of a planted canary, from which
-    the value was drawn uniformly. ``held_out`` secrets are those of held-out records, and the others ``compared`` with
-    them; ``records`` counts the records that hold the secret.
+    record that the book does not name also contains the value. ``format`` is the format of a planted canary, from which
+    the value was drawn uniformly. ``held_out`` marks secrets of held-out records, and ``compared`` those and the
+    trained ones compared with them; ``records`` counts the records that contain the secret.
     """
 
     position: int
@@ -76,7 +76,7 @@ class SecretTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretTargets:
-    """What to attack, and what is ``omitted``: (kind, reason) of each secret.
+    """The secrets to attack, and (kind, reason) of each that is ``omitted``.
 
     ``values`` are all values of each kind in the book, ``words`` those of the data. Canary candidates skip ``excluded``
     values, which occur in the data or belong to another canary. ``eligible`` secrets could be attacked, ``elsewhere``
@@ -119,7 +119,7 @@ def choose(
 ) -> SecretTargets:
     """At most ``most`` secrets of each side, drawn by numpy's PCG64 under ``seed``.
 
-    Raises InputError for a book that does not fit the data or the plan.
+    Raises InputError for a book that does not match the data or the plan.
     """
     secrets = list(read_secrets(book))
     omitted: list[tuple[str, str]] = []
@@ -212,7 +212,7 @@ class _ReadTargets:
 def _read(
     data: Iterable[Record], chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
 ) -> _ReadTargets:
-    """One pass over the data. Records that a plan never draws are not searched for values of other records."""
+    """Read the data once. Records that a plan never draws are not searched for values of other records."""
     needed_records = {int(number) for chosen_secret in chosen for number in chosen_secret.records[:_LOOKED]}
     own_records = (
         {}
@@ -258,7 +258,7 @@ def _check_records(secrets: Sequence[Secret], total: int, book: Path, data: Data
 def _canaries(
     manifest: Manifest | None, secrets: Sequence[Secret]
 ) -> tuple[Mapping[str, tuple[Canary, CanaryFormat]], int]:
-    """The included canaries by value, for formats that the book has completely; and how many canaries of other formats.
+    """The included canaries by value, for formats that are complete in the book; and the number of listed others.
 
     A book with only some canaries may have selected them by value, and then their values are no longer uniform.
     """

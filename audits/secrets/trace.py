@@ -1,12 +1,12 @@
 """Tests of whether training made secrets easier to identify, each with its own null hypothesis.
 
 For canaries, whose values were drawn like their candidates, ranks under any model that does not know the values are
-independent and uniform: Fisher's method. If the plan left secrets out, the choice is treated as random within their
-kind: a permutation test, valid however outcomes depend on each other. Secrets of held-out records are compared in the
-same way, within those of one kind that as many records hold: where each record fell on a side by itself, or all records
-of a secret did together, a secret that stands on one side alone is equally likely to be any of these. With only a base
-model, each secret that exactly one of the two models identifies is equally likely to be identified by either: McNemar's
-exact test.
+independent and uniform, and Fisher's method applies. If the plan left secrets out, the choice is treated as random
+within their kind, and a permutation test is valid for any dependence of the outcomes. Secrets of held-out records are
+compared in the same way, within those of the same kind and number of records: if each record, or all records of a
+secret together, were assigned to a side at random, a secret that is on one side only is equally likely to be any of
+these. With only a base model, each secret that exactly one of the two models identifies is equally likely to be
+identified by either, and McNemar's exact test applies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _METHODS = {
     PAIRED: "McNemar's exact test, as for independent secrets",
 }
 POISSON_BINOMIAL = "Poisson binomial tail, summed exactly"
-#: Permutations drawn for the test; its p-value is at least one over them.
+#: The number of permutations drawn; the p-value is at least 1 / (permutations + 1).
 _DRAWS = 9999
 #: With fewer secrets on a side, there is no test.
 _FEWEST = 5
@@ -46,8 +46,8 @@ _Outcome = tuple[tuple[int, int], float, float]
 class TraceTest:
     """One test: ``name`` says what is compared, ``score`` by which score, ``compared`` the numbers of secrets.
 
-    ``excess`` is in mean bits, or for ``PAIRED`` the additional share of secrets ranked first, or with ``of_shares`` of
-    those that a beam holds.
+    ``excess`` is in mean bits; for ``PAIRED`` it is the additional fraction of secrets ranked first, and with
+    ``of_shares`` that of secrets in a beam.
     """
 
     name: str
@@ -105,7 +105,7 @@ def _against_controls(
 
 
 def compared_with_held_out(result: SecretAttackResult) -> tuple[NDArray[np.bool_], NDArray[np.str_]]:
-    """Which secrets, held-out ones among them, are compared, and of each what those have that it is compared with."""
+    """Which secrets, including held-out ones, are compared, and the stratum of each, within which it is compared."""
     targets = [problem.target for problem in result.problems]
     compared = np.array([target.compared for target in targets], dtype=np.bool_) & ~result.designed
     alike = np.array([f"{target.records} {target.kind}" for target in targets], dtype=np.str_)
@@ -113,7 +113,7 @@ def compared_with_held_out(result: SecretAttackResult) -> tuple[NDArray[np.bool_
 
 
 def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterator[TraceTest]:
-    """Whether a beam holds true values more often than fresh draws of them, or than values never drawn."""
+    """Whether a beam contains true values more often than fresh draws of them, or than values never drawn."""
     canaries = result.designed & result.trained
     if canaries.any():
         found, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
@@ -140,7 +140,7 @@ def ranks_by_score(result: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:
 def _permutation_test(
     bits: NDArray[np.float64], control: NDArray[np.bool_], kinds: NDArray[np.str_], seed: int
 ) -> _Outcome | None:
-    """Mean bits of trained secrets beyond those of the control, kinds weighted by n m / (n + m), and its p-value."""
+    """The mean bits of trained secrets minus the control's, kinds weighted by n m / (n + m), and the p-value."""
     strata = []
     for kind in np.unique(kinds):
         inside = kinds == kind
@@ -167,7 +167,7 @@ def _permutation_test(
 
 
 def _gap(control: NDArray[np.float64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """The mean of the others less that of ``size`` values, which sum to ``control``, for each of many sums."""
+    """The mean of the other values minus that of ``size`` values, which sum to ``control``, for each of many sums."""
     return np.asarray((values.sum() - control) / (len(values) - size) - control / size)
 
 

@@ -14,7 +14,7 @@ from privctl.domain.verdict import Outcome, Verdict
 TRACELESS = "training made no secret easier to tell"
 #: With fewer secrets on either side of the comparison, finding nothing is inconclusive.
 _ENOUGH = 100
-#: If a test could not have detected this share of recovered secrets, not rejecting is inconclusive.
+#: If a test could not have detected this fraction of recovered secrets, not rejecting is inconclusive.
 _GROSS = 0.5
 _ALTERNATIVE = {
     DESIGNED: "",
@@ -23,7 +23,7 @@ _ALTERNATIVE = {
     PAIRED: "; whether from their own records or from others of their kind, only secrets never trained on could tell",
 }
 
-#: What a beam search is compared with.
+#: The controls of a beam search, in words.
 _BEAM = {
     DESIGNED: "of other draws of the same format",
     CONTROLLED: "of those never drawn",
@@ -32,7 +32,7 @@ _BEAM = {
 
 
 def trace(evidence: Sequence[Evidence]) -> Verdict:
-    """Judge by the tests; without any, natural values may rank first without having been seen."""
+    """Judge by the tests; without tests, natural values may rank first even if never seen."""
     rate_summary = _rate_summary(evidence)
     tests = [item for item in evidence if item.method == TRACE]
 
@@ -75,7 +75,7 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
 
 
 def protection(subject: str, test: Markov | None, evidence: Sequence[Evidence], broken: str) -> Verdict:
-    """Judge a plan's bounds by secrets whose values were drawn at random; ``broken`` says why that is not possible."""
+    """Judge a plan's bounds by secrets with values drawn at random; ``broken`` says why that is not possible."""
 
     def verdict(outcome: Outcome, reason: str) -> Verdict:
         return Verdict(subject=subject, outcome=outcome, reason=reason)

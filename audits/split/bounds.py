@@ -1,8 +1,8 @@
-"""Lower bounds on epsilon and mu from scores of a drawn split: its coins are those of canaries.
+"""Lower bounds on epsilon and mu from scores of a drawn split, whose coins serve like those of canaries.
 
-Each record whose line occurs once was included by a fair coin of its own, or each group, as the one-run bounds require
-(Steinke, Nasr and Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2024). The numbers of guesses follow from the number
-of coins alone, as for planted canaries. A bound is about what shares a coin: one record, or all records of a group.
+Each record whose line occurs once, or each group, was included by its own fair coin, as the one-run bounds require
+(Steinke, Nasr and Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2024). The numbers of guesses depend only on the
+number of coins, as for planted canaries. A bound applies to what shares a coin: one record, or all records of a group.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _LONGEST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnScores:
-    """What of ``split`` was scored: ``ids`` such as ``members:17``, the line, and ``member`` [records].
+    """The scored part of ``split``: ``ids`` such as ``members:17``, side and line, and ``member`` [records].
 
-    Of a split of groups they are groups, each named by one of its records. ``skipped`` counts the records that privctl
-    itself left out, by (member, reason).
+    For a split of groups, each entry is a group, named by one of its records. ``skipped`` counts the records that
+    privctl itself left out, by (member, reason).
     """
 
     split: DrawnSplit
     ids: Sequence[str]
     member: NDArray[np.bool_]
     skipped: Mapping[tuple[bool, Skip], int]
-    #: Why scores may depend on the coins; empty where what is missing tells.
+    #: Why scores may depend on the coins; empty if that is determined by what is missing.
     incomplete: str = ""
 
     def bounds(
         self, scores: Mapping[str, NDArray[np.float64]], delta: float, alpha: float, *, reason: str = ""
     ) -> tuple[Evidence, ...]:
-        """The bounds at ``delta`` by the ``scores`` [records] of each column, all together wrong with ``alpha``.
+        """The bounds at ``delta`` by the ``scores`` [records] of each column, all jointly wrong with ``alpha``.
 
-        ``reason`` says why they are none, if they are.
-        Raises InputError for records that are not of the split, CommandError for a delta out of range.
+        ``reason`` says why they are not bounds, if so. Raises InputError for records that are not in the split or fewer
+        than 2 coins, CommandError for a delta out of range.
         """
         if not 0 <= delta < 1:
             raise CommandError(f"delta is {delta:g}; expected at least 0 and below 1")
@@ -81,7 +81,7 @@ class DrawnScores:
         )
 
     def _places(self, count: int) -> NDArray[np.int64]:
-        """Where the score of what has each of ``count`` coins is; -1 for none."""
+        """The index of the score for each of ``count`` coins; -1 if there is none."""
         places = np.full(count, -1)
         for row, (name, member) in enumerate(zip(self.ids, self.member.tolist(), strict=True)):
             if (coin := self.split.coins.get(place_of(name, member, self.split))) is not None:
@@ -89,7 +89,7 @@ class DrawnScores:
         return places
 
     def _why_none(self, missing: int) -> str:
-        """Why no bound follows; empty where one does."""
+        """Why no bound follows; empty if one does."""
         if self.incomplete:
             return self.incomplete
         if missing > sum(self.skipped.values()):
@@ -99,13 +99,16 @@ class DrawnScores:
         alike = sum(n for (_, skip), n in self.skipped.items() if skip in of_repeats)
         manifest = self.split.manifest
         repeated = manifest.members.records + manifest.nonmembers.records - manifest.records
-        if self.split.group_by is not None:  # a text of several groups was left out; repetitions are of one group
+        if self.split.group_by is not None:  # remaining repetitions are within one group
             alike, repeated = sum(n for (_, skip), n in self.skipped.items() if skip is Skip.IN_BOTH), 0
         return "" if alike <= repeated else "different records of the split have the same text, so coins are shared"
 
 
 def place_of(name: str, member: bool, split: DrawnSplit) -> Place:
-    """The place in ``split`` of a record by its ``name``, such as ``members:17``; raises InputError for no such one."""
+    """The side and line of a record by ``name``, such as ``members:17``.
+
+    Raises InputError if ``split`` does not have it.
+    """
     side, _, line = name.partition(":")
     last = {"members": split.manifest.members.records, "nonmembers": split.manifest.nonmembers.records}
     if side not in last or not _is_count(line) or not 1 <= int(line) <= last[side]:
@@ -119,5 +122,5 @@ def place_of(name: str, member: bool, split: DrawnSplit) -> Place:
 
 
 def _is_count(text: str) -> bool:
-    """Whether it is a whole number as it is usually written: 017 would be a second name of the record 17."""
+    """Whether ``text`` is a positive integer in canonical form: 017 would be a second name of the record 17."""
     return text.isascii() and text.isdecimal() and not text.startswith("0") and len(text) < _LONGEST

@@ -1,9 +1,9 @@
-"""Drawing a split: each record, or group of records, is a member or not by a coin of its own, before any training.
+"""Drawing a split: each record, or group of records, is a member or not by its own coin, before any training.
 
-With coins that look at nothing, members and non-members come from one distribution by construction: given the records,
+As the coins depend on nothing, members and non-members come from one distribution by construction: given the records,
 every assignment of the labels with as many members is equally likely. So if scores do not depend on who is a member, a
-permutation test of them is exact, and no difference of the two files by themselves can be the cause of a rejection
-(Fisher's randomization test). Where groups have the coins, the same holds of groups.
+permutation test of them is exact, and no difference between the two files themselves can cause a rejection (Fisher's
+randomization test). If groups have the coins, the same holds for groups.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _EXPECTED = 'expected an object such as {"text": "..."}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequest:
-    """Split ``data`` into files in ``folder``; ``records`` of them are drawn, all by default.
+    """Split ``data`` into files in ``folder``; ``records`` of them are drawn, by default all.
 
-    With ``group_by`` all records with one value of that field share a coin, and ``records`` counts groups.
+    With ``group_by``, all records with the same value of that field share a coin, and ``records`` counts groups.
     """
 
     data: DataPath
@@ -67,17 +67,17 @@ class SplitRequest:
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """What is written, the file to train on only where not all records are drawn."""
+        """The files to write, with a separate training file only if not all records are drawn."""
         names = (MEMBERS, NONMEMBERS, NAME) if self.records is None else (MEMBERS, NONMEMBERS, TRAIN, NAME)
         return tuple(self.folder / name for name in names)
 
 
 def draw_split(request: SplitRequest) -> SplitManifest:
-    """Write the split, readable by its owner only, and return its manifest.
+    """Write the split, readable only by its owner, and return its manifest.
 
-    With ``records``, so many different lines or groups are chosen at random and drawn; all others are trained on.
-    Raises CommandError for files in the way and for too many ``records``, InputError for data that are no records, or
-    that lack the field of their groups, or that change meanwhile.
+    With ``records``, that many different lines or groups are chosen at random and drawn; all others are trained on.
+    Raises CommandError for files in the way and for too many ``records``, InputError for data that are not records,
+    lack the field of their groups, or change meanwhile.
     """
     _check_paths(request)
     before = recorded_files(request.data)
@@ -129,22 +129,22 @@ def draw_split(request: SplitRequest) -> SplitManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coins:
-    """The coins of lines, or of groups by their names, under one key."""
+    """The coins of lines, or of groups by name, under one key."""
 
     key: bytes
     of_groups: bool
 
     def member(self, unit: bytes) -> bool:
-        """Whether its coin says member."""
+        """Whether the unit's coin says member."""
         return is_member(self.key, unit, Use.GROUP_COIN if self.of_groups else Use.COIN)
 
     def order(self, unit: bytes) -> bytes:
-        """Its place among all that may be drawn."""
+        """A sort key that ranks the unit among all that may be drawn."""
         return keyed(self.key, Use.GROUP_CHOICE if self.of_groups else Use.CHOICE, unit)
 
 
 class _Output:
-    """Lines on their way into a file."""
+    """A buffered writer of lines."""
 
     def __init__(self, pending: PendingFile) -> None:
         self._pending, self._waiting = pending, bytearray()
@@ -152,14 +152,14 @@ class _Output:
         self._digest = blake3()
 
     def add(self, content: bytes) -> None:
-        """One more line."""
+        """Add another line."""
         self._waiting += content + b"\n"
         self._records += 1
         if len(self._waiting) >= _BATCH:
             self._flush()
 
     def finish(self, name: str) -> DataFile:
-        """Write what waits, and describe the file."""
+        """Write the buffered lines, and describe the file."""
         self._flush()
         digest = tag(self._digest)
         return DataFile(name=name, digest=digest, content=digest, records=self._records)
@@ -196,7 +196,7 @@ def _check_paths(request: SplitRequest) -> None:
 
 
 def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
-    """The names of the lines or groups that are drawn (None for all), their number, and that of the members of them."""
+    """The names of the lines or groups that are drawn (None for all), their number, and how many are members."""
     found = {_name(unit): (coins.order(unit), coins.member(unit)) for _, unit in _contents(request)}
     names: Sequence[bytes] = list(found)
     word = "record" if request.group_by is None else "group"
@@ -220,9 +220,9 @@ def _name(content: bytes) -> bytes:
 
 
 def _contents(request: SplitRequest) -> Iterator[tuple[bytes, bytes]]:
-    """Each record as a line of JSON without an end, and what has its coin: the line itself, or the name of its group.
+    """Each record as a line of JSON without newline, with its unit: the line itself, or the name of its group.
 
-    A line is as it stands in JSON lines, else all of the record's fields.
+    For JSON Lines, the line is unchanged; otherwise it has all of the record's fields.
     """
     if is_json_lines(request.data):
         found = False
@@ -246,7 +246,7 @@ def _contents(request: SplitRequest) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _similar(request: SplitRequest) -> int:
-    """How many groups of the data have names spelled like another's."""
+    """How many groups of the data have names that differ only in spelling from another's."""
     return spelled_alike({unit.decode() for _, unit in _contents(request)})
 
 

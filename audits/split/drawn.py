@@ -1,4 +1,4 @@
-"""A drawn split as its files hold it: on which side each record lies, which coin put it there, and whether it did."""
+"""A drawn split as read from its files: the side and the coin of each record, checked against each other."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from privctl.domain.shown import counted
 from privctl.storage.digest import file_digest
 from privctl.storage.json_text import parse_json, shown
 
-#: The side of a record, and its line in the file of that side, from 1.
+#: Whether the record is a member, and its line in the file of that side, from 1.
 Place = tuple[bool, int]
 _AGAIN = "draw a new split"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSplit:
-    """A split that was drawn and is as it was drawn; see ``read_split``.
+    """A split whose files are as they were drawn; see ``read_split``.
 
-    ``coins`` is the number of the coin of each record that has one, by its place: one of its own, where its line occurs
-    once, or that of its group. ``included`` says of each coin whether its records are members, and ``most`` how many
-    records share one at most.
+    ``coins`` maps records to the number of their coin: their own, if their line occurs once, or that of their group.
+    ``included`` says for each coin whether its records are members; ``most`` is the largest number of records that
+    share one.
     """
 
     path: Path
@@ -48,26 +48,25 @@ class DrawnSplit:
 
     @property
     def trained_on(self) -> DataFile:
-        """What a model has to be trained on for the split to be its own."""
+        """The file that a model must be trained on for the split to apply to it."""
         return self.manifest.train or self.manifest.members
 
     @property
     def group_by(self) -> str | None:
-        """The field whose values share a coin; None where each record has its own."""
+        """The field whose values share a coin; None if each record has its own."""
         return self.manifest.group_by
 
     @property
     def coin_word(self) -> str:
-        """What has a coin."""
+        """The word for the unit that has a coin."""
         return "record" if self.group_by is None else "group"
 
 
 def read_split(path: Path) -> DrawnSplit:
     """The split whose manifest is at ``path``.
 
-    Raises InputError unless both files beside it have the manifest's digests, hold as many records, and each record
-    lies on the side that its coin says. Groups must be whole: on one side, and with no other records in what is trained
-    on.
+    Raises InputError unless both files beside it have the manifest's digests and numbers of records, and each record is
+    on the side of its coin. Groups must be complete: on one side, and with no other records in the training file.
     """
     manifest = read_manifest(path)
     lines: dict[bytes, list[Place]] = {}
@@ -81,7 +80,7 @@ def read_split(path: Path) -> DrawnSplit:
         for place in places:
             if is_member(key, content) is not place[0]:
                 raise InputError(
-                    f"{_name(path, manifest, place)} is on the other side than its coin in {path}; {_AGAIN}"
+                    f"{_line_of(path, manifest, place)} is on the other side than its coin in {path}; {_AGAIN}"
                 )
     _require_counts(path, manifest, lines)
     single = sorted(places[0] for places in lines.values() if len(places) == 1)
@@ -92,18 +91,18 @@ def read_split(path: Path) -> DrawnSplit:
 def _of_groups(path: Path, manifest: SplitManifest, field: str, lines: Mapping[bytes, list[Place]]) -> DrawnSplit:
     groups: dict[str, list[Place]] = {}
     for content, places in lines.items():
-        groups.setdefault(group_of(content, field, _name(path, manifest, places[0])), []).extend(places)
+        groups.setdefault(group_of(content, field, _line_of(path, manifest, places[0])), []).extend(places)
     key = bytes.fromhex(manifest.key)
     for name, places in groups.items():
         ends = min(places), max(places)
         if ends[0][0] is not ends[1][0]:
-            first, second = (_name(path, manifest, place) for place in reversed(ends))
+            first, second = (_line_of(path, manifest, place) for place in reversed(ends))
             raise InputError(
                 f"the group {shown(name)} of {field!r} is on both sides of the split, at {first} and {second}; {_AGAIN}"
             )
         if is_member(key, name.encode(), Use.GROUP_COIN) is not places[0][0]:
             raise InputError(
-                f"{_name(path, manifest, min(places))} is on the other side than the coin of its group in {path}; "
+                f"{_line_of(path, manifest, min(places))} is on the other side than the coin of its group in {path}; "
                 f"{_AGAIN}"
             )
     _require_counts(path, manifest, lines)
@@ -123,7 +122,7 @@ def _of_groups(path: Path, manifest: SplitManifest, field: str, lines: Mapping[b
 
 
 def _require_whole(path: Path, train: DataFile, field: str, groups: Mapping[str, list[Place]]) -> None:
-    """Raises InputError where what is trained on holds other records of a drawn group than the members' file."""
+    """Raise InputError if the training file has other records of a drawn group than the members' file."""
     place = _checked(path, train)
     found = Counter(group_of(content, field, f"{place} line {number}") for number, content in contents(place))
     for name, places in groups.items():
@@ -136,7 +135,7 @@ def _require_whole(path: Path, train: DataFile, field: str, groups: Mapping[str,
 
 
 def _checked(path: Path, file: DataFile) -> Path:
-    """Where ``file`` of the manifest at ``path`` is, as it was drawn."""
+    """The path of ``file`` of the manifest at ``path``. Raises InputError if it is missing or changed."""
     place = path.with_name(file.name)
     if not place.is_file():
         raise InputError(f"{place} is missing, which {path} describes; keep the files of a split together")
@@ -151,14 +150,14 @@ def _require_counts(path: Path, manifest: SplitManifest, lines: Mapping[bytes, l
         raise InputError(f"{path} states other numbers of records than its files hold; {_AGAIN}")
 
 
-def _name(path: Path, manifest: SplitManifest, place: Place) -> str:
+def _line_of(path: Path, manifest: SplitManifest, place: Place) -> str:
     side, number = place
     file = manifest.members if side else manifest.nonmembers
     return f"{path.with_name(file.name)} line {number}"
 
 
 def group_of(content: bytes, field: str, where: str) -> str:
-    """The group of a record by its line of JSON. Raises InputError, naming ``where``, for a line that names none."""
+    """The group of a record given as a line of JSON. Raises InputError, naming ``where``, if there is none."""
     try:
         fields = parse_json(content.decode(), where)
     except UnicodeDecodeError:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: What is omitted where nothing is bounded.
+#: The name of the omission if nothing is bounded.
 NO_BOUNDS = "bounds from the split"
-#: Fewer records with a coin of their own bound nothing.
+#: With fewer coins there are no bounds.
 _FEWEST = 2
 _MORE, _MORE_GROUPS = "split more records (privctl audit split", "draw more groups (privctl audit split --group-by {}"
 
@@ -38,11 +38,12 @@ def split_findings(
     delta: float | None,
     alpha: float,
 ) -> Findings:
-    """Bounds by the ``scores`` [records] of each attack, together wrong with ``alpha``, and what they say of claims.
+    """Bounds by the ``scores`` [records] of each attack, jointly wrong with ``alpha``, and verdicts on the claims.
 
-    None of the scores may depend on the coins. Without a ``delta`` it is the first claim's, or 1e-5. ``trained_on`` are
-    the digests of the data that the model's report names, None without a report: other data than the split's give no
-    bound. ``curve`` is that of as many examples as a coin changes; claims are taken for one and judged for as many.
+    None of the scores may depend on the coins. ``delta`` defaults to the first claim's, or 1e-5. ``trained_on`` are the
+    digests of the data named by the model's report, None without a report; with other data than the split's, there is
+    no bound. ``curve`` is for as many examples as a coin changes; claims are for one example and tested for as many as
+    a coin changes.
     """
     split = drawn.split
     if len(split.included) < _FEWEST or not scores:
@@ -83,7 +84,7 @@ def _other_data(split: DrawnSplit, trained_on: Sequence[str] | None) -> str:
 
 
 def guesses_not_made(bounds: Sequence[Evidence]) -> Iterator[str]:
-    """A warning where scores did not say what to guess."""
+    """A warning if scores did not determine all guesses."""
     missing = sum(not_made(item) for item in bounds if item.method == EITHER and item.lower is not None)
     if missing:
         yield (

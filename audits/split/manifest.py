@@ -1,11 +1,11 @@
-"""The manifest of a drawn split: the key that gives each coin, and what was written.
+"""The manifest of a drawn split: the key that determines each coin, and the files written.
 
-The operating system draws the key, 32 bytes. A record is a line without the white space around it, and its coin is a
-bit of BLAKE3 with that key over the line. So the coin is fair and independent of the record and of all other coins, as
-far as BLAKE3 is a pseudo-random function; equal lines share one coin; and whoever has the manifest can compute each
-coin again. Where groups are drawn, such as users, the coin is that of the group's name, and all of its records share
-it; a hash of a name begins with other words than one of a line, so neither kind of coin is the other. The commitment is
-BLAKE3 of the rest of the manifest, with the key, as canonical JSON: published before training, it shows afterwards that
+The operating system generates the key, 32 bytes. A record is a line stripped of surrounding white space, and its coin
+is a bit of BLAKE3 over the line with that key. So the coin is fair and independent of the record and of all other
+coins, as far as BLAKE3 is a pseudo-random function; equal lines share one coin; and whoever has the manifest can
+recompute each coin. If groups are drawn, such as users, the coin is that of the group's name and shared by all of its
+records; hashes of names and of lines have different prefixes, so neither kind of coin equals the other. The commitment
+is BLAKE3 of the rest of the manifest, with the key, as canonical JSON: published before training, it later proves that
 the key was not chosen with knowledge of the model.
 """
 
@@ -35,7 +35,7 @@ _OF_GROUPS = ("group_by", "groups", "included_groups", "similar_names")
 
 
 class Use(StrEnum):
-    """What a keyed hash of a record, or of a group's name, decides; each use has hashes of its own."""
+    """The purpose of a keyed hash of a record or a group's name; hashes of different purposes are independent."""
 
     COIN = "coin"
     CHOICE = "choice"
@@ -45,12 +45,12 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitManifest:
-    """What was drawn: ``records`` different lines, of which ``included`` are members.
+    """A drawn split: ``records`` different lines, of which ``included`` are members.
 
-    ``train`` is what to train on where it holds more than the members; ``source`` are the data that were split. Where
-    all records with one value of ``group_by`` share a coin, ``groups`` of them were drawn, and ``included_groups`` are
-    members; of all groups of the data ``similar_names`` have names that only their spelling tells from another's, None
-    in older manifests.
+    ``train`` is the training file if it holds more than the members; ``source`` is the data that was split. If all
+    records with the same value of ``group_by`` share a coin, ``groups`` of them were drawn, and ``included_groups`` are
+    members; ``similar_names`` counts the groups of the data whose names differ only in spelling from another's, None in
+    older manifests. Raises ValueError for inconsistent values.
     """
 
     version: int
@@ -88,12 +88,12 @@ class SplitManifest:
 
     @property
     def sides(self) -> dict[str, DataFile]:
-        """The two files by the options that take them."""
+        """The two files, keyed by the options that take them."""
         return {"members": self.members, "nonmembers": self.nonmembers}
 
 
 def keyed(key: bytes, use: Use, content: bytes) -> bytes:
-    """The hash of a record's ``content`` for one ``use``."""
+    """The keyed hash of a record's ``content`` for one ``use``."""
     return blake3(use.encode() + b"\0" + content, key=key).digest()
 
 
@@ -116,13 +116,13 @@ def encode_manifest(manifest: SplitManifest) -> bytes:
 
 
 def _body(manifest: SplitManifest) -> dict[str, Any]:
-    """Its fields, those of groups only as far as they are stated, so that other commitments are what they were."""
+    """The manifest's fields, without those of groups if not stated, so that older commitments remain valid."""
     body = encode_value(manifest)
     return {name: value for name, value in body.items() if value is not None or name not in _OF_GROUPS}
 
 
 def read_manifest(path: Path) -> SplitManifest:
-    """The manifest at ``path``; raises InputError for anything else, and for one that was changed."""
+    """The manifest at ``path``. Raises InputError for anything else, and for one that was changed."""
     source = str(path)
     data = parse_json(read_text(path), source)
     if not isinstance(data, dict) or data.pop("kind", None) != KIND:
@@ -140,7 +140,7 @@ def read_manifest(path: Path) -> SplitManifest:
 
 
 def manifest_at(path: Path) -> Path:
-    """The manifest that ``path`` names, itself or as its folder; raises InputError where there is none."""
+    """The manifest that ``path`` names, itself or by its folder. Raises InputError if there is none."""
     place = path / NAME if path.is_dir() else path
     require_inputs(place)
     return place

@@ -1,4 +1,4 @@
-"""What a conclusion from a drawn split rests on: checked here, read from the model's report, or the caller's word."""
+"""The premises of conclusions from a drawn split: checked here, stated by the model's report, or asserted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from privctl.domain.verdict import Outcome, Verdict
 
 
 def split_parameters(split: DrawnSplit) -> dict[str, Any]:
-    """What the report states of the split."""
+    """The parameters of the split for the report."""
     drawn = split.manifest
     groups = {} if drawn.groups is None else {"split_groups": drawn.groups}
     return {"split_commitment": drawn.commitment, "split_records": drawn.records, **groups}
 
 
 def premises(split: DrawnSplit, trained_on: Sequence[str] | None) -> list[str]:
-    """Of the split and of the training; ``trained_on`` are the digests that the model's report names, None if none."""
+    """The premises about split and training; ``trained_on`` are the digests named by the model's report, if any."""
     drawn, file = split.manifest, split.trained_on.name
     members, own = f"{drawn.included} of {drawn.records} records are members", "its coin"
     if drawn.group_by is not None:
@@ -33,7 +33,7 @@ def premises(split: DrawnSplit, trained_on: Sequence[str] | None) -> list[str]:
 
 
 def of_training(found: Verdict, split: DrawnSplit, trained_on: Sequence[str] | None) -> Verdict:
-    """``found``, or inconclusive where the model's report names other training data than the split's."""
+    """``found``, or inconclusive if the model's report names other training data than the split's."""
     if trained_on is None or set(trained_on) == {split.trained_on.digest}:
         return found
     return replace(

@@ -1,1 +1,1 @@
-"""Numbers with their intervals: bounds on epsilon, areas under ROC curves, power, corrections for many tests."""
+"""Estimates with intervals: bounds on epsilon, areas under ROC curves, power, corrections for multiple tests."""

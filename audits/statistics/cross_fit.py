@@ -1,9 +1,9 @@
-"""Scores that are learned from the records they judge, but never from the record itself: linear, by K folds.
+"""Cross-fitted linear scores: learned from the records they judge, but never from the record itself, by K folds.
 
-Least squares with a ridge, on labels centered over the records learned from, so that every fold's score is linear in
-the labels. That makes fitting again to a thousand relabellings one product of matrices, and with it an exact test:
-errors of cross-fitted scores are correlated, so that intervals for independent records would be too narrow (at 100
-records a side the AUC under no difference has a standard deviation of 0.056, where they assume 0.041).
+Ridge regression on labels centred over the training records, so every fold's score is linear in the labels. Refitting
+to a thousand relabellings is then one matrix product, which makes an exact test possible: errors of cross-fitted scores
+are correlated, so intervals for independent records would be too narrow (at 100 records per side, the AUC without a
+difference has a standard deviation of 0.056, where they assume 0.041).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FOLDS = 10
-#: More columns than this are added up, with random signs, into as many (a count sketch), unless the records are fewer.
+#: More columns than this are summed with random signs into this many (a count sketch), unless there are fewer records.
 DIRECTIONS = 2000
 
 
 def folds(digests: Sequence[bytes], count: int = FOLDS) -> NDArray[np.int64]:
-    """The fold of each record, by the order of their digests: neither labels nor a seed decide it, [records]."""
+    """The fold of each record, by the order of their digests and independent of labels and seeds, [records]."""
     order = np.empty(len(digests), dtype=np.int64)
     order[sorted(range(len(digests)), key=digests.__getitem__)] = np.arange(len(digests))
     return order % min(count, len(digests))
@@ -32,10 +32,10 @@ def folds(digests: Sequence[bytes], count: int = FOLDS) -> NDArray[np.int64]:
 def cross_fitted(
     features: Any, fold: NDArray[np.int64], labels: NDArray[np.bool_], ridge: float
 ) -> NDArray[np.float64]:
-    """How member-like each record is by all other folds, under each row of ``labels``: [rows, records].
+    """How member-like each record is according to the other folds, for each row of ``labels``, [rows, records].
 
-    ``features`` [records, columns] may be sparse. ``ridge`` is the weight of the squared coefficients, for each record
-    learned from.
+    ``features`` [records, columns] may be sparse. ``ridge`` is the penalty on the squared coefficients per training
+    record.
     """
     narrow = _narrowed(features, len(fold))
     gram = _dense(features @ features.T) if narrow is None else None
@@ -56,7 +56,7 @@ def cross_fitted(
 
 
 def _narrowed(features: Any, records: int) -> NDArray[np.float64] | None:
-    """``features`` with at most ``DIRECTIONS`` columns; None where the records are fewer than the columns anyway."""
+    """``features`` with at most ``DIRECTIONS`` columns; None if there are fewer records than columns anyway."""
     columns = features.shape[1]
     if columns > records and records <= DIRECTIONS:
         return None

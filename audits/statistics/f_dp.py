@@ -1,13 +1,13 @@
-"""A lower bound on a whole trade-off curve from one training run with canaries.
+"""A lower bound on a complete trade-off curve from one training run with canaries.
 
 Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-differential privacy in one run", algorithm 3. Of m canaries, each
-included by its own fair coin, at most c' are guessed and c guesses are right. The test rejects a hypothesised curve,
-given by F(y): the least mass an event of mass y keeps on the neighbouring data. For mu-GDP F(y) = Phi(Phi^-1(y) - mu);
-for (epsilon, delta)-DP F(y) = max(0, (y - delta) exp(-epsilon), 1 - delta - exp(epsilon) (1 - y)).
+included by its own fair coin, at most c' are guessed and c guesses are right. The test rejects a hypothesized curve,
+given by F(y): the least mass that an event of mass y has on the neighbouring data. For mu-GDP F(y) = Phi(Phi^-1(y) -
+mu); for (epsilon, delta)-DP F(y) = max(0, (y - delta) exp(-epsilon), 1 - delta - exp(epsilon) (1 - y)).
 
-"Not mu-GDP" becomes an epsilon only where the mechanism's curve is taken to be Gaussian. It does not refute a claim of
-(epsilon, delta)-DP; ``epsilon_bound`` does. Several (epsilon, delta) that a mechanism has together bound its curve
-from below (``lines``), so refuting their F refutes that it is this mechanism.
+"Not mu-GDP" becomes an epsilon only if the mechanism's curve is assumed to be Gaussian. It does not refute a claim of
+(epsilon, delta)-DP; ``epsilon_bound`` does. Several pairs (epsilon, delta) that a mechanism satisfies jointly bound its
+curve from below (``lines``), so refuting their F refutes that it is this mechanism.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from audits.statistics.search import largest
 
-#: Rounding slack in the comparison that rejects. The recursion only adds and multiplies positive numbers.
+#: The tolerance for rounding in the comparison that rejects. The recursion only adds and multiplies positive numbers.
 _SLOP = 1e-9
 _PRECISION = 1e-9
 #: No feasible number of canaries rejects a larger epsilon: a guess would be wrong with probability exp(-60).
 _LARGEST_EPSILON = 60.0
 _LARGEST_MU = 40.0
 
-#: F of the module's docstring.
+#: F in the module's docstring.
 Curve = Callable[[float], float]
 
 
@@ -38,7 +38,7 @@ def gaussian(mu: float) -> Curve:
 
 
 def line(epsilon: float, delta: float) -> Curve:
-    """F of (``epsilon``, ``delta``)-DP; one below it for an epsilon that no number of canaries rejects."""
+    """F of (``epsilon``, ``delta``)-DP; a lower bound on it for an epsilon that no number of canaries rejects."""
     if epsilon > _LARGEST_EPSILON:
         return lambda y: max(0.0, (y - delta) * math.exp(-epsilon))
     shrink, grow = math.exp(-epsilon), math.exp(epsilon)
@@ -46,9 +46,9 @@ def line(epsilon: float, delta: float) -> Curve:
 
 
 def lines(points: Sequence[tuple[float, float]]) -> Curve:
-    """F of a mechanism that is (epsilon, delta)-DP for every one of ``points``: the largest of theirs.
+    """F of a mechanism that is (epsilon, delta)-DP for every one of ``points``: the pointwise maximum of theirs.
 
-    Rising, convex and at most the mechanism's own F. Raises ValueError for an epsilon outside [0, 30] or a delta
+    Increasing, convex and at most the mechanism's own F. Raises ValueError for an epsilon outside [0, 30] or a delta
     outside [0, 1].
     """
     epsilons, deltas = np.array(points, dtype=np.float64).reshape(-1, 2).T
@@ -59,7 +59,10 @@ def lines(points: Sequence[tuple[float, float]]) -> Curve:
 
 
 def rejects(canaries: int, guesses: int, correct: int, curve: Curve, alpha: float = 0.05) -> bool:
-    """Whether so many right guesses have a chance below ``alpha`` under ``curve``, which is F above."""
+    """Whether this many correct guesses have a probability below ``alpha`` under ``curve``, which is F above.
+
+    Raises ValueError for inconsistent counts or an ``alpha`` outside (0, 0.5).
+    """
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"{correct} right of {guesses} guesses on {canaries} canaries; each may not exceed the next")
     if not 0 < alpha < 0.5:
@@ -73,13 +76,13 @@ def rejects(canaries: int, guesses: int, correct: int, curve: Curve, alpha: floa
         right = min(1.0, right + i / (guesses - i) * (grown - wrong))
         wrong = grown
         if right + wrong > limit:
-            break  # both only grow
+            break  # both only increase
     return right + wrong > limit
 
 
-@lru_cache(maxsize=4096)  # an audit asks for its ceilings again with every result
+@lru_cache(maxsize=4096)  # an audit recomputes its ceilings with every result
 def mu_bound(canaries: int, guesses: int, correct: int, alpha: float = 0.05) -> float:
-    """The largest mu, to a billionth and never above, at which mu-GDP is rejected; 0 where none is.
+    """The largest mu at which mu-GDP is rejected, rounded down to a billionth; 0 if none is.
 
     ``mu_bound(1000, 100, 95)`` is 0.78681.
     """
@@ -87,7 +90,7 @@ def mu_bound(canaries: int, guesses: int, correct: int, alpha: float = 0.05) -> 
 
 
 def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha: float = 0.05) -> float:
-    """The largest epsilon, to a billionth and never above, rejected at ``delta`` by the same test; 0 where none is.
+    """The largest epsilon rejected at ``delta`` by the same test, rounded down to a billionth; 0 if none is.
 
     ``epsilon_bound(1000, 50, 50, 1e-5)`` is 2.78342, where theorem 5.2 of Steinke et al. gives 2.75622.
     """
@@ -97,15 +100,16 @@ def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """The epsilon of mu-GDP at ``delta``, to a billionth and never above (Dong, Roth and Su 2019, corollary 1).
+    """The epsilon of mu-GDP at ``delta``, rounded down to a billionth (Dong, Roth and Su 2019, corollary 1).
 
     It solves Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2) = delta; 4.377178 for mu 1, delta 1e-5.
+    Raises ValueError for a negative or infinite mu, or a delta outside (0, 1).
     """
     if not (0 <= mu < math.inf and 0 < delta < 1):
         raise ValueError(f"mu is {mu} and delta {delta}; mu must not be negative, delta must lie between 0 and 1")
     if mu == 0:
         return 0.0
-    # The tail alone, Phi(-epsilon/mu + mu/2), falls below delta here.
+    # Phi(-epsilon/mu + mu/2) alone is below delta here.
     return _largest(lambda epsilon: _log_delta(epsilon, mu) > math.log(delta), mu * (mu / 2 - float(ndtri(delta))))
 
 

@@ -1,10 +1,10 @@
-"""Lower bounds from many models by one threshold that was chosen before the scores were seen.
+"""Lower bounds from many models by a single threshold chosen before the scores were seen.
 
-Of n models without the record a score exceeds the threshold k times, of m models with it l times: two independent
-binomial counts with rates F and TPR. With exact one-sided limits (Clopper and Pearson 1934), each wrong with half of
-alpha, F is at most U and TPR at least L. A claim whose trade-off curve T has T(U) < L is rejected (Jagielski, Ullman
-and Oprea 2020). Both lines of (epsilon, delta)-DP's curve, and the curves of Gaussian differential privacy at every mu,
-are rejected by the same two limits, so that all these bounds hold together.
+Of n models without the record, k scores exceed the threshold, and of m models with it l: two independent binomial
+counts with rates F and TPR. By exact one-sided limits (Clopper and Pearson 1934), each wrong with probability alpha /
+2, F is at most U and TPR at least L. A claim whose trade-off curve T has T(U) < L is rejected (Jagielski, Ullman and
+Oprea 2020). Both lines of (epsilon, delta)-DP's curve, and the curves of Gaussian differential privacy at every mu, are
+rejected by the same two limits, so all these bounds hold jointly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdCounts:
-    """Of ``inner`` models with the record ``hits`` score above the ``threshold``, of ``outer`` others ``errors``."""
+    """Scores above the ``threshold``: ``hits`` of ``inner`` models with the record, ``errors`` of ``outer`` without."""
 
     threshold: float
     hits: int
@@ -34,24 +34,24 @@ class ThresholdCounts:
     outer: int
 
     def limits(self, alpha: float) -> tuple[float, float]:
-        """The least true positive rate and the largest false positive rate, together wrong with ``alpha``."""
+        """The least true and the largest false positive rate, jointly wrong with probability ``alpha``."""
         return clopper_pearson(self.hits, self.inner, alpha)[0], clopper_pearson(self.errors, self.outer, alpha)[1]
 
     def epsilon(self, delta: float, alpha: float) -> float:
-        """The largest epsilon that is rejected at ``delta``; 0 where none is."""
+        """The largest epsilon rejected at ``delta``; 0 if none is."""
         least, most = self.limits(alpha)
         forward = _log((least - delta), most)
         backward = _log((1 - most - delta), 1 - least)
         return min(LARGEST_EPSILON, max(0.0, forward, backward))
 
     def mu(self, alpha: float) -> float:
-        """The largest mu that is rejected; 0 where none is."""
+        """The largest mu rejected; 0 if none is."""
         least, most = self.limits(alpha)
         return 0.0 if least <= most else min(LARGEST_MU, float(ndtri(least) - ndtri(most)))
 
 
 def count(with_scores: NDArray[Any], without_scores: NDArray[Any], threshold: float) -> ThresholdCounts:
-    """How many scores of either arm lie above ``threshold``."""
+    """Count the scores of either arm above ``threshold``."""
     return ThresholdCounts(
         threshold=threshold,
         hits=int(np.count_nonzero(with_scores > threshold)),

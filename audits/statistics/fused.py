@@ -1,9 +1,9 @@
-"""One score learned from several: which combination of them tells members from non-members best.
+"""One score learned from several: the combination that best distinguishes members from non-members.
 
-Least squares with a ridge on the scores' normal ranks, cross-fitted (``cross_fit``), so that no record has a part in
-what judges it. Logistic regression would rank records nearly alike; but least squares is linear in the labels, so that
-it can be fitted again to each relabelling of a joint test. That makes the test exact although this score, unlike those
-it is made of, depends on the labels.
+Ridge regression on the scores' normal ranks, cross-fitted (``cross_fit``), so that no record influences how it is
+judged. Logistic regression would rank records nearly the same, but least squares is linear in the labels, so it can be
+refitted to each relabelling of a joint test. That makes the test exact although this score, unlike its components,
+depends on the labels.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from audits.statistics.relabel import areas
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Weight of the squared coefficients, for features of unit variance.
+#: The ridge penalty, for features of unit variance.
 RIDGE = 0.1
-#: How large the mean of all scores is beside each of them.
+#: The scale of the mean of all scores relative to each of them.
 FIRST = 5.0
 DECIMALS = 9
-#: Relabellings that say how its AUC varies where there is nothing to find, and how many labels these are at most.
+#: The number of relabellings for the null distribution of the AUC, and the maximum number of labels drawn in total.
 _COUNT, _LEAST, _MOST_LABELS = 199, 49, 5_000_000
 _APART = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusedScore:
-    """``scores`` [records] by name, none of which may depend on the labels, fused.
+    """The fusion of ``scores`` [records] by name, none of which may depend on the labels.
 
-    ``digests`` name the records and decide the folds; ``members`` is how many there are, ``rates`` the false positive
-    rates that are tested, and ``seed`` one that the records give.
+    ``digests`` identify the records and determine the folds; ``members`` is the number of members, ``rates`` the false
+    positive rates that are tested, and ``seed`` a seed derived from the records.
     """
 
     scores: Mapping[str, NDArray[Any]]
@@ -49,20 +49,20 @@ class FusedScore:
     seed: int
 
     def fitted(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """How member-like each record is by what the others teach, under each row of ``labels`` [rows, records].
+        """How member-like each record is according to the other folds, for each row of ``labels`` [rows, records].
 
-        Rounded, so that records with the same scores stay equal and whoever learns it again finds the same order.
+        Rounded, so that records with equal scores remain tied and refitting reproduces the same order.
         """
         return np.round(cross_fitted(self._features, self.fold, labels, RIDGE), DECIMALS)
 
     def areas(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The AUC under each row of ``labels`` [rows, records], fitted to it."""
+        """The AUC for each row of ``labels`` [rows, records], fitted to it."""
         return areas(self.fitted(labels), labels)
 
     def statistics(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """See ``max_t.Statistics``: the AUC and TPRs under each row of ``labels``, fitted to it.
+        """See ``max_t.Statistics``: the AUC and TPRs for each row of ``labels``, fitted to it.
 
-        The AUC is in units of its deviation from its mean over relabellings, which come from the audit's seed.
+        The AUC is centred and scaled by its mean and standard deviation over relabellings drawn from the audit's seed.
         """
         fitted = self.fitted(labels)
         rows = [rank_statistics(row, self.rates)(each[None])[0] for row, each in zip(fitted, labels, strict=True)]
@@ -72,7 +72,7 @@ class FusedScore:
 
     @property
     def center(self) -> float:
-        """The mean AUC over relabellings; not quite 1/2, as a record has no part in what judges it."""
+        """The mean AUC over relabellings; not exactly 1/2, as a record does not influence how it is judged."""
         return float(self._null.mean())
 
     @property
@@ -87,9 +87,9 @@ class FusedScore:
 
     @cached_property
     def _features(self) -> NDArray[np.float64]:
-        """Normal ranks, which no outlier dominates, and their mean, on which the ridge hardly weighs.
+        """Normal ranks, which limit the influence of outliers, and their mean, which the ridge hardly shrinks.
 
-        For every score is higher for members by design, so that their mean is the best guess before any is learned.
+        Every score is higher for members by design, so their mean is the best guess before anything is learned.
         """
         count = len(self.digests)
         ranks = [_unit(ndtri(mean_ranks(each) / (count + 1))) for each in self.scores.values()]
@@ -97,8 +97,9 @@ class FusedScore:
 
     @cached_property
     def _null(self) -> NDArray[np.float64]:
-        # Not those of the joint test, whose stream this seed alone begins: mean and deviation of some of its own
-        # relabellings fit these better than the true labels. Drawn apart, they are constants to the test.
+        # Drawn from another stream than the relabellings of the joint test: the mean and standard deviation of some of
+        # its own relabellings would fit these better than the true labels. Drawn separately, they are constants to the
+        # test.
         random = np.random.default_rng([self.seed, _APART])
         count = max(_LEAST, min(_COUNT, _MOST_LABELS // len(self.digests)))
         start = np.arange(len(self.digests)) < self.members

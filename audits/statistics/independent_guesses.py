@@ -1,16 +1,16 @@
-"""How many guesses can be right where what shows of one canary is independent of the others, by a mechanism's curve.
+"""The number of correct guesses if canaries' observations are independent, by a mechanism's curve.
 
-Each of m canaries is included by a fair coin of its own, and goes through a channel of its own. Given all that was
-observed, coin i is then guessed right with a probability of at most its larger posterior M_i, independently of the
-others, so r guesses of any choice are right no more often than those of the r largest posteriors. Of these let u be the
-share of the channel's outcomes with a posterior above the (r+1)-th largest: U ~ Beta(r + 1, m - r), the r are
-independent draws from that share, and a guess among them is wrong with a probability of at least
+Each of m canaries is included by its own fair coin and passes through its own channel. Given all observations, coin i
+is then guessed correctly with a probability of at most its larger posterior M_i, independently of the others, so any
+choice of r guesses is right no more often than those with the r largest posteriors. Let u be the fraction of the
+channel's outcomes with a posterior above the (r+1)-th largest: U ~ Beta(r + 1, m - r), the r are independent draws from
+that fraction, and each of these guesses is wrong with a probability of at least
 
     e(u) = max over (epsilon, delta) of (1 - delta / u) / (1 + exp(epsilon)),
 
-for right <= exp(epsilon) wrong + delta, as each order of the neighbours gives at half weight, where u = right + wrong.
-So P[at least v right] <= E[P[Bin(r, 1 - e(U)) >= v]], and U = 1 where all are guessed. With one channel for all
-canaries, as (epsilon, delta)-DP by itself allows, none of this holds: then it is ``f_dp`` that does.
+because right <= exp(epsilon) wrong + delta, as each order of the neighbours gives at half weight, where u = right +
+wrong. So P[at least v right] <= E[P[Bin(r, 1 - e(U)) >= v]], and U = 1 if all are guessed. With one channel for all
+canaries, as (epsilon, delta)-DP by itself permits, none of this holds: then ``f_dp`` applies.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from scipy.special import bdtrc, betaincinv, ndtr
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: U is cut into this many cells of equal width on the scale of a normal deviate, and taken for its least in each.
+#: U is divided into this many cells of equal width on the scale of a normal deviate, and replaced by its minimum in
+#: each.
 _CELLS, _REACH = 600, 8.0
-#: Relative rounding of sums of probabilities.
+#: The relative tolerance for rounding in sums of probabilities.
 _SLOP = 1e-9
 
 
 def p_value(canaries: int, guesses: int, correct: int, points: Sequence[tuple[float, float]]) -> float:
-    """An upper bound on the chance of so many right guesses by a channel that has all (epsilon, delta) of ``points``.
+    """An upper bound on the probability of this many correct guesses for a channel that satisfies all ``points``.
 
-    The points hold in both orders of the neighbours. 1000 guesses of 1000 canaries at epsilon 0 and delta 0.5, of which
-    three quarters are right on average: 0.0357 for 775.
+    The points (epsilon, delta) hold in both orders of the neighbours. With 1000 guesses on 1000 canaries at epsilon 0
+    and delta 0.5, three quarters are right on average, and 775 give 0.0357. Raises ValueError for inconsistent counts
+    or invalid points.
     """
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"{correct} right of {guesses} guesses on {canaries} canaries; each may not exceed the next")
@@ -47,7 +49,7 @@ def p_value(canaries: int, guesses: int, correct: int, points: Sequence[tuple[fl
 
 
 def _wrong(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArray[Any]:
-    """The least error rate e(u) of each of ``shares``, which lie above 0."""
+    """The least error rate e(u) for each of ``shares``, which are above 0."""
     epsilons, deltas = np.array(points, dtype=np.float64).reshape(-1, 2).T
     if not (len(epsilons) and ((epsilons >= 0) & (deltas >= 0) & (deltas <= 1)).all()):
         raise ValueError("a curve needs points with an epsilon of at least 0 and a delta from 0 to 1")
@@ -55,9 +57,9 @@ def _wrong(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArr
     return np.asarray(np.clip(each.max(axis=1), 0.0, 0.5))
 
 
-@lru_cache(maxsize=64)  # a search asks for the same sets again and again
+@lru_cache(maxsize=64)  # a search uses the same sets many times
 def _cells(canaries: int, guesses: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The probabilities of cells of U, and the least of U in each."""
+    """The probabilities of the cells of U, and the minimum of U in each."""
     if guesses == canaries:
         return np.ones(1), np.ones(1)
     edges = np.concatenate([[0.0], ndtr(np.linspace(-_REACH, _REACH, _CELLS + 1)), [1.0]])

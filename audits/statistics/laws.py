@@ -1,4 +1,4 @@
-"""Ranks and discrete laws without ``scipy.stats``, which takes longer to import than most audits of scores."""
+"""Ranks and discrete distributions without ``scipy.stats``, whose import takes longer than most audits of scores."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def mean_ranks(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Ranks from 1 on along the last axis, of the shape of ``values``; equal values share the mean of theirs.
+    """Ranks from 1 on along the last axis, of the shape of ``values``; ties share their mean rank.
 
-    ``mean_ranks([10, 30, 30])`` is [1, 2.5, 2.5]. NaN along the axis where one of its values is.
+    ``mean_ranks([10, 30, 30])`` is [1, 2.5, 2.5]. If any value is NaN, all ranks along its axis are.
     """
     given = np.asarray(values)
     if not given.size:
@@ -33,9 +33,9 @@ def mean_ranks(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def hypergeometric(total: int, marked: int, drawn: int) -> tuple[int, NDArray[np.float64]]:
-    """The law of how many of ``marked`` among ``total`` are ``drawn`` without replacement.
+    """The distribution of the number of ``marked`` among ``total`` that are ``drawn`` without replacement.
 
-    Returns the least possible number, and the chances of it and of each number after it up to the largest.
+    Returns the smallest possible number, and the probabilities of it and each larger number up to the largest.
     ``hypergeometric(4, 2, 2)`` is 0 and [1/6, 4/6, 1/6].
     """
     low, high = max(0, drawn + marked - total), min(drawn, marked)
@@ -47,7 +47,7 @@ def hypergeometric(total: int, marked: int, drawn: int) -> tuple[int, NDArray[np
 
 
 def binomial_quantile(share: float, trials: int, rate: float) -> int:
-    """The least number of successes in ``trials`` that is not exceeded with probability ``share`` at least."""
+    """The smallest k such that ``trials`` with success ``rate`` have at most k successes with probability ``share``."""
     low, high = 0, trials
     while low < high:
         middle = (low + high) // 2

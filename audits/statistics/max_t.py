@@ -1,10 +1,10 @@
 """Whether any of several scores beats chance: one permutation test over all of them (Westfall and Young 1993, max-T).
 
 Labels are exchangeable if the model did not see which side a record is on and both sides were drawn alike. Each
-relabelling is applied to all scores at once, so that the test knows how they are correlated and pays for what differs
-between them alone; Bonferroni's correction pays for each. The test is exact for every number of records, with ties or
-without, as long as the statistics are computed from relabelled records as they are from the true labels: a score that
-was fitted to labels has to be fitted again.
+relabelling is applied to all scores at once, so the test accounts for their correlation, whereas Bonferroni's
+correction pays for each score in full. The test is exact for every number of records, with or without ties, as long as
+the statistics are computed in the same way from relabelled records as from the true labels: a score that was fitted to
+labels must be refitted.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from audits.statistics.laws import mean_ranks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Labels [rows, records] -> statistics [rows, any number], each about standard normal if labels are exchangeable.
+#: Maps labels [rows, records] to statistics [rows, any number], each about standard normal if labels are exchangeable.
 Statistics = Callable[["NDArray[np.bool_]"], "NDArray[np.float64]"]
 
-#: Relabellings, and how many labels are drawn at most in all and at a time.
+#: The number of relabellings, and the maximum number of labels drawn in total and at a time.
 RELABELLINGS, _MOST_LABELS, _CHUNK = 999, 50_000_000, 2_000_000
-#: A statistic below chance counts as this far below; only the largest matters.
+#: The range to which statistics are clipped; only the largest matters.
 _LEAST, _MOST = -8.0, 40.0
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxT:
-    """``p_values`` by the name of each score, adjusted for all of them, and the ``relabellings`` they come from.
+    """``p_values`` by score, adjusted for all scores, and the number of ``relabellings`` they come from.
 
-    A score whose largest statistic exceeds ``critical`` has a p-value of at most the test's level; infinite where the
-    relabellings are too few for that.
+    A score whose largest statistic exceeds ``critical`` has a p-value of at most the test's level; infinite if there
+    are too few relabellings for that.
     """
 
     p_values: Mapping[str, float]
@@ -49,11 +49,11 @@ class MaxT:
 def max_t(
     scores: Mapping[str, Statistics], member: NDArray[np.bool_], seed: int, level: float, count: int = RELABELLINGS
 ) -> MaxT:
-    """The single-step test over ``scores`` for records of which ``member`` [records] are the true labels.
+    """The single-step test over ``scores``, with the true labels ``member`` [records].
 
-    The chance that any adjusted p-value is at most ``level`` is at most ``level`` if labels are exchangeable. ``seed``
-    should follow from the records (``relabel.data_seed``), so that nobody can try one after another. ``count``
-    relabellings are drawn, fewer of very many records, but enough for a p-value of ``level``.
+    If labels are exchangeable, the probability that any adjusted p-value is at most ``level`` is at most ``level``.
+    ``seed`` should be derived from the records (``relabel.data_seed``), so that nobody can try several. ``count``
+    relabellings are drawn, fewer for very many records, but enough for a p-value of ``level``.
     """
     parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in scores}
     for labels in _relabellings(member, seed, level, count):
@@ -71,8 +71,8 @@ def rank_statistics(scores: NDArray[Any], rates: Sequence[float]) -> Statistics:
     """The AUC of ``scores`` [records], and the TPR at each of the false positive rates that the records resolve.
 
     The AUC is in units of its exact standard deviation over relabellings. The TPR is put on the same scale by its exact
-    law for scores without ties: as many of m members exceed the (k+1)-th largest of n non-members as a beta-binomial
-    variable with parameters m, k + 1 and n - k.
+    distribution for scores without ties: the number of m members that exceed the (k+1)-th largest of n non-members is
+    beta-binomial with parameters m, k + 1 and n - k.
     """
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
@@ -98,7 +98,7 @@ def _rank_statistics(
         allowed = int(rate * others + _ROUNDING)
         if allowed < 1:
             continue
-        # Where the first score stands that ties with the threshold: the members before it exceed the threshold.
+        # The index of the first score tied with the threshold: the members before it exceed the threshold.
         start = first[(above > allowed).argmax(axis=1)]
         errors = np.where(start > 0, above[np.arange(len(labels)), start - 1], 0)
         columns.append(_normal_of_hits(members, others, allowed)[start - errors])
@@ -107,7 +107,7 @@ def _rank_statistics(
 
 @lru_cache(maxsize=64)
 def _normal_of_hits(members: int, others: int, allowed: int) -> NDArray[np.float64]:
-    """The normal quantile that is as unlikely to be reached as each number of hits, 0 to ``members``."""
+    """The normal quantile with the same tail probability as each number of hits, 0 to ``members``."""
     hits = np.arange(members + 1)
     choose = gammaln(members + 1) - gammaln(hits + 1) - gammaln(members - hits + 1)
     log = choose + betaln(hits + allowed + 1, members - hits + others - allowed) - betaln(allowed + 1, others - allowed)
@@ -116,7 +116,7 @@ def _normal_of_hits(members: int, others: int, allowed: int) -> NDArray[np.float
 
 
 def _relabellings(member: NDArray[np.bool_], seed: int, level: float, count: int) -> Iterator[NDArray[np.bool_]]:
-    """The true labels, then shuffled ones, in pieces [rows, records]."""
+    """The true labels, then permuted ones, in batches [rows, records]."""
     random = np.random.default_rng(seed)
     left = max(math.ceil(1 / level), min(count, _MOST_LABELS // len(member)))
     yield member[None]

@@ -1,7 +1,7 @@
 """Statistics of two samples of scores, members against non-members, each with a valid interval.
 
-A higher score means more member-like. ``alpha`` is the allowed failure probability of a two-sided interval. No curve
-is interpolated or replaced by its convex hull.
+A higher score means more member-like. ``alpha`` is the allowed failure probability of a two-sided interval. No curve is
+interpolated or replaced by its convex hull.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ PAIRS_TIED = "Chernoff over all pairs, won and lost"
 CLOPPER_PEARSON = "Clopper-Pearson"
 RELABELLED = "normal, standard deviation over relabellings"
 
-#: Samples are lopsided if one side has fewer records than this and the other more than this many times as many. For so
-#: few the interval is exact; a normal one at 0.2 % errs 5 to 12 times in 1000 at 10 against 200, and 4 to 8 times at 10
-#: against 30 if the larger side's scores spread a third as far.
-#: With more, a lopsided sample's variance is known with so few degrees of freedom that they count: a normal interval at
-#: 0.2 % errs 4 to 8 times in 1000 at 15 and 20 against 200, and 3 to 5 times at 30 against 1000 and at 40 against 400;
-#: Student's 1 to 2 times.
+#: Samples are lopsided if one side has fewer records than this and the other more than this many times as many. Then
+#: the interval is exact; a normal one at 0.2 % errs 5 to 12 times in 1000 at 10 against 200, and 4 to 8 times at 10
+#: against 30 if the larger side's scores spread a third as far. With more records on the smaller side, the variance of
+#: an unequal sample still has few degrees of freedom: a normal interval at 0.2 % errs 4 to 8 times in 1000 at 15 and 20
+#: against 200, and 3 to 5 times at 30 against 1000 and at 40 against 400; Student's errs 1 to 2 times.
 _FEW, _LOPSIDED = 12, 2
-#: If most scores are equal and fewer of a side differ from them than this, its variance is too poorly known: a normal
-#: interval at 0.2 % errs 19 times in 1000 where 1 % of 118 differ against 3 % of 118.
+#: If most scores are equal and fewer of a side differ from them than this, its variance is estimated too poorly: a
+#: normal interval at 0.2 % errs 19 times in 1000 if 1 % of 118 differ against 3 % of 118.
 _DIFFERENT = 10
 
 
@@ -51,11 +50,11 @@ class Auc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """Calling a record a member where its score exceeds ``threshold``: counts, and intervals of the rates.
+    """Calling a record a member if its score exceeds ``threshold``: counts, and intervals of the rates.
 
     ``tpr_lower`` and ``tpr_upper`` are a two-sided interval at this threshold. ``fpr_upper`` is one-sided, and
-    ``certified`` says whether it is within the requested rate. ``reason`` is not empty if there are too few
-    non-members to resolve that rate; the counts are then no estimate of the TPR at it.
+    ``certified`` says whether it is within the requested rate. ``reason`` is not empty if there are too few non-members
+    to resolve that rate; the counts then do not estimate the TPR at it.
     """
 
     threshold: float
@@ -72,7 +71,7 @@ class OperatingPoint:
 def clopper_pearson(successes: int, trials: int, alpha: float = 0.05) -> tuple[float, float]:
     """The exact two-sided interval of a binomial probability (Clopper and Pearson 1934).
 
-    ``clopper_pearson(90, 100)`` is (0.823777, 0.950995).
+    ``clopper_pearson(90, 100)`` is (0.823777, 0.950995). Raises ValueError for an impossible count.
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"successes is {successes} of {trials} trials; it must lie between 0 and trials")
@@ -84,11 +83,12 @@ def clopper_pearson(successes: int, trials: int, alpha: float = 0.05) -> tuple[f
 def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) -> Auc:
     """AUC by mid-ranks with DeLong's interval on the logit scale, in O(n log n) (DeLong 1988; Sun and Xu 2014).
 
-    ``members`` and ``nonmembers`` are one score each, in any order. Where DeLong's variance is zero or undefined
-    (complete separation, one distinct score, one record), or the samples are lopsided, the interval is by Chernoff's
-    inequality (``_chernoff``), which assumes nothing but independent records; where nearly all scores are equal, so are
-    limits of the shares of pairs won and lost. With 12 records or more against over twice as many, Student's quantile
-    takes the normal one's place.
+    ``members`` and ``nonmembers`` are one score each, in any order. If DeLong's variance is zero or undefined (complete
+    separation, one distinct score, one record), or the samples are lopsided, the interval is by Chernoff's inequality
+    (``chernoff``), which assumes only independent records; if nearly all scores are equal, it combines such limits for
+    the fractions of pairs won and lost. If one side has more than twice as many records as the other, Student's
+    quantile replaces the normal one.
+
     Members [.9, .8, .7, .6, .55] against [.65, .5, .4, .3, .2] give 0.92, standard error 0.093808, (0.486, 0.993).
     """
     _require_scores(members, nonmembers)
@@ -129,7 +129,7 @@ def are_lopsided(members: int, nonmembers: int) -> bool:
 
 
 def roc(members: NDArray[Any], nonmembers: NDArray[Any], points: int = 512) -> NDArray[np.float64]:
-    """The ROC curve's corners as [<= points, 2]: false and true positive rate, from (0, 0) to (1, 1).
+    """The corners of the ROC curve, [<= points, 2]: false and true positive rate, from (0, 0) to (1, 1).
 
     Tied scores are one step along both axes. If there are more corners than ``points``, the subset kept is densest at
     low false positive rates.
@@ -151,7 +151,8 @@ def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alph
     """The true positive rate at a false positive rate of at most ``fpr``, without interpolation.
 
     The threshold is the (k+1)-th largest non-member score, k = floor(fpr * n); a member must exceed it, so ties never
-    push the false positive rate above ``fpr``. The example of ``auc`` at 20 %: threshold .5, 5 and 1 positives.
+    raise the false positive rate above ``fpr``. The example of ``auc`` at 20 % gives threshold .5, 5 true and 1 false
+    positives.
     """
     _require_scores(members, nonmembers)
     count = len(nonmembers)
@@ -181,11 +182,12 @@ def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alph
 
 
 def chernoff(share: float, pairs: int, alpha: float) -> tuple[float, float]:
-    """Limits of the chance that a member beats a non-member, from the ``share`` of all pairs in which one does.
+    """Limits of the probability that a member beats a non-member, from the ``share`` of all pairs in which one does.
 
-    All pairs are the mean over the ways to pair off each record of the smaller side, so what Chernoff's inequality says
-    of so many independent ``pairs`` holds of their share too: P[share >= x] <= exp(-pairs KL(x, p)) (Hoeffding 1963,
-    section 5). Unlike counts of some pairs it does not depend on the order of the records.
+    The fraction over all pairs is the mean over the ways to pair off each record of the smaller side, so Chernoff's
+    inequality for that many independent ``pairs`` applies to it: P[share >= x] <= exp(-pairs KL(x, p)) (Hoeffding 1963,
+    section 5). Unlike counts over some pairs, it does not depend on the order of the records.
+
     ``chernoff(1.0, 10, 0.05)`` is (0.691503, 1), that is 0.025^(1/10) for the lower limit.
     """
     most = math.log(2 / alpha) / pairs
@@ -201,14 +203,14 @@ def chernoff(share: float, pairs: int, alpha: float) -> tuple[float, float]:
 def _nearly_all_tied(members: NDArray[Any], nonmembers: NDArray[Any]) -> bool:
     """Whether at least half of all scores are equal, and few of a side differ from these."""
     pooled = np.concatenate([members, nonmembers])
-    usual = np.partition(pooled, len(pooled) // 2)[len(pooled) // 2]  # what half of all are, the median is
+    usual = np.partition(pooled, len(pooled) // 2)[len(pooled) // 2]  # a value of half the scores is the median
     if 2 * np.count_nonzero(pooled == usual) < len(pooled):
         return False
     return min(int(np.count_nonzero(side != usual)) for side in (members, nonmembers)) < _DIFFERENT
 
 
 def _tied_interval(members: NDArray[Any], nonmembers: NDArray[Any], value: float, alpha: float) -> tuple[float, float]:
-    """The AUC is 1/2 and half of P(won) - P(lost), and there are limits of both at half of ``alpha``."""
+    """The AUC is 1/2 plus half of P(won) - P(lost), each of which gets limits at half of ``alpha``."""
     m, n = len(members), len(nonmembers)
     ordered = np.sort(nonmembers)
     won = float(np.searchsorted(ordered, members, "left").sum()) / (m * n)

@@ -1,13 +1,13 @@
 """A lower bound on epsilon from one training run with canaries, each included by its own fair coin.
 
-Steinke, Nasr and Jagielski 2023, theorem 5.2, with abstentions. Of m canaries the auditor guesses r as included or not
+Steinke, Nasr and Jagielski 2023, theorem 5.2, with abstentions. Of m canaries, the auditor guesses r as included or not
 from the model alone, and v guesses are right. Under (epsilon, delta)-DP
 
     P[at least v right] <= P[B >= v] + 2 m delta max over i in 1..v of P[v - i <= B < v] / i,
 
-where B is binomial with r trials and success probability 1 / (1 + exp(-epsilon)). That holds however the canaries
-interact, but only for independent coins: not for a fixed number of canaries included, nor for one canary under
-two coins. With a canary in k copies the bound is about groups of k records.
+where B is binomial with r trials and success probability 1 / (1 + exp(-epsilon)). That holds for any interaction of the
+canaries, but only for independent coins: not for a fixed number of included canaries, nor for one canary under two
+coins. For canaries with k copies, the bound is on groups of k records.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from audits.statistics.search import largest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Relative rounding slack of a tail probability, far above the error of the incomplete beta function.
+#: The relative tolerance for rounding in tail probabilities, far above the error of the incomplete beta function.
 _SLOP = 1e-9
 _PRECISION = 1e-9
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the chance of so many right guesses under (``epsilon``, ``delta``)-DP.
+    """An upper bound on the probability of this many correct guesses under (``epsilon``, ``delta``)-DP.
 
-    ``p_value(1000, 100, 95, 1, 1e-5)`` is 6.6391e-4. Never below the theorem's value; above it by a billionth at most.
+    ``p_value(1000, 100, 95, 1, 1e-5)`` is 6.6391e-4. Never below the theorem's value, and at most a billionth above it.
+    Raises ValueError for inconsistent counts, a negative epsilon or a delta outside [0, 1).
     """
     _check(canaries, guesses, correct, delta)
     if not epsilon >= 0:
@@ -44,12 +45,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     return min(1.0, tail * (1 + _SLOP))
 
 
-@lru_cache(maxsize=4096)  # an audit asks for its ceilings again with every result
+@lru_cache(maxsize=4096)  # an audit recomputes its ceilings with every result
 def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha: float = 0.05) -> float:
-    """An epsilon that is rejected at ``delta``, and nearly the largest one; 0 where none is.
+    """An epsilon rejected at ``delta``, within a billionth of the largest one; 0 if none is.
 
     ``epsilon_bound(1000, 100, 95, 1e-5)`` is 2.165176. Every (epsilon', delta)-DP mechanism with a smaller epsilon' is
-    rejected with it, because it is (epsilon, delta)-DP too.
+    also rejected, because it is (epsilon, delta)-DP too.
     """
     _check_alpha(alpha)
     if p_value(canaries, guesses, correct, 0.0, delta) >= alpha:
@@ -61,15 +62,16 @@ def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha
 
 
 def ceiling(canaries: int, guesses: int, delta: float, alpha: float = 0.05) -> float:
-    """The largest epsilon that these numbers can certify: every guess right. 5.782 for 1000, 1000, 1e-5."""
+    """The largest epsilon that these numbers can certify, with every guess right: 5.782 for 1000, 1000, 1e-5."""
     return epsilon_bound(canaries, guesses, guesses, delta, alpha)
 
 
 def guess(scores: NDArray[Any], k_plus: int, k_minus: int) -> NDArray[np.int8]:
-    """+1 for the ``k_plus`` highest scores, -1 for the ``k_minus`` lowest, 0 for the others; one entry a score.
+    """+1 for the ``k_plus`` highest scores, -1 for the ``k_minus`` lowest, 0 for the others, [scores].
 
-    Scores tied across a cut all get 0, so the result depends on the scores alone, not on their order or on chance.
-    Guesses not made count as wrong, which keeps theorem 5.2 valid: it allows at most r guesses.
+    Scores tied across a threshold all get 0, so the result depends only on the scores, not on their order or on chance.
+    Guesses not made count as wrong, which keeps theorem 5.2 valid: it allows at most r guesses. Raises ValueError for
+    NaN and for numbers of guesses that do not fit.
     """
     count = len(scores)
     if not 0 <= min(k_plus, k_minus) <= k_plus + k_minus <= count:
@@ -84,11 +86,11 @@ def guess(scores: NDArray[Any], k_plus: int, k_minus: int) -> NDArray[np.int8]:
 
 
 def divide(scores: NDArray[Any]) -> NDArray[np.int8]:
-    """+1 above a cut and -1 below it; one entry a score.
+    """+1 above a threshold and -1 below it, [scores].
 
-    The cut is in the widest gap near the middle, where four standard deviations of the number of included canaries may
-    put it: scores that tell all coins are guessed without error, whatever that number is. Equal scores are never cut;
-    where all near the middle are equal, those get 0.
+    The threshold is in the widest gap near the middle, within four standard deviations of the number of included
+    canaries: scores that separate the coins perfectly are guessed without error, whatever that number is. Equal scores
+    are never separated; if all scores near the middle are equal, those get 0. Raises ValueError for NaN.
     """
     count = len(scores)
     if np.isnan(scores).any():
@@ -109,7 +111,7 @@ def divide(scores: NDArray[Any]) -> NDArray[np.int8]:
 
 
 def _tail(least: int, trials: int, epsilon: float) -> float:
-    """P[B >= least]; from 1 - q, which is exact where q rounds to 1."""
+    """P[B >= least], from 1 - q, which is exact if q rounds to 1."""
     if least <= 0:
         return 1.0
     return float(betaincc(trials - least + 1, least, expit(-epsilon)))
@@ -118,8 +120,8 @@ def _tail(least: int, trials: int, epsilon: float) -> float:
 def _steepest(correct: int, guesses: int, epsilon: float) -> float:
     """The largest P[v - i <= B < v] / i over i in 1..v.
 
-    It is the mean of i binomial probabilities just below v. They rise to one mode and fall, so the mean, as i grows,
-    does the same, and halving finds its top.
+    It is the mean of i binomial probabilities just below v. They are unimodal, so the mean is unimodal in i, and
+    bisection finds its maximum.
     """
     tail = _tail(correct, guesses, epsilon)
 
@@ -130,7 +132,7 @@ def _steepest(correct: int, guesses: int, epsilon: float) -> float:
 
 
 def _pure_ceiling(guesses: int, alpha: float) -> float:
-    """logit(alpha^(1/r)): with delta 0 and every guess right, the epsilon at which p is alpha."""
+    """logit(alpha^(1/r)): the epsilon at which the p-value is alpha, with delta 0 and every guess right."""
     log = math.log(alpha) / guesses
     return max(0.0, log - math.log(-math.expm1(log)))
 

@@ -1,4 +1,4 @@
-"""Two scores of the same records: does one tell members from non-members better than the other?"""
+"""Whether one of two scores of the same records distinguishes members from non-members better than the other."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 PAIRED_DELONG = "DeLong, paired"
 SEPARATE = "each AUC's own interval at half of alpha"
 
-#: A variance this far below that of the two areas is what rounding leaves of zero.
+#: A variance this small relative to that of the two areas is zero up to rounding.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AucDifference:
-    """``difference`` = ``first`` - ``second``; ``stderr`` and ``p_value`` are NaN where DeLong's variance is 0.
+    """``difference`` = ``first`` - ``second``; ``stderr`` and ``p_value`` are NaN if DeLong's variance is 0.
 
     ``p_value`` is two-sided, for no difference.
     """
@@ -49,10 +49,10 @@ def auc_difference(
 ) -> AucDifference:
     """The difference of two AUCs on the same records, with their covariance (DeLong et al. 1988; Sun and Xu 2014).
 
-    Entry i of both members' arrays is the same record, and so for the non-members. O(n log n). Where the variance is 0
-    (complete separation by both, the same order by both) or a side has fewer than ``least`` records, the interval joins
-    those of the separate areas. The ovarian cancer data of the 1988 paper give 0.0108, standard error 0.0953,
-    p 0.9102, for albumin against the K-G score.
+    Entry i of both members' arrays is the same record, and likewise for the non-members. O(n log n). If the variance is
+    0 (complete separation by both, the same order by both) or a side has fewer than ``least`` records, the interval
+    combines those of the separate areas. The ovarian cancer data of the 1988 paper give 0.0108, standard error 0.0953,
+    p 0.9102, for albumin against the K-G score. Raises ValueError if the numbers of records differ.
     """
     if len(first_members) != len(second_members) or len(first_nonmembers) != len(second_nonmembers):
         raise ValueError("the two scores are not of the same records: their numbers differ")
@@ -87,7 +87,7 @@ def auc_difference(
 
 
 def _placements(members: NDArray[Any], nonmembers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Each member's share of non-members below it, and each non-member's share of members above it; ties half."""
+    """Each member's fraction of non-members below it, and each non-member's of members above it; ties count half."""
     m, n = len(members), len(nonmembers)
     pooled = mean_ranks(np.concatenate([members, nonmembers]))
     return (pooled[:m] - mean_ranks(members)) / n, 1 - (pooled[m:] - mean_ranks(nonmembers)) / m
@@ -100,7 +100,7 @@ def _stderr(
     for first_placements, second_placements in zip(first, second, strict=True):
         if len(first_placements) < 2:
             return math.nan
-        # The variance of the difference is that of both, less twice the covariance.
+        # The variance of the difference already accounts for the covariance.
         variance += float((first_placements - second_placements).var(ddof=1)) / len(first_placements)
         scale += float(first_placements.var(ddof=1) + second_placements.var(ddof=1)) / len(first_placements)
     return math.sqrt(variance) if variance > _ROUNDING * scale else math.nan

@@ -1,8 +1,8 @@
-"""The statistical power of an audit of a given size: the smallest effect it would probably have detected.
+"""The statistical power of an audit of a given size: the smallest effect that it would probably have detected.
 
 Unless stated otherwise, detectable sizes refer to randomized response: the true epsilon of a mechanism that reveals
-each membership bit correctly with probability 1 / (1 + exp(-epsilon)), the most that pure epsilon-DP allows, while
-every guess is made. A real attack on a real mechanism is weaker, so these are the best case.
+each membership bit correctly with probability 1 / (1 + exp(-epsilon)), the most that pure epsilon-DP permits, with
+every guess made. A real attack on a real mechanism is weaker, so these are the best case.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from audits.statistics.several_guesses import GuessCount, rejects_claim
 
 POWER = 0.8
 _PRECISION = 1e-6
-#: Randomized response with this epsilon errs once in exp(40) times, which no audit can distinguish from never.
+#: Randomized response with this epsilon errs with probability exp(-40), which no audit can distinguish from never.
 _LARGEST = 40.0
-#: Gaussian scores this far apart are always told apart.
+#: Gaussian scores this far apart are always distinguished.
 _LARGEST_MU = 16.0
 _MU_PRECISION = 1e-4
 
 
-@lru_cache(maxsize=4096)  # an audit states it with every result of the same size
+@lru_cache(maxsize=4096)  # an audit repeats it with every result of the same size
 def one_run_detectable(
     canaries: int, guesses: int, delta: float, alpha: float = 0.05, claim: float = 0.0, power: float = POWER
 ) -> float:
@@ -54,10 +54,10 @@ def one_run_detectable(
 def one_run_detectable_gaussian(
     canaries: int, guesses: int, delta: float, alpha: float = 0.05, claim: float = 0.0, power: float = POWER
 ) -> float:
-    """The same for a Gaussian mechanism and the best attack on each canary, by its epsilon at ``delta``.
+    """As ``one_run_detectable``, for a Gaussian mechanism and the best attack on each canary; its epsilon at ``delta``.
 
     Half of the guesses go to the highest scores and half to the lowest; scores of included canaries are shifted by mu.
-    inf where no mu does, NaN for delta 0. ``one_run_detectable_gaussian(1000, 200, 1e-5, 0.025, 1)`` is about 3.5.
+    inf if no mu suffices, NaN for delta 0. ``one_run_detectable_gaussian(1000, 200, 1e-5, 0.025, 1)`` is about 3.5.
     """
     if not delta:
         return math.nan
@@ -71,7 +71,7 @@ def one_run_detectable_gaussian(
 
 
 def one_run_chance(canaries: int, guesses: int, curve: Curve, alpha: float, mu: float) -> float:
-    """The chance that the best attack on a Gaussian mechanism of ``mu`` refutes ``curve`` by these guesses."""
+    """The probability that the best attack on a Gaussian mechanism of ``mu`` refutes ``curve`` by these guesses."""
 
     def is_rejected(right: int) -> bool:
         return rejects(canaries, guesses, right, curve, alpha)
@@ -83,17 +83,17 @@ def one_run_chance(canaries: int, guesses: int, curve: Curve, alpha: float, mu: 
 
 
 def _success_rate(mu: float, share: float) -> float:
-    """How many guesses are right, of the ``share`` of all canaries with the highest and the lowest scores each."""
+    """The probability that a guess is right if the ``share`` of highest and of lowest scores are guessed."""
     if share >= 0.5:
         return float(ndtr(mu / 2))
-    # ``share`` of all scores lie above it.
+    # a fraction ``share`` of all scores exceeds it
     cut = largest(lambda at: bool(ndtr(mu - at) + ndtr(-at) >= 2 * share), -40.0, 40.0 + mu, 1e-12)
     return float(ndtr(mu - cut)) / (2 * share)
 
 
 @lru_cache(maxsize=64)
 def two_arm_ceiling(with_count: int, without_count: int, delta: float, alpha: float = 0.05) -> float:
-    """The largest epsilon these models can certify, if every score with the record is higher than every one without it.
+    """The largest epsilon these models can certify, if the record's scores separate the two arms completely.
 
     ``two_arm_ceiling(1000, 1000, 1e-5)`` is 5.493.
     """
@@ -119,10 +119,10 @@ def two_arm_detectable(
 def two_arm_detectable_gaussian(
     with_count: int, without_count: int, delta: float, alpha: float = 0.05, claim: float = 0.0, power: float = POWER
 ) -> float:
-    """The same for a Gaussian mechanism, by its epsilon at ``delta``.
+    """As ``two_arm_detectable``, for a Gaussian mechanism, by its epsilon at ``delta``.
 
-    Private training behaves much like this. Its epsilon shows only where false positives are as rare as delta, so far
-    more models are needed. NaN for delta 0, at which no Gaussian mechanism has an epsilon.
+    Private training behaves similarly. Its epsilon shows only where false positives are as rare as delta, so far more
+    models are needed. NaN for delta 0, at which no Gaussian mechanism has an epsilon.
     """
     if not delta:
         return math.nan
@@ -134,8 +134,8 @@ def two_arm_detectable_gaussian(
 def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05) -> float:
     """The smallest true AUC whose two-sided interval at ``alpha`` lies above 1/2 with probability ``POWER``.
 
-    Normal approximation with the standard error of Hanley and McNeil 1982, under exponential scores:
-    Q1 = A / (2 - A), Q2 = 2 A^2 / (1 + A). NaN where no AUC below 1 is. 0.536 for 1000 and 1000.
+    Normal approximation with the standard error of Hanley and McNeil 1982 for exponential scores: Q1 = A / (2 - A), Q2
+    = 2 A^2 / (1 + A). NaN if no AUC below 1 suffices. 0.536 for 1000 and 1000.
     """
     if are_lopsided(
         members, nonmembers
@@ -149,10 +149,10 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05) -> float:
 def detectable_area_beyond(
     critical: float, members: int, nonmembers: int, power: float = POWER, *, deviation: float | None = None
 ) -> float:
-    """The smallest true AUC that probably lies ``critical`` standard deviations above 1/2, as ``detectable_auc``.
+    """The smallest true AUC that lies ``critical`` standard deviations above 1/2 with probability ``power``.
 
-    The standard deviation is that of an AUC under relabelling, or the ``deviation`` of one that is fitted to labels.
-    ``detectable_area_beyond(2.5, 500, 500)`` is 0.5601.
+    Approximated as in ``detectable_auc``. The standard deviation is that of an AUC under relabelling, or ``deviation``
+    for a score that is fitted to labels. ``detectable_area_beyond(2.5, 500, 500)`` is 0.5601.
     """
     null = math.sqrt((members + nonmembers + 1) / (12 * members * nonmembers)) if deviation is None else deviation
     reach = critical * null
@@ -176,9 +176,9 @@ def _hanley_mcneil(area: float, members: int, nonmembers: int) -> float:
 def _rejecting(
     with_count: int, without_count: int, delta: float, alpha: float, claim: float
 ) -> Callable[[two_arm.TradeOffCurve], float]:
-    """A mechanism's curve -> the exact chance that the best single rank test rejects ``claim``.
+    """A function from a mechanism's curve to the exact probability that the best single rank test rejects ``claim``.
 
-    All tests together reject at least as often.
+    All tests jointly reject at least as often.
     """
     curve = two_arm.ApproximateDp(epsilon=claim, delta=delta)
     needed = []
@@ -194,10 +194,10 @@ def _rejecting(
 
 
 def _fewest(test: two_arm.RankTest, curve: two_arm.TradeOffCurve, level: float) -> int:
-    """How many models beyond the threshold reject ``curve``; more than there are where none do."""
+    """The number of models beyond the threshold that rejects ``curve``; more than there are if none does."""
     return bisect_left(range(test.counted + 1), True, key=lambda seen: two_arm.p_value(test, curve, seen) <= level)
 
 
 def _smallest(reached: Callable[[float], bool], low: float, high: float, precision: float) -> float:
-    """The bottom of the range up to ``high`` on which ``reached`` holds, from above; inf if it does not at ``high``."""
+    """The smallest value up to ``high`` for which ``reached`` holds, from above; inf if it fails at ``high``."""
     return smallest(reached, low, high, precision) if reached(high) else math.inf

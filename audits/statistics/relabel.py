@@ -1,9 +1,9 @@
-"""Tests by relabelling: what the same statistics say of the same records once membership is shuffled.
+"""Permutation tests: the same statistics of the same records with permuted membership labels.
 
 If members and non-members are exchangeable (every assignment of the labels to the records is equally likely), the
-statistic of the true labels is one draw among those of the shuffled ones. So its rank among them is an exact p-value,
-whatever the scores are and however many statistics are joined into one (Westfall and Young 1993, single step). A score
-that was fitted to labels has to be fitted again to each relabelling.
+statistic of the true labels is one draw among those of the permuted ones. So its rank among them is an exact p-value,
+for any scores and any number of statistics combined into one (Westfall and Young 1993, single step). A score that was
+fitted to labels must be refitted to each relabelling.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from audits.statistics.laws import mean_ranks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Relabellings, and how many labels are drawn at most in all.
+#: The number of relabellings, the minimum, and the maximum number of labels drawn in total.
 _COUNT, _LEAST, _MOST_LABELS = 999, 99, 5_000_000
 
 
 def data_seed(digests: Iterable[bytes]) -> int:
-    """A seed that the records themselves determine, in any order, so that nobody can try one after another."""
+    """A seed derived from the records in any order, so that nobody can try several."""
     whole = hashlib.blake2b(digest_size=8)
     for digest in sorted(digests):
         whole.update(len(digest).to_bytes(8, "big") + digest)
@@ -32,16 +32,16 @@ def data_seed(digests: Iterable[bytes]) -> int:
 
 
 def relabellings(member: NDArray[np.bool_], seed: int) -> NDArray[np.bool_]:
-    """The true labels, then shuffled ones: [1 + count, records]. 999 of them, fewer for over 5000 records."""
+    """The true labels, then permuted ones, [1 + count, records]: 999 of them, fewer for over 5000 records."""
     random = np.random.default_rng(seed)
     count = max(_LEAST, min(_COUNT, _MOST_LABELS // len(member)))
     return np.concatenate([member[None], random.permuted(np.tile(member, (count, 1)), axis=1)])
 
 
 def areas(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The AUC under each row of ``labels`` [rows, records], of ``scores`` [records] or [rows, records].
+    """The AUC of ``scores``, [records] or [rows, records], for each row of ``labels`` [rows, records].
 
-    Ties count half. NaN where a row has one kind of label only.
+    Ties count half. NaN for a row with only one kind of label.
     """
     members = labels.sum(axis=1)
     ranks = mean_ranks(scores)
@@ -54,7 +54,7 @@ def areas(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64
 def joint_p_value(statistics: Sequence[NDArray[np.float64]]) -> float:
     """The p-value of the largest of several statistics, each [1 + count] with that of the true labels first.
 
-    Each is put in units of its own standard deviation over all labels, which leaves the test exact.
+    Each is standardized over all labels, which keeps the test exact.
     """
     joined = np.max([_standardised(each) for each in statistics], axis=0)
     return float((joined >= joined[0] - 1e-9).mean())
@@ -62,5 +62,5 @@ def joint_p_value(statistics: Sequence[NDArray[np.float64]]) -> float:
 
 def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
     spread = values.std()
-    # A score that is the same for all records, such as the length of equally long ones, says nothing.
+    # A constant score, such as the length of equally long records, is not informative.
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 
 def largest(holds: Callable[[float], bool], low: float, high: float, precision: float) -> float:
-    """The top of the range from ``low`` to ``high`` on which ``holds``, at most ``precision`` below it."""
+    """The largest value in [``low``, ``high``] for which ``holds``, at most ``precision`` too small."""
     return _bisect(holds, low, high, precision)[0]
 
 
 def smallest(holds: Callable[[float], bool], low: float, high: float, precision: float) -> float:
-    """The bottom of the range from ``low`` to ``high`` on which ``holds``, at most ``precision`` above it."""
+    """The smallest value in [``low``, ``high``] for which ``holds``, at most ``precision`` too large."""
     return _bisect(lambda x: not holds(x), low, high, precision)[1]
 
 
 def _bisect(low_side: Callable[[float], bool], low: float, high: float, precision: float) -> tuple[float, float]:
-    """Assumes that the two ends differ, without evaluating them; ``precision`` 0 goes down to adjacent floats."""
+    """Bisect, assuming that the two ends differ without evaluating them; ``precision`` 0 stops at adjacent floats."""
     while high - low > precision and low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if low_side(middle) else (low, middle)
     return low, high

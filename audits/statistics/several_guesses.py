@@ -1,9 +1,9 @@
 """One test from several sets of guesses on the same canaries, by the stronger of two theorems for each.
 
 Each set has an equal share of the allowed failure probability (Bonferroni). Within a set, theorem 5.2 of Steinke, Nasr
-and Jagielski 2023 and algorithm 3 of Mahloujifar, Melis and Chaudhuri 2024 each reject where the number of right
-guesses reaches a threshold of their own. Rejecting where either does is to use the lower threshold, whose probability
-is within the share as well, so the choice between the theorems costs nothing.
+and Jagielski 2023 and algorithm 3 of Mahloujifar, Melis and Chaudhuri 2024 each reject if the number of correct guesses
+reaches a threshold. Rejecting if either does amounts to using the lower threshold, whose probability is also within the
+share, so choosing between the theorems costs nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from functools import partial
 from audits.statistics import f_dp, one_run
 from audits.statistics.search import smallest
 
-#: p-values are sought between these, to this relative precision, from above.
+#: The range of p-values that is searched, and the relative precision of the result (rounded up).
 _LEAST, _MOST, _PRECISION = 1e-12, 0.499, 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessCount:
-    """Of ``canaries``, at most ``guesses`` were guessed and ``correct`` guesses were right.
+    """Of ``canaries``, at most ``guesses`` were guessed, and ``correct`` guesses were right.
 
     ``guesses`` is fixed before the coins are revealed; a guess that was not made counts as wrong.
     """
@@ -38,22 +38,22 @@ class GuessCount:
 
 
 def epsilon_bound(sets: Sequence[GuessCount], delta: float, alpha: float) -> tuple[float, int]:
-    """The largest epsilon that any of ``sets`` rejects at ``delta``, and the place of the set.
+    """The largest epsilon that any of ``sets`` rejects at ``delta``, and the index of the set.
 
-    It exceeds the true epsilon with probability ``alpha`` at most.
+    It exceeds the true epsilon with probability at most ``alpha``.
     """
     share = alpha / len(sets)
     found = [one_run.epsilon_bound(*each.counts, delta, share) for each in sets]
     best = max(range(len(sets)), key=found.__getitem__)
     epsilon = found[best]
-    for place, each in enumerate(sets):  # the recursion takes as many steps as guesses: only where it can be the larger
+    for place, each in enumerate(sets):  # slow, so only where it can be larger
         if f_dp.rejects(*each.counts, f_dp.line(epsilon, delta), share):
             epsilon, best = f_dp.epsilon_bound(*each.counts, delta, share), place
     return epsilon, best
 
 
 def mu_bound(sets: Sequence[GuessCount], alpha: float) -> tuple[float, int]:
-    """The same for mu of Gaussian differential privacy."""
+    """The largest mu of Gaussian differential privacy that any of ``sets`` rejects, and the index of the set."""
     share = alpha / len(sets)
     mu, best = 0.0, 0
     for place, each in enumerate(sets):
@@ -63,7 +63,7 @@ def mu_bound(sets: Sequence[GuessCount], alpha: float) -> tuple[float, int]:
 
 
 def rejects_claim(sets: Sequence[GuessCount], epsilon: float, delta: float, alpha: float) -> bool:
-    """Whether (``epsilon``, ``delta``)-DP is refuted, wrongly with probability ``alpha`` at most."""
+    """Whether (``epsilon``, ``delta``)-DP is refuted, wrongly with probability at most ``alpha``."""
     share = alpha / len(sets)
     return any(
         one_run.p_value(*each.counts, epsilon, delta) < share
@@ -73,9 +73,9 @@ def rejects_claim(sets: Sequence[GuessCount], epsilon: float, delta: float, alph
 
 
 def curve_p_value(sets: Sequence[GuessCount], curve: f_dp.Curve) -> float:
-    """An upper bound on the chance of results this extreme where ``curve`` holds, over all ``sets`` (Bonferroni).
+    """An upper bound on the probability of results this extreme if ``curve`` holds, over all ``sets`` (Bonferroni).
 
-    It is 1 where no set rejects at a level below 1/2, and not stated below 1e-12.
+    It is 1 if no set rejects at a level below 1/2, and not resolved below 1e-12.
     """
     found = 1.0
     for each in sets:

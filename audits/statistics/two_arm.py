@@ -1,35 +1,36 @@
 """A lower bound on epsilon from many models, each trained with or without one record and scored once.
 
-A claim of privacy limits every test between the two: calling a model "with" wherever its score exceeds some threshold
-is right at a rate (TPR) of at most T(F), where F is the rate at which it is wrong (FPR). T is the claim's trade-off
-curve. Of (epsilon, delta)-DP it is (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015)
+A claim of privacy limits every test between the two: calling a model "with" if its score exceeds some threshold has a
+true positive rate (TPR) of at most T(F), where F is its false positive rate (FPR) and T the claim's trade-off curve.
+For (epsilon, delta)-DP it is (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015)
 
     T(F) = min(1, e^epsilon F + delta, 1 - e^-epsilon (1 - F - delta)),
 
-of mu-GDP it is T(F) = Phi(Phi^-1(F) + mu) (Dong, Roth and Su 2022). Models must be independent: records scored by one
+for mu-GDP it is T(F) = Phi(Phi^-1(F) + mu) (Dong, Roth and Su 2022). Models must be independent; records scored by one
 model are not.
 
 The rank test. Of n scores without the record, the (k+1)-th largest is the threshold, with k fixed by n alone. Then F,
-the rate at which a new model without the record scores higher, has the distribution Beta(k+1, n-k), whatever that of
-the scores is. Given the threshold, the number of the m models with the record that score higher is binomial, with a
-success rate of at most T(F). So under the claim that number is stochastically at most N with N | F ~ Bin(m, T(F)), and
+the probability that a new model without the record scores higher, has the distribution Beta(k+1, n-k), whatever the
+distribution of the scores. Given the threshold, the number of the m models with the record that score higher is
+binomial, with a success rate of at most T(F). So under the claim that number is stochastically at most N with N | F ~
+Bin(m, T(F)), and
 
     p = P[N >= seen] = E[ P[Bin(m, T(F)) >= seen] ] = P[G <= T(F)],  F ~ Beta(k+1, n-k), G ~ Beta(seen, m-seen+1)
 
-is an exact p-value: no binomial limit is paid for twice. By symmetry of T, the (k+1)-th smallest score with the record
-and the number of those without it that are lower are such a pair too. ``rank_tests`` looks at up to three ranks in
-either direction, at shares of alpha that add up to 1 (Bonferroni).
+is an exact p-value: no second binomial limit has to be paid for. By symmetry of T, the (k+1)-th smallest score with the
+record and the number of those without it that are lower are also such a pair. ``rank_tests`` uses up to three ranks in
+either direction, at shares of alpha that sum to 1 (Bonferroni).
 
-Equal scores could be put in an order by coins, which do not look at the record; then a binary score is judged as any
-other. But coins from a seed can be drawn again until they please, and coins from a digest of the scores are fixed where
-the scores are. So no coin is drawn. A test rejects where at least ``CERTAIN`` of all orders would reject at ``CERTAIN``
-of its level. By Markov's inequality that has a chance of at most the level, whatever the scores are. Where no scores
-are equal, it costs a twentieth of the level.
+Ties could be broken by coins that do not look at the record; then a binary score is judged like any other. But coins
+from a seed can be redrawn until they please, and coins from a digest of the scores are fixed once the scores are. So no
+coin is drawn. A test rejects if at least ``CERTAIN`` of all orders would reject at ``CERTAIN`` of its level. By
+Markov's inequality that has at most the probability of the level, whatever the scores are. Without ties, it costs a
+twentieth of the level.
 
-Rejecting a curve rejects every curve below it. So all bounds here, on epsilon at any delta and on mu, hold together: if
+Rejecting a curve rejects every curve below it. So all bounds here, on epsilon at any delta and on mu, hold jointly: if
 one of them is wrong, the true curve itself was rejected.
 
-Measured as the mean bound at alpha 0.05 and delta 1e-5, with n models a side, for scores that shift by one standard
+Measured as the mean bound at alpha 0.05 and delta 1e-5, with n models per side, for scores that shift by one standard
 deviation: 0.70 at n = 50, 1.49 at 500 and 2.18 at 5000. Thresholds at ranks and on a split, each with two binomial
 limits, gave 0.17, 1.03 and 1.77.
 """
@@ -52,31 +53,31 @@ if TYPE_CHECKING:
 
     _Array = NDArray[np.float64]
 
-#: The largest epsilon and mu that are looked for, and how precisely.
+#: The largest epsilon and mu that are searched, and the precision.
 LARGEST_EPSILON, LARGEST_MU, PRECISION = 64.0, 32.0, 1e-6
-#: Floats have no exponential of more than about this.
+#: The largest argument of exp, approximately, that does not overflow.
 _OVERFLOW = 700.0
-#: Relative rounding of sums of probabilities.
+#: The relative tolerance for rounding in sums of probabilities.
 _SLOP = 1e-9
-#: The share of the orders of equal scores that have to reject, and the factor of a test's level that pays for it.
+#: The fraction of the orders of ties that must reject, and the factor of a test's level that pays for it.
 CERTAIN = 0.95
-#: Ranks as parts of an arm, and their shares of alpha in each direction. The rest goes to a rank in the tail, where
+#: Ranks as fractions of an arm, and their shares of alpha in each direction. The rest goes to a rank in the tail, where
 #: Gaussian noise shows its epsilon at a small delta; randomized response shows it in the middle with the least error.
 _PARTS = ((0.03, 0.1), (0.25, 0.13))
 
 
 class TradeOffCurve(Protocol):
-    """A trade-off curve: the largest true positive rate that it allows, rising with the false positive rate."""
+    """A trade-off curve: the largest true positive rate that it permits, increasing in the false positive rate."""
 
     @property
     def corners(self) -> _Array:
-        """The points (F, T(F)) at which it bends, [points, 2]."""
+        """The points (F, T(F)) at which it has kinks, [points, 2]."""
 
     def most(self, fpr: _Array) -> _Array:
         """T(F)."""
 
     def least(self, tpr: _Array) -> _Array:
-        """The smallest F whose T(F) reaches ``tpr``; at most 0 where any does."""
+        """The smallest F with T(F) >= ``tpr``; at most 0 if every F suffices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class ApproximateDp:
 
     @property
     def corners(self) -> _Array:
-        """Both ends, and where its two lines meet."""
+        """Both ends, and the point at which its two lines meet."""
         meeting = (1 - self.delta) / (1 + math.exp(min(self.epsilon, _OVERFLOW)))
         return np.array([[0.0, self.delta], [meeting, 1 - meeting], [1 - self.delta, 1.0]])
 
@@ -107,13 +108,13 @@ class ApproximateDp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianDp:
-    """The curve of ``mu``-GDP: two normal distributions, ``mu`` standard deviations apart."""
+    """The curve of ``mu``-GDP: two normal distributions whose means are ``mu`` standard deviations apart."""
 
     mu: float
 
     @property
     def corners(self) -> _Array:
-        """None: it is smooth."""
+        """Empty: it is smooth."""
         return np.zeros((0, 2))
 
     def most(self, fpr: _Array) -> _Array:
@@ -130,8 +131,8 @@ class RankTest:
     """A threshold at a rank fixed beforehand, and how many models of the other arm lie beyond it.
 
     ``rank`` of the ``ranked`` models of one arm lie beyond the threshold, and ``beyond`` of the ``counted`` of the
-    other. ``from_without`` says that the arm without the record set the threshold, and that beyond means higher;
-    otherwise the arm with the record did, and it means lower. ``share`` is the test's share of alpha.
+    other. If ``from_without``, the arm without the record set the threshold, and beyond means higher; otherwise the arm
+    with the record did, and it means lower. ``share`` is the test's share of alpha.
     """
 
     threshold: float
@@ -145,7 +146,7 @@ class RankTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoArmBound:
-    """``value`` is a lower bound that holds with probability 1 - ``alpha``; ``test`` is the one that gives it."""
+    """``value`` is a lower bound that holds with probability 1 - ``alpha``; ``test`` is the test that gives it."""
 
     value: float
     alpha: float
@@ -153,9 +154,9 @@ class TwoArmBound:
 
 
 def ranks(models: int) -> tuple[tuple[int, float], ...]:
-    """The ranks that are tested in an arm of so many models, each with its share of alpha: 4, 15 and 125 for 500.
+    """The ranks tested in an arm of ``models`` models, each with its share of alpha: 4, 15 and 125 for 500.
 
-    Their shares add up to 1/2, as there are two arms.
+    Their shares sum to 1/2, as there are two arms.
     """
     tail = min(models - 1, max(1, round(math.sqrt(models) / 6)))
     others = [(int(part * models), share) for part, share in _PARTS if int(part * models) > 2 * tail]
@@ -163,7 +164,7 @@ def ranks(models: int) -> tuple[tuple[int, float], ...]:
 
 
 def rank_tests(with_scores: NDArray[Any], without_scores: NDArray[Any]) -> tuple[RankTest, ...]:
-    """The rank tests on one score a model; a higher score is more like a model trained with the record.
+    """The rank tests on one score per model; higher scores are more like a model trained with the record.
 
     Each arm needs 2 scores. Raises ValueError for fewer, and for NaN.
     """
@@ -178,7 +179,7 @@ def rank_tests(with_scores: NDArray[Any], without_scores: NDArray[Any]) -> tuple
 
 
 def _tests(counted: _Array, ranked: _Array, *, from_without: bool) -> Iterator[RankTest]:
-    """The tests of thresholds among ``ranked``; both are sorted, and higher is beyond."""
+    """The tests of thresholds among ``ranked``; both are sorted, and beyond means higher."""
     for rank, share in ranks(len(ranked)):
         threshold = ranked[len(ranked) - 1 - rank]
         yield RankTest(
@@ -193,10 +194,10 @@ def _tests(counted: _Array, ranked: _Array, *, from_without: bool) -> Iterator[R
 
 
 def _beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int:
-    """How many of ``counted`` lie beyond the threshold in at least ``CERTAIN`` of the orders of equal scores.
+    """How many of ``counted`` lie beyond the threshold in at least ``CERTAIN`` of the orders of ties.
 
-    Of the scores equal to the threshold, those of ``counted`` that come before a given one of ``ranked`` are as many as
-    a negative hypergeometric variable.
+    Of the scores equal to the threshold, the number of ``counted`` ones that precede a given one of ``ranked`` is
+    negative hypergeometric.
     """
     below, up_to = (np.searchsorted(counted, threshold, side) for side in ("left", "right"))
     surely, equal = len(counted) - int(up_to), int(up_to - below)
@@ -212,16 +213,16 @@ def _beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int
 
 
 def _log_choose(others: int, some: NDArray[np.int64]) -> _Array:
-    """Of the logarithms of the ways to mix ``some`` among ``others``."""
+    """The log of the number of ways to interleave ``some`` with ``others``."""
     return np.asarray(gammaln(others + some + 1) - gammaln(others + 1) - gammaln(some + 1))
 
 
 def p_value(test: RankTest, curve: TradeOffCurve, seen: int | None = None) -> float:
-    """The chance that at least as many models lie beyond the threshold as did (or as ``seen``), if ``curve`` holds.
+    """The largest probability, if ``curve`` holds, that as many models lie beyond the threshold as did (or ``seen``).
 
-    At most; it is reached by the mechanism whose trade-off curve this is. Quadrature over the quantiles of F or of G,
-    whichever varies less, so that what is integrated is smooth: within 1e-6 of the value, relatively, of p-values from
-    1e-9 on; below 1e-12 within a hundredth.
+    It is attained by the mechanism with this trade-off curve. Quadrature over the quantiles of F or of G, whichever
+    varies less, so that the integrand is smooth: the relative error is within 1e-6 for p-values from 1e-9 on, and
+    within a hundredth below 1e-12.
     """
     seen = test.beyond if seen is None else seen
     k, n, m = test.rank, test.ranked, test.counted
@@ -238,19 +239,22 @@ def p_value(test: RankTest, curve: TradeOffCurve, seen: int | None = None) -> fl
 
 
 def claim_p_value(tests: Sequence[RankTest], curve: TradeOffCurve) -> float:
-    """The p-value of the claim that ``curve`` holds: the least of the tests', each divided by its share of alpha."""
+    """The p-value of the claim that ``curve`` holds: the smallest of the tests', each divided by its share of alpha."""
     return min(1.0, *(p_value(test, curve) / test.share for test in tests))
 
 
 def epsilon_bound(tests: Sequence[RankTest], delta: float, alpha: float = 0.05) -> TwoArmBound:
-    """The lower bound on epsilon at ``delta``; 0 where even epsilon 0 is not rejected."""
+    """The lower bound on epsilon at ``delta``; 0 if even epsilon 0 is not rejected.
+
+    Raises ValueError for a delta outside [0, 1).
+    """
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}; it must be at least 0 and below 1")
     return _best(tests, [_bound(test, partial(_dp, delta), LARGEST_EPSILON, alpha) for test in tests], alpha)
 
 
 def mu_bound(tests: Sequence[RankTest], alpha: float = 0.05) -> TwoArmBound:
-    """The lower bound on mu: no mechanism that is mu-GDP with a smaller mu fits the scores."""
+    """The lower bound on mu: no mechanism that is mu-GDP with a smaller mu is compatible with the scores."""
     return _best(tests, [_bound(test, _gdp, LARGEST_MU, alpha) for test in tests], alpha)
 
 
@@ -284,16 +288,16 @@ def _panels() -> _Array:
     return np.concatenate([half, [0.5], 1 - half[::-1]])
 
 
-#: Edges of panels beside a bend, where log-odds differ by as much.
+#: Offsets of panel edges from a kink, on the scale of its log-odds.
 _BESIDE = np.array([0.0, *(sign * 10.0**-k for k in range(1, 6) for sign in (-1, 1))])
 _PANELS, _LEGENDRE = _panels(), np.polynomial.legendre.leggauss(16)
 
 
 def _quadrature(first: int, second: int, bends: _Array) -> tuple[_Array, _Array]:
-    """Values that the law Beta(``first``, ``second``) takes, and their weights; what is integrated bends at ``bends``.
+    """Nodes and weights for the distribution Beta(``first``, ``second``); the integrand has kinks at ``bends``.
 
-    Gauss and Legendre's rule on panels of its quantiles: finer towards both ends and towards the bends, beside which a
-    tail of many models changes abruptly.
+    Gauss-Legendre quadrature on panels of its quantiles, finer towards both ends and towards the kinks, beside which a
+    tail for many models changes abruptly.
     """
     inside = bends[(bends > 0) & (bends < 1)]
     beside = inside[:, None] + (inside * (1 - inside))[:, None] * _BESIDE
@@ -315,5 +319,5 @@ def _nodes(edges: _Array) -> tuple[_Array, _Array]:
 
 @lru_cache(maxsize=256)
 def _values_on_panels(first: int, second: int) -> _Array:
-    """The law's values on the panels that nothing cuts: of all that a bound tries, most of the work."""
+    """The quantiles at the nodes of the standard panels, cached because most of a bound's work is here."""
     return betaincinv(first, second, _nodes(_PANELS)[0])

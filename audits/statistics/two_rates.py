@@ -1,7 +1,7 @@
-"""Two counts compared: is a share among some records larger than among others, by Fisher's exact test?
+"""Whether a rate is larger in one group of records than in another, by Fisher's exact test.
 
-Fisher 1935. Given how many of all records count, who is on which side is a uniform draw under the null hypothesis, so
-the number on the first side is hypergeometric.
+Fisher 1935. Given the total count, the assignment of records to sides is a uniform draw under the null hypothesis, so
+the count on the first side is hypergeometric.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FISHER = "Fisher's exact test, one-sided"
 
 
 def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
-    """The p-value of ``found`` of ``total`` against ``other_found`` of ``other_total``, for a larger share.
+    """The one-sided p-value of ``found`` of ``total`` against ``other_found`` of ``other_total``, for a larger rate.
 
     3 of 4 against 1 of 4 (the lady tasting tea) is 17/70, .242857.
     """
@@ -28,9 +28,9 @@ def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
 def detectable_share(
     total: int, other_total: int, level: float, power: float = POWER, *, other_found: int = 0
 ) -> float | None:
-    """The least true share of ``total`` beyond ``other_found`` of ``other_total`` that ``fisher`` finds with ``power``.
+    """The least true rate of ``total`` in excess of the others' that ``fisher`` detects with ``power``.
 
-    None where even all of ``total`` would not reach ``level``.
+    The others have ``other_found`` of ``other_total``. None if even all of ``total`` would not reach ``level``.
     """
 
     def found(count: int) -> bool:

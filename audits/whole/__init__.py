@@ -1,1 +1,1 @@
-"""One audit from its options to its report: every part judges the scores of one pass."""
+"""One audit from its options to its report; all parts judge the scores of one pass."""

@@ -1,4 +1,4 @@
-"""Parts of an audit that may be unable to run on the model at hand, while the others go on without them."""
+"""Parts of an audit that may not be possible with the model at hand, while the others continue without them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from audits.scores.scorer import RowScores
 
-#: What every process of an audit comes to alike, so that all leave out the same part.
+#: Errors that occur in every process of an audit alike, so that all leave out the same part.
 _OF_MODEL_OR_DATA = (CommandError, InputError)
 
 
 class NotRun:
-    """A part that the model or its data do not allow; it finds nothing and says why."""
+    """A part that is not possible with the model or its data; its only finding is an omission with the reason."""
 
     rows: Sequence[NDArray[Any]] = ()
 
@@ -33,19 +33,19 @@ class NotRun:
         return f"{self._omission.what} was not measured: {self._omission.reason}"
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """Nothing but the omission."""
+        """Findings with only the omission."""
         return Findings(omissions=(self._omission,))
 
 
 class _Attempt:
-    """A part whose judgement may turn out impossible."""
+    """A part whose judgement may fail."""
 
     def __init__(self, what: str, part: AuditPart) -> None:
         self._what, self._part = what, part
         self.rows = part.rows
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
-        """What the part finds, or why it cannot."""
+        """The part's findings, or the omission if it fails."""
         try:
             return self._part.judge(row_scores, alpha)
         except _OF_MODEL_OR_DATA as error:
@@ -53,7 +53,7 @@ class _Attempt:
 
 
 def attempted(what: str, make: Callable[[], AuditPart], *, alone: bool) -> AuditPart:
-    """The part ``what`` that ``make`` makes, or one that says why it cannot be; ``alone``, its errors are raised."""
+    """The part ``what`` made by ``make``, or ``NotRun`` if that fails; if ``alone``, errors are raised."""
     if alone:
         return make()
     try:

@@ -1,4 +1,4 @@
-"""An audit from the options of ``privctl audit``, by their names; the command and ``privctl.audit`` both call it."""
+"""Makes the request for an audit from the options of ``privctl audit``, for the command and ``privctl.audit``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
 from audits.secrets.heldout import ControlBook
 from audits.whole.log_entry import log_path
-from audits.whole.refusals import settled
+from audits.whole.refusals import checked_options
 from audits.whole.request import AuditRequest
 from privctl.data.columns import columns_of
 from privctl.models.precision import precision_named
 
 
 def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> AuditRequest:
-    """What the options of ``privctl audit``, all by their names, ask to do with ``model``.
+    """The request that the options of ``privctl audit``, keyed by name, make for ``model``.
 
-    The report goes to ``output``, or beside the model; where ``log`` is None the log lies beside the model. Raises
-    CommandError for options that do not go together and for files that are in the way.
+    The report goes to ``output``, by default beside the model, as does the log if ``log`` is None. Raises CommandError
+    for options that do not go together and for files that are in the way.
     """
-    options = settled(model, output, options)
+    options = checked_options(model, output, options)
     report, scores = output_paths(model, output)
     return AuditRequest(
         model=model,

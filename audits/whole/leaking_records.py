@@ -1,4 +1,4 @@
-"""Which training records an audit's attacks see best: by line, with their scores, those that leak most first."""
+"""The training records that leak most in an audit, by line, with their scores, the worst first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Scores of the records alone, without the model.
+#: The name of the scores that do not use the model.
 _BLIND = "blind"
 
 
@@ -35,16 +35,17 @@ def leaking_records(
 ) -> tuple[LeakingRecord, ...]:
     """The records of ``members`` and ``train``, those that leak most first; ``arrays`` are the findings' by name.
 
-    What comes out word for word is first, then what the attack that tells most scores highest among the non-members.
-    Scores are rounded to 8 significant bits, as those of a short record in full precision help to search for its text.
-    ``reasons`` are those of the members, by their lines, and ``sizes`` the numbers of records where they are groups.
+    Records that come out word for word are first, then those that the strongest attack scores highest relative to the
+    non-members. Scores are rounded to 8 significant bits, as those of a short record in full precision help to search
+    for its text. ``reasons`` are those of the members, by line, and ``sizes`` the numbers of records if they are
+    groups.
     """
     extracted = _extracted(arrays)
     scored = _scored(arrays)
     same = members is not None and train is not None and members.resolve() == train.resolve()
     records = []
     for line, (scores, as_high) in scored.items():
-        assert members is not None  # only they are scored
+        assert members is not None  # only members are scored
         tried = extracted.pop(line, None) if same else None
         why = () if reasons is None else reasons.get(line, ())
         records.append(replace(_record(members, line, tried, scores, as_high), reasons=why, records=sizes.get(line)))
@@ -56,7 +57,7 @@ def leaking_records(
 
 @contextmanager
 def staged_leaks(path: Path | None, records: Sequence[LeakingRecord]) -> Iterator[list[PendingFile]]:
-    """``records`` as JSON lines for their owner alone, written to ``path`` but not yet committed; nothing for None."""
+    """Write ``records`` as JSON Lines, readable by the owner only, to ``path``, not yet committed; nothing for None."""
     if path is None:
         yield []
         return
@@ -67,7 +68,7 @@ def staged_leaks(path: Path | None, records: Sequence[LeakingRecord]) -> Iterato
 
 
 def _fields(record: LeakingRecord) -> dict[str, Any]:
-    """Those of a group count its records, and what is known from elsewhere says so; others have no such fields."""
+    """The fields of a record, without the size and ``known_elsewhere`` if these do not apply."""
     fields = asdict(record)
     dropped = {"records"} if record.records is None else set()
     dropped |= set() if record.known_elsewhere else {"known_elsewhere"}
@@ -86,7 +87,7 @@ def _order(record: LeakingRecord) -> tuple[bool, tuple[float, ...], str, int]:
 
 
 def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
-    """Whether each training record comes out word for word, by its line."""
+    """Whether each training record comes out word for word, by line."""
     if "extraction.line" not in arrays:
         return {}
     of_training = arrays["extraction.train"]
@@ -102,7 +103,7 @@ def _after_prompts(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
 
 
 def _known(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
-    """The lines of training records that a reference model gives too, but for those of which more comes out."""
+    """The lines of training records that a reference model also produces, unless more of them comes out."""
     if "extraction.known" not in arrays:
         return set()
     known = arrays["extraction.line"][arrays["extraction.train"] & arrays["extraction.known"]]
@@ -110,7 +111,7 @@ def _known(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
 
 
 def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, float], dict[str, float]]]:
-    """Scores of each member by attack, and the share of non-members that score as high, by its line."""
+    """Each member's scores by attack, and the fractions of non-members that score as high, by line."""
     if "member" not in arrays:
         return {}
     member = arrays["member"]
@@ -128,7 +129,7 @@ def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, flo
 
 
 def _as_high(values: NDArray[Any], member: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For each member the share of the non-members that score at least as high; NaN where it was left out."""
+    """For each member, the fraction of non-members that score at least as high; NaN if the member was left out."""
     inside, outside = values[member], np.sort(values[~member & np.isfinite(values)])
     if not len(outside):
         return np.full(len(inside), np.nan)
@@ -137,5 +138,5 @@ def _as_high(values: NDArray[Any], member: NDArray[np.bool_]) -> NDArray[np.floa
 
 
 def _mean(shares: NDArray[np.float64]) -> float:
-    """One minus the AUC, but for ties."""
+    """One minus the AUC, up to ties."""
     return float(np.nanmean(shares))

@@ -1,4 +1,4 @@
-"""An audit's lines in the log of audits: one before its attacks score the model, one when its report is written."""
+"""An audit's entries in the log of audits: one before its attacks run, one when its report is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Fields of a request that only name locations.
 _PLACES = ("model", "report", "scores", "cache", "log", "leaks", "device")
-#: Prefixes of the quantities for which more is worse.
+#: Prefixes of quantities for which larger is worse.
 _WORSE = (
     "AUC",
     "TPR at ",
@@ -41,15 +41,15 @@ _BASELINES = (BLIND, LENGTH, CONTROL)
 
 
 def log_path(report: Path, output: Path | None) -> Path:
-    """The log of a model whose default report is ``report``: ``output`` if given, else a file beside that report."""
+    """The log of a model with the default report ``report``: ``output`` if given, else a file beside the report."""
     return output or report.with_name(report.name.removesuffix(".audit.report.json") + LOG_SUFFIX)
 
 
 def is_logged(log: Path, report: Path) -> bool:
     """Whether ``log`` names the report at ``report``, so that replacing the file would lose a logged report.
 
-    Called before anything is computed. Raises InputError for a log that was tampered with, CommandError where no log
-    can be kept.
+    Called before anything is computed. Raises InputError for a log that was tampered with, CommandError if no log can
+    be written there.
     """
     require_regular(log, option="--log")
     if not log.absolute().parent.is_dir():
@@ -65,9 +65,9 @@ def is_logged(log: Path, report: Path) -> bool:
 
 
 def logged_beside(model: Path, report: Path, log: Path | None, notify: Notify) -> Path:
-    """The log of audits of ``model``: ``log`` if given, else beside it; ``notify`` hears of a logged report replaced.
+    """The log of audits of ``model``: ``log`` if given, otherwise beside it; ``notify`` if a logged report is replaced.
 
-    Raises as ``is_logged``, and CommandError where the report is to take the log's place.
+    Raises as ``is_logged``, and CommandError if the report would replace the log.
     """
     place = log_path(output_paths(model, None)[0], log)
     if place.resolve() == report.resolve():
@@ -79,7 +79,7 @@ def logged_beside(model: Path, report: Path, log: Path | None, notify: Notify) -
 
 @contextmanager
 def logged_audit(request: AuditRequest, inputs: Sequence[Artifact]) -> Iterator[LogPosition | None]:
-    """As ``logged``, with what ``request`` asks."""
+    """As ``logged``, with the settings of ``request``."""
     with logged(request.log, request.report, inputs, _settings_of(request)) as position:
         yield position
 
@@ -88,9 +88,9 @@ def logged_audit(request: AuditRequest, inputs: Sequence[Artifact]) -> Iterator[
 def logged(
     log: Path | None, report: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]
 ) -> Iterator[LogPosition | None]:
-    """Log that an audit of the model ``inputs`` begins and, if the block fails, why.
+    """Log the start of an audit of the model ``inputs`` and, if the block fails, why.
 
-    Yields the position as the report at ``report`` names it, or None without a log.
+    Yields the position for the report at ``report``, or None without a log.
     """
     if log is None:
         yield None
@@ -102,7 +102,7 @@ def logged(
 
 
 def log_result(report: PrivacyReport, log: Path | None) -> Entry | None:
-    """Log ``report``, which was just written. Returns the new line, or None without a log."""
+    """Log ``report``, which was just written. Returns the new entry, or None without a log."""
     if log is None or report.log is None:
         return None
     return finish(
@@ -126,7 +126,7 @@ def _abandon_on_error(log: Path, begun: LogPosition) -> Iterator[None]:
 
 
 def _worst(report: PrivacyReport) -> dict[str, float]:
-    """For each quantity where more is worse, the largest estimate obtained from the model's own scores."""
+    """For each quantity for which larger is worse, the largest estimate from the model's own scores."""
     worst: dict[str, float] = {}
     for item in report.evidence:
         if item.estimate is not None and item.method not in _BASELINES and item.quantity.startswith(_WORSE):
@@ -135,7 +135,7 @@ def _worst(report: PrivacyReport) -> dict[str, float]:
 
 
 def _settings_of(request: AuditRequest) -> dict[str, Any]:
-    """The settings of an audit: files by their digests, models by their names."""
+    """The settings of an audit, without locations."""
     settings = {field.name: getattr(request, field.name) for field in fields(request)}
     return {name: value for name, value in settings.items() if name not in _PLACES and value is not None}
 
@@ -143,7 +143,7 @@ def _settings_of(request: AuditRequest) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         items = ((field.name, getattr(value, field.name)) for field in fields(value))
-        # A function follows from what else is entered, and its name would differ from run to run.
+        # Functions are determined by the other settings, and their names would differ between runs.
         return {name: _plain(item) for name, item in items if item not in (None, ()) and not callable(item)}
     if isinstance(value, Path):
         return file_digest(value) if value.is_file() else value.name

@@ -1,4 +1,4 @@
-"""The models of one audit: the audited one with where it comes from, and those that it is compared with."""
+"""The models of one audit: the audited one with its lineage, and those that it is compared with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OTHER_BITS = (
 class AuditModels:
     """The ``audited`` model and its ``lineage``, the ``reference``, and the ``base`` that it was trained from.
 
-    ``elsewhere`` is the reference for what is extracted; None without one, or without held-out text.
+    ``elsewhere`` is the reference for extraction; None without one, or without held-out text.
     """
 
     scorer: ModelScorer
@@ -50,26 +50,26 @@ class AuditModels:
         )
 
     def require_unchanged(self) -> None:
-        """Raise InputError where a file of one of them is not what was loaded."""
+        """Raise InputError if a file of any model is not what was loaded."""
         for model in (self.audited, self.reference, self.base):
             if model is not None:
                 model.require_unchanged()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why what is audited may not be what was trained, or answers otherwise."""
+        """Why the audited model may not be the trained one, or may give other answers."""
         model = self.audited.subject.model
         other_bits = () if model.base_bits == self.lineage.base_bits else (_OTHER_BITS,)
         return (*self.lineage.doubts, *other_bits, *rounded(model.dtype))
 
     @property
     def reference_means(self) -> Reference | None:
-        """Scores records with the reference."""
+        """A function that scores records with the reference; None without one."""
         return None if self.reference is None else partial(self.scorer.means, self.reference)
 
     @property
     def compared_base(self) -> BaseModel | None:
-        """The base, with what scores rows with it."""
+        """The base model with a function that scores rows with it; None without one."""
         if self.base is None:
             return None
         return BaseModel(
@@ -78,7 +78,7 @@ class AuditModels:
 
     @property
     def differentiator(self) -> Differentiator:
-        """What takes gradients of the audited model."""
+        """Computes gradients of the audited model."""
         return Differentiator(
             subject=self.audited.subject,
             reference=None if self.reference is None else self.reference.subject,
@@ -91,7 +91,7 @@ def open_models(request: AuditRequest, progress: Progress, workers: Workers) -> 
     """Load all models that ``request`` names.
 
     Raises InputError for a model that cannot be scored; CommandError for non-members that it was trained on, for a
-    model that is compared with itself, and for a reference that learned what it is to be compared on.
+    model that is compared with itself, and for a reference that was trained on the data it is to be compared on.
     """
     scorer = ModelScorer(
         cache=request.cache,
@@ -143,9 +143,9 @@ def _tensors(model: OpenedModel) -> set[str]:
 
 
 def _reference_for(request: AuditRequest, opened: OpenedModel | None, lineage: Lineage) -> ReferenceModel | None:
-    """The reference model ``opened`` for an audit of a model of this ``lineage``; None without one, or held-out text.
+    """``opened`` as the reference for extraction from a model of this ``lineage``; None without one or held-out text.
 
-    Raises CommandError where its own report says that it was trained on one of the files that are compared.
+    Raises CommandError if its own report says that it was trained on one of the compared files.
     """
     extraction = request.extraction
     if opened is None or extraction is None or extraction.heldout is None:

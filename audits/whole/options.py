@@ -1,11 +1,11 @@
-"""The options of ``privctl audit`` by their names."""
+"""The options of ``privctl audit``, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Options about a model, which do not apply to an audit of scores.
+#: Options that require a model and do not apply to an audit of scores.
 OF_A_MODEL = (
     *(
         "members",
@@ -51,10 +51,10 @@ OF_A_MODEL = (
 
 
 def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` of one subcommand with those of the others, which were not given."""
+    """``options`` of one subcommand, with those of the others set to None."""
     return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "text_column", "label_column")), **options}
 
 
 def flag_of(name: str) -> str:
-    """The option of this name, as it is given."""
+    """The command-line flag of the option ``name``."""
     return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""The parts of one audit: what each is asked, of which model."""
+"""The parts of one audit, each with its request and models."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from audits.whole.models import AuditModels
 from audits.whole.request import AuditRequest
 from privctl.domain.errors import CommandError
 
-#: What an omission calls a part that could not be run; ``verify`` and pages know it by that.
+#: The names of parts in omissions if they could not be run; ``verify`` and the HTML pages rely on them.
 EXTRACTION, SECRETS = "extraction", "secrets"
 
 
 def parts_of(
     request: AuditRequest, models: AuditModels, profile: Profile | None, epsilon: Epsilon | None = None
 ) -> list[AuditPart]:
-    """The requested parts, which read their data here; ``profile`` and ``epsilon`` are an accountant's.
+    """The requested parts, which read their data here; ``profile`` and ``epsilon`` are an accountant's functions.
 
-    Extraction and secrets that cannot be measured on this model, or from these records, are left out beside other
-    parts, and the report says why.
-
-    Raises CommandError if there are none, or if a part does not apply to this kind of model; InputError for data that
-    cannot be used.
+    Extraction and secrets that cannot be measured on this model, or from these records, are left out if there are other
+    parts, and the report says why. Raises CommandError if there are no parts, or if one does not apply to this kind of
+    model; InputError for data that cannot be used.
     """
     parts: list[AuditPart] = []
     subject, lineage = models.audited.subject, models.lineage
@@ -42,7 +40,7 @@ def parts_of(
         membership = request.membership
         if request.of_drawn_split:
             membership = replace(membership, claims=claims)
-        if request.of_drawn_split and request.canaries is None:  # of several parts one tests the curve
+        if request.of_drawn_split and request.canaries is None:  # only one part tests the curve
             membership = replace(membership, curve=partial(curve_of, lineage, profile), unit=lineage.unit)
         weights = tuple(tensor for item in models.audited.inputs for tensor in item.tensors)
         parts.append(

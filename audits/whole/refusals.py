@@ -1,4 +1,4 @@
-"""What the options of ``privctl audit`` alone refuse, before torch is imported, which takes seconds."""
+"""Checks of the options of ``privctl audit`` that need no torch, whose import takes seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.reports.files import REPORT_SUFFIX, require_not_weights_or_report
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
 
-#: Option -> the option that it refines, without which it does not apply.
+#: Option -> the option that it refines and requires.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
     **dict.fromkeys(("attacks", "thorough", "group_by", "shadow"), "members"),
@@ -26,15 +26,15 @@ _BELONGS = {
     **dict.fromkeys(("data", "heldout_secrets", "plan", "candidates", "most_secrets", "beam"), "secrets"),
     "heldout_data": "heldout_secrets",
 }
-#: Options that name files which an audit reads.
+#: Options that name input files.
 _READ = (
     "members", "nonmembers", "split", "canaries", "canary_data", "train", "heldout", "extraction_split", "prompts",
     "secrets", "data", "heldout_secrets", "heldout_data", "plan",
 )  # fmt: skip
 
 
-def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` by their names, with the files that a split brings.
+def checked_options(model: Path, output: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` by name, completed with the files of a split.
 
     Raises CommandError for options that do not go together and for files that are in the way, InputError for missing
     inputs.
@@ -102,7 +102,7 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 def _check_pairs(options: Mapping[str, Any]) -> None:
-    """Raise CommandError for a file without the one that it is compared with or found in."""
+    """Raise CommandError for a file without its counterpart."""
     if (options["members"] is None) != (options["nonmembers"] is None):
         raise CommandError("a membership audit compares two files; give both --members and --nonmembers, or --split")
     if options["secrets"] is not None and options["data"] is None:
@@ -110,7 +110,7 @@ def _check_pairs(options: Mapping[str, Any]) -> None:
 
 
 def _check_untargeted(options: Mapping[str, Any]) -> None:
-    """Raise CommandError for refinements of prompts from outside where there are none."""
+    """Raise CommandError for options of prompts from outside if there are none."""
     if options["prompts"] is None and not options["divergence"]:
         for name in ("continuations", "continuation_tokens", "sampling_seed"):
             if options[name] is not None:
@@ -128,7 +128,7 @@ def _check_untargeted(options: Mapping[str, Any]) -> None:
 
 
 def _check_texts(options: Mapping[str, Any]) -> None:
-    """Raise CommandError for lengths and files of an extraction that fit no model."""
+    """Raise CommandError for lengths and files of an extraction that do not fit any model."""
     train, heldout = options["train"], options["heldout"]
     if train is None:
         return
@@ -178,7 +178,7 @@ def _with_extraction_split(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_heldout_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with the records of ``--heldout-secrets``: where none are given, the non-members or held-out text."""
+    """``options`` with the records of ``--heldout-secrets``, by default the non-members or held-out text."""
     if options["heldout_secrets"] is None or options["heldout_data"] is not None:
         return dict(options)
     found = next((options[name] for name in ("nonmembers", "heldout") if options[name] is not None), None)

@@ -1,4 +1,4 @@
-"""The report of one audit: what it was asked, what it read, and what its parts found."""
+"""The report of one audit: its request, its inputs, and the findings of its parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privctl.reports.files import now, versions
 def asked_of(
     request: AuditRequest, models: AuditModels, findings: Sequence[Findings], data: Sequence[Artifact]
 ) -> AskedAudit:
-    """What ``request`` asks of the ``models``; ``data`` are the files that it names."""
+    """The request as stated in the report; ``data`` are the files that it names."""
     membership, canaries, extraction = request.membership, request.canaries, request.extraction
     bounds = canaries is not None or request.of_drawn_split
     delta = next((each.delta for each in (canaries, membership) if each is not None and each.delta is not None), None)
@@ -48,7 +48,7 @@ def asked_of(
 
 
 def _group_fields(request: AuditRequest, findings: Sequence[Findings]) -> Iterator[str | None]:
-    """The fields by which the parts count groups: membership by its option, extraction by its split."""
+    """The fields by which the parts group records: membership by its option, extraction by its split."""
     yield None if request.membership is None else request.membership.group_by
     yield from (part.parameters.get("group_by") for part in findings)
 
@@ -61,7 +61,7 @@ def audit_report(
     scores: Artifact,
     position: LogPosition | None,
 ) -> PrivacyReport:
-    """The report of ``findings``, whose ``scores`` are written; ``position`` is its place in the log of audits."""
+    """The report of ``findings``, whose ``scores`` are written; ``position`` is its position in the log of audits."""
     parameters = {name: value for part in findings for name, value in part.parameters.items()}
     model = models.audited.subject.model
     return PrivacyReport(

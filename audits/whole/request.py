@@ -1,4 +1,4 @@
-"""What one audit is asked to do: its model, its parts, their settings, and where it writes."""
+"""The request for one audit: its model, its parts, their settings, and its outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privctl.models.choices import FloatFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What to audit, and where to put the ``report`` and its ``scores``; ``force`` replaces what is there."""
+    """What to audit, and where to write the ``report`` and its ``scores``; ``force`` replaces existing files."""
 
     model: Path
     report: Path
@@ -30,13 +30,13 @@ class AuditRequest:
     secrets: SecretRequest | None = None
     claim: EpsilonClaim | None = None
     reference: Path | None = None
-    #: The model before training, for the attack on secrets; of an adapter, also what it is loaded on.
+    #: The model before training, for the attack on secrets; for an adapter, also the model it is loaded on.
     base: Path | None = None
-    #: 4 holds the base of an adapter, and a base that it is compared with, in 4 bits.
+    #: 4 loads the base of an adapter, and a base that it is compared with, in 4 bits.
     base_bits: int | None = None
-    #: Of all models' forward passes; None is float32, on a GPU the audited model's own format.
+    #: The precision of all models' forward passes; None means float32, on a GPU the audited model's own format.
     precision: FloatFormat | None = None
-    #: Where scores are kept between audits; None keeps none.
+    #: The cache of scores between audits; None keeps none.
     cache: Path | None = None
     task: str | None = None
     max_length: int | None = None
@@ -44,19 +44,19 @@ class AuditRequest:
     columns: Columns = USUAL
     device: str | None = None
     force: bool = False
-    #: The log that the audit is entered into; None enters it nowhere.
+    #: The log of audits; None writes no entry.
     log: Path | None = None
-    #: Where each training record's scores are written, for their owner alone; None writes none.
+    #: The file of each training record's scores, readable by the owner only; None writes none.
     leaks: Path | None = None
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """What the audit writes beside its log: the report, the scores, and the leaks where they were asked for."""
+        """The audit's output files except its log."""
         return (self.report, self.scores, *(() if self.leaks is None else (self.leaks,)))
 
     @property
     def files(self) -> dict[str, DataPath]:
-        """The data this audit reads, by role."""
+        """The data files that this audit reads, by role."""
         files: dict[str, DataPath | None] = {}
         if self.membership is not None:
             files |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
@@ -77,11 +77,11 @@ class AuditRequest:
 
     @property
     def of_drawn_split(self) -> bool:
-        """Whether the members are those of a split that privctl drew."""
+        """Whether the members are those of a split drawn by privctl."""
         return self.membership is not None and self.membership.split is not None
 
     def claims_beside(self, stated: tuple[EpsilonClaim, ...]) -> tuple[EpsilonClaim, ...]:
-        """All claims to be judged: the one given, about the records or groups that are counted, and ``stated``."""
+        """All claims to test: the one given, applied to the records or groups that are counted, and ``stated``."""
         if self.claim is None:
             return stated
         groups = self.membership.group_by if self.membership is not None and self.of_drawn_split else None
@@ -89,7 +89,7 @@ class AuditRequest:
 
 
 def require_distinct(request: AuditRequest) -> None:
-    """Raises CommandError where an output is an input or another output, and where an input can be read only once."""
+    """Raise CommandError if an output is an input or another output, or if an input can be read only once."""
     read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
     require_kept(read)
     inputs = {path.resolve() for path in read}
@@ -107,7 +107,7 @@ def require_distinct(request: AuditRequest) -> None:
 
 
 def require_kept(read: Sequence[Path]) -> None:
-    """Raises CommandError for one of the paths to ``read`` that is neither a file nor a folder."""
+    """Raise CommandError if one of the paths ``read`` is neither a file nor a folder."""
     for path in read:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise CommandError(

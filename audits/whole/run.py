@@ -30,7 +30,7 @@ from privctl.reports.audit_log import Entry
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, pending_artifact
 from privctl.storage.digest import DigestedFile
 
-#: The fields that are read where none is named.
+#: The fields that are read by default.
 _USUAL = {"text_column": "text", "label_column": "label"}
 
 
@@ -47,16 +47,15 @@ def run_audit(
 ) -> PrivacyReport | None:
     """Run every part of ``request``, write scores and report together, log it, and return the report.
 
-    ``profile`` gives points of the curve of a mechanism that the model's report states; without it none is tested.
-    With ``epsilon``, its epsilon at a delta, canaries also bound how much noise such a mechanism had.
-    ``notify`` is told beforehand how much more is scored than the records.
-    ``on_records`` is given the training records once all is written, those that leak most first; ``on_entry`` the
-    line that the log of audits ends with.
+    ``profile`` gives points of the trade-off curve of a mechanism stated by the model's report; without it, no curve is
+    tested. With ``epsilon``, which gives the mechanism's epsilon at a delta, canaries also bound its noise. ``notify``
+    is called beforehand with the additional cost of scoring and other remarks. ``on_records`` is called with the
+    training records once all is written, those that leak most first; ``on_entry`` with the last entry of the log of
+    audits.
 
-    Several processes share all that is asked of a model, and come to the same findings; the main one alone writes and
-    returns them, the others return None. Raises InputError for a
-    model or data that cannot be scored, CommandError for settings that do not fit the model or each other and for files
-    that exist and may not be replaced.
+    Several processes share all model queries and reach the same findings; only the main one writes and returns them,
+    the others return None. Raises InputError for a model or data that cannot be scored, CommandError for settings that
+    do not fit the model or each other and for files that exist and may not be replaced.
     """
     require_distinct(request)
     models = open_models(request, progress, workers)
@@ -84,9 +83,9 @@ def run_audit(
 
 
 def _as_trained(request: AuditRequest, models: AuditModels, notify: Callable[[str], None]) -> AuditRequest:
-    """``request`` with the fields that the training read, and its unit of privacy, where none are named.
+    """``request`` with the training's fields and unit of privacy, if none are named.
 
-    Another field would audit other texts, and single records of a user another promise than was made.
+    With another field, other texts would be audited; with single records of a user, another promise than was made.
     """
     lineage = models.lineage
     if (request.membership, request.extraction, request.secrets) == (None, None, None):
@@ -133,7 +132,7 @@ def _flags(fields: Mapping[str, str]) -> str:
 
 
 def _findings(models: AuditModels, parts: Sequence[AuditPart]) -> list[Findings]:
-    """What the parts find in the scores; in all processes, which share what is asked of the model on the way."""
+    """The findings of all parts; called in all processes, which share the model queries on the way."""
     row_scores = models.scorer.score(models.audited, [row for part in parts for row in part.rows])
     return [part.judge(row_scores, ALPHA / len(parts)) for part in parts]
 
@@ -147,7 +146,7 @@ def _judge_and_write(
 ) -> tuple[PrivacyReport, tuple[LeakingRecord, ...]]:
     """Score, let every part judge, and write all files.
 
-    ``before`` are the request's files as they were when the parts read them.
+    ``before`` are the digests of the request's files when the parts read them.
     """
     findings = _findings(models, parts)
     for role, path in request.files.items():

@@ -209,10 +209,10 @@ def audit(
         return audit_many_models(options, path_or_none(output))[0]
     if model is None:
         raise CommandError("there is nothing to audit; give a model, or from_scores")
-    from audits.whole.refusals import settled
+    from audits.whole.refusals import checked_options
 
     place = path_or_none(output, "output")
-    settled(path_at(model, "model"), place, options)  # before torch is imported
+    checked_options(path_at(model, "model"), place, options)  # before torch is imported
 
     from audits.whole.from_options import request_of
 

@@ -15,7 +15,7 @@ def outlook(job: TrainingJob) -> Iterator[str]:
     count = request.method.canaries(request)
     if count is None or job.delta is None:
         return
-    from audits.canaries.gradients import foretold
+    from audits.canaries.gradients import outlook_of
     from audits.claims import CurveClaim, with_half_noise
     from privctl.accounting.ledger import epsilon_bound
     from privctl.accounting.profile import profile
@@ -29,4 +29,4 @@ def outlook(job: TrainingJob) -> Iterator[str]:
         curve = CurveClaim(mechanism=ledger, points=profile(ledger), source=request.output.name, half=half)
     except (ArithmeticError, ValueError):  # noise that no real run has
         curve = None
-    yield foretold(count, job.delta, epsilon_bound(whole, job.delta), curve)
+    yield outlook_of(count, job.delta, epsilon_bound(whole, job.delta), curve)

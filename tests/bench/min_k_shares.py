@@ -137,7 +137,7 @@ def scores_of(found: Candidates) -> Made:
     return (
         found.table.member,
         {share: lowest_mean(values, found.table.offsets, share) for share in SHARES},
-        {attack.name: attack.blindly(found, Settings()) for attack in others},
+        {attack.name: attack.label_free_scores(found, Settings()) for attack in others},
     )
 
 

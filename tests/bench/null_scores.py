@@ -83,7 +83,7 @@ def shadowed(setting: Setting, leak: float, seed: int) -> bool:
     lp = log_sigmoid(difficulty + gain * included + own * source.normal(size=included.shape))
     target = log_sigmoid(difficulty + leak * gain * member + own * source.normal(size=count))
     candidates = replace(one_token_each(target, member), shadows=Shadows(lp=lp, included=included))
-    return _rejects({each.name: each.blindly(candidates, Settings()) for each in OF_SHADOWS}, member, seed)
+    return _rejects({each.name: each.label_free_scores(candidates, Settings()) for each in OF_SHADOWS}, member, seed)
 
 
 def fused_alone(side: int, leak: float, seed: int) -> bool:
@@ -112,7 +112,9 @@ def referred(side: int, leak: float, seed: int) -> bool:
     lp[source.random(2 * side) < 0.05], usual[source.random(2 * side) < 0.05] = 0.0, 0.0
     candidates = replace(one_token_each(lp, member), reference=usual)
     return _rejects(
-        {each.name: each.blindly(candidates, Settings()) for each in (loss.ATTACK, reference.ATTACK)}, member, seed
+        {each.name: each.label_free_scores(candidates, Settings()) for each in (loss.ATTACK, reference.ATTACK)},
+        member,
+        seed,
     )
 
 

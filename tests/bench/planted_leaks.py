@@ -143,13 +143,15 @@ def scored_by(name: str, found: Candidates, others: Sequence[str]) -> Scored:
     def scores(names: Sequence[str]) -> dict[str, NDArray[Any]]:
         attacks = (load_attack(each) for each in names if each != name)
         return {
-            a.name: a.blindly(found, Settings()) for a in attacks if isinstance(a, ScoreAttack) and not a.missing(found)
+            a.name: a.label_free_scores(found, Settings())
+            for a in attacks
+            if isinstance(a, ScoreAttack) and not a.missing(found)
         }
 
     attack = load_attack(name)
     assert isinstance(attack, ScoreAttack)
     basic = [each for each in BASIC if found.task != "text-classification" or each in ("loss", "reference")]
-    own = attack.blindly(found, Settings())
+    own = attack.label_free_scores(found, Settings())
     return Scored(member=found.table.member, basic=scores(basic), others=scores(others), own=own)
 
 

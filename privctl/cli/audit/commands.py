@@ -202,14 +202,14 @@ def _of_model(
     model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     from audits.whole.options import every_option
-    from audits.whole.refusals import settled
+    from audits.whole.refusals import checked_options
     from privctl.api.auditing import audit_model
     from privctl.show.progress import note, progress
 
     records: list[LeakingRecord] = []
     lines: list[Entry] = []
     stated = every_option({**options, "force": force})
-    settled(Path(model), output, stated)  # before torch is imported
+    checked_options(Path(model), output, stated)  # before torch is imported
 
     from audits.whole.from_options import request_of
 

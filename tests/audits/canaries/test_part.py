@@ -10,7 +10,7 @@ import pytest
 
 from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.canaries.manifest import Manifest, commitment_of, encode_manifest, read_manifest
-from audits.canaries.rows import SecretRow, _alike, canary_rows, secret_rows, secret_sums
+from audits.canaries.rows import SecretRow, _indistinguishable, canary_rows, secret_rows, secret_sums
 from audits.findings import Findings
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Bound, Evidence
@@ -226,8 +226,8 @@ def test_secrets_that_a_tokenizer_does_not_tell_apart_are_not_completed(
     assert found.arrays["canary.scored"].tolist() == [canary.secret.isdigit() for canary in manifest.canaries]
     rows, _ = canary_rows(knows, manifest)
     first, other, *_ = (i for i, row in enumerate(rows) if row is not None)
-    assert _alike(manifest, [*rows[:first], rows[other], *rows[first + 1 :]]) == sorted((first, other))
-    assert _alike(manifest, rows) == []
+    assert _indistinguishable(manifest, [*rows[:first], rows[other], *rows[first + 1 :]]) == sorted((first, other))
+    assert _indistinguishable(manifest, rows) == []
 
 
 def test_settings_that_cannot_be(place: Path, knows: LanguageModel, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.extraction.alike import ALIKE, Block, again, blocks, looked_at, p_value
+from audits.extraction.alike import ALIKE, Block, blocks, compared_among_alike, p_value, select_texts
 from audits.extraction.prompts import FROM_FILE
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND
 from audits.extraction.verdict import verdict
@@ -113,8 +113,8 @@ def test_sides_drawn_at_random_are_rejected_as_rarely_as_stated() -> None:
 def test_what_is_looked_at_does_not_follow_from_the_sides() -> None:
     digests = [bytes([value]) for value in (5, 1, 4, 2, 3, 0)]
     out = np.array([True, True, True, False, False, False])
-    assert looked_at(digests, out, 2).tolist() == [1, 2, 3, 5]
-    assert looked_at(digests, out).tolist() == [0, 1, 2, 3, 4, 5]
+    assert select_texts(digests, out, 2).tolist() == [1, 2, 3, 5]
+    assert select_texts(digests, out).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def model(llama: Path) -> LanguageModel:
 def confirmed(model: LanguageModel) -> Evidence:
     sides = [list(others(40, 1)), list(others(40, 2))]
     accusing = Evidence(method=METHOD, quantity=BEYOND, estimate=0.4, lower=0.1, confidence=0.99)
-    return again(accusing, model, sides, [np.arange(40) < 20, np.arange(40) < 2])
+    return compared_among_alike(accusing, model, sides, [np.arange(40) < 20, np.arange(40) < 2])
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_draws_follow_the_law(law: SamplingLaw) -> None:
 def test_a_repetition_and_where_it_ends() -> None:
     vocabulary = {1: "poem", 2: ",", 3: "", 4: "my", 5: "poem"}
     for text, place in (([1, 2, 5, 3, 4, 1], 4), ([4, 1], 0), ([1, 1], 2), ([], 0), ([2, 4], 1)):
-        assert prompts.left(np.array(text, dtype=np.int64), "poem", vocabulary) == place
+        assert prompts.repetition_length(np.array(text, dtype=np.int64), "poem", vocabulary) == place
 
 
 def test_prompts_of_every_kind(model: LanguageModel, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from audits import load_attack
 from audits.membership.attack import ScoreAttack, Settings
 from audits.membership.gradients import ALIGNMENT, NORM, Differentiator
 from audits.membership.records import prepare
-from audits.scores.gradients import gradients, way_between
+from audits.scores.gradients import gradients, update_between
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.subject import AuditedModel, load_subject, read
 from audits.scores.table import FIELDS
@@ -73,7 +73,7 @@ def test_a_gradient_is_what_the_audit_s_own_losses_change_by(kind: str, tmp_path
     with torch.no_grad():
         for weight in there.model.network.parameters():
             weight += 0.01 * torch.randn_like(weight)
-    way = way_between(subject, there)
+    way = update_between(subject, there)
     found = gradients(subject, rows, way)
     length = float(torch.stack([each.double().norm() for each in way.values()]).norm())
 

@@ -344,9 +344,11 @@ def test_shadow_models_scores_of_records_are_joined_by_group() -> None:
     grouping = Grouping(field="user", names=names)
     attack = load_attack("lira")
     groups, attacks = grouped(candidates, grouping, [attack], Settings())
-    scores = {each.name: each.blindly(groups, Settings()) for each in attacks if isinstance(each, ScoreAttack)}
+    scores = {
+        each.name: each.label_free_scores(groups, Settings()) for each in attacks if isinstance(each, ScoreAttack)
+    }
     assert isinstance(attack, ScoreAttack)
-    of_records = attack.blindly(candidates, Settings())
+    of_records = attack.label_free_scores(candidates, Settings())
     index = grouping.numbers(candidates.table.member, candidates.table.line)
     assert scores.keys() == {"lira", "lira-top"}
     assert np.array_equal(scores["lira"], weighed(of_records, index))

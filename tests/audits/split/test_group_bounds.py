@@ -21,7 +21,7 @@ from audits.lineage import _fixes_graph
 from audits.split.draw import SplitRequest, draw_split
 from audits.split.drawn import DrawnSplit
 from audits.split.findings import split_findings
-from audits.split.implied import examples_of_a_coin, together
+from audits.split.implied import examples_of_a_coin, group_privacy
 from audits.statistics.one_run import divide, epsilon_bound
 from privctl.accounting.gaussian import delta_at
 from privctl.accounting.profile import profile
@@ -156,14 +156,14 @@ def test_claims_for_a_fixed_graph_are_not_judged_by_coins_of_records(
 
 def test_group_privacy(split: DrawnSplit, of_records: DrawnSplit) -> None:
     """1e-6 (1 + e + e^2) is 1.1107337927e-5; and no Gaussian mechanism, exact for groups, does worse than it says."""
-    assert together(1.0, 1e-6, 3) == (3.0, pytest.approx(1.1107337927e-5, rel=1e-9))
-    assert together(0.0, 1e-6, 4) == (0.0, 4e-6)
-    assert together(2.0, 0.0, 500) == (1000.0, 0.0)
-    assert together(2.0, 1e-9, 500) == (1000.0, 1.0)
+    assert group_privacy(1.0, 1e-6, 3) == (3.0, pytest.approx(1.1107337927e-5, rel=1e-9))
+    assert group_privacy(0.0, 1e-6, 4) == (0.0, 4e-6)
+    assert group_privacy(2.0, 0.0, 500) == (1000.0, 0.0)
+    assert group_privacy(2.0, 1e-9, 500) == (1000.0, 1.0)
     for mu in (0.2, 1.0):
         for epsilon in (0.1, 0.5, 1.0, 2.0):
             for count in (2, 3, 10):
-                whole, delta = together(epsilon, delta_at(epsilon, mu), count)
+                whole, delta = group_privacy(epsilon, delta_at(epsilon, mu), count)
                 assert delta_at(whole, count * mu) <= delta * (1 + 1e-9)
     assert [examples_of_a_coin(split, unit) for unit in ("user", None, "site")] == [1, MOST, None]
     assert [examples_of_a_coin(of_records, unit) for unit in (None, "user")] == [1, 2]

@@ -48,7 +48,7 @@ class Audit:
         tested = {**self.scores, "quantile": self.scores["quantile"] + 0.2 * source.normal(size=2 * SIDE)}
         settings, seed = Settings(confidence=1 - ALPHA / 12), data_seed(digests)
         joined = FusedScore(scores=tested, digests=digests, members=SIDE, rates=RATES, seed=seed)
-        result = fused.attacked(joined, self.member, settings)
+        result = fused.result_of(joined, self.member, settings)
         statistics = {name: rank_statistics(values, RATES) for name, values in tested.items()} | {
             fused.NAME: joined.statistics
         }
