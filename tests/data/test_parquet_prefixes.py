@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from privctl.data import arrow
-from privctl.data.parquet_prefixes import PackedPage, expanded
+from privctl.data.parquet_prefixes import PackedPage, decoded_size
 from privctl.data.parquet_sizes import piece_sizes
 from privctl.data.texts import read_texts
 
@@ -89,7 +89,7 @@ def varint(value: int) -> bytes:
 )  # fmt: skip
 def test_pages_that_lie(body: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):
-        expanded(PackedPage(body, 0, len(body), 10))
+        decoded_size(PackedPage(body, 0, len(body), 10))
 
 
 def test_by_hand() -> None:
@@ -97,4 +97,4 @@ def test_by_hand() -> None:
     steps = [packed(3, 0, varint(0) + bytes([2, 0, 0, 0]) + bytes([0b0010] + [0] * 7))]
     steps.append(packed(3, 2, varint(3) + bytes([2, 0, 0, 0]) + bytes([0b1000] + [0] * 7)))
     body = b"".join(itertools.chain(steps, [b"ab"]))
-    assert expanded(PackedPage(body, 0, len(body), 3)) == 6
+    assert decoded_size(PackedPage(body, 0, len(body), 3)) == 6
