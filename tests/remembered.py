@@ -66,10 +66,10 @@ def _examined(examine: Callable[..., Any], network: nn.Module, task: Any, limits
         found = examine(network, task, limits, stages, device)
         if key is None:
             return found
-        _PASSED[key] = found, [set(engine._unable) for engine in _engines(stages)]
+        _PASSED[key] = found, [set(engine._failed) for engine in _engines(stages)]
     found, unable = _PASSED[key]
     for engine, methods in zip(_engines(stages), unable, strict=True):
-        engine._unable |= methods  # what a self-test finds out about methods, the run goes by
+        engine._failed |= methods  # what a self-test finds out about methods, the run goes by
     return found
 
 
@@ -133,7 +133,7 @@ def _derivatives_key(view: Any) -> tuple[Any, ...]:
     """
     engine = view.engine
     groups = [len(fired) for fired, _ in view.fired_groups]
-    return (type(view).__name__, engine.method, engine.step, sorted(engine._unable), groups)
+    return (type(view).__name__, engine.method, engine.step, sorted(engine._failed), groups)
 
 
 def _around_key(around: Any, network: nn.Module) -> tuple[Any, ...] | None:
@@ -141,10 +141,10 @@ def _around_key(around: Any, network: nn.Module) -> tuple[Any, ...] | None:
 
     The seed of its rounding is left out, as each run draws its own and the self-test must pass with any.
     """
-    from privctl.train.contribution.views import _as_it_is
+    from privctl.train.contribution.views import _unchanged
     from privctl.train.methods.dpquant.quantization import Quantization
 
-    if around is _as_it_is:
+    if around is _unchanged:
         return ("as it is",)
     precision = getattr(around, "__self__", None)
     if type(precision) is not Quantization or getattr(around, "__func__", None) is not Quantization.rehearsal:

@@ -306,8 +306,8 @@ def test_a_circle_is_noticed() -> None:
 
 
 #: What may be found wrong with a report without its weights. Only the list that gate and verify share may call these.
-SHARED_CHECKS = {"contradictions", "gaps", "unknown", "faults", "follows_and_floor", "of_file",
-                 "check_plan", "check_book", "strangers"}  # fmt: skip
+SHARED_CHECKS = {"contradictions", "gaps", "unknown_texts", "faults", "follows_and_floor", "ledger_file_verdicts",
+                 "check_plan", "check_book", "unknown_parameters"}  # fmt: skip
 
 
 def test_gate_and_verify_run_one_list_of_checks(root: Path) -> None:

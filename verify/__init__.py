@@ -1,1 +1,1 @@
-"""Verifiers: each checks what a report claims without sharing the code that claimed it."""
+"""Verifiers: each checks the claims of a report without sharing code with what computed them."""

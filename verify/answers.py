@@ -1,4 +1,4 @@
-"""What a verifier answers, and how it shows a number."""
+"""The answer of a verifier, and how it formats a number."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ Answer = tuple[Outcome, str]
 
 
 def number(value: float | None) -> str:
-    """``value`` to nine digits; a word where there is none."""
+    """``value`` to nine significant digits, or "missing" for None."""
     return "missing" if value is None else f"{value:.9g}"

@@ -1,4 +1,4 @@
-"""A verification as a report, which names the one that it verified by digest."""
+"""A verification as a report, which names the report it verified by digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verify.run import Verification
 
 
 def as_report(verification: Verification, place: Path, seed: int | None) -> PrivacyReport:
-    """The report, to be written at ``place``; ``seed`` is that of the simulation, None where there was none."""
+    """The report to write at ``place``; ``seed`` is the simulation's seed, or None if nothing was simulated."""
     parent = ParentReport(path=relative(verification.path, place), digest=file_digest(verification.path))
     return PrivacyReport(
         step="verify",

@@ -1,6 +1,6 @@
 """Checks that need the report but not its weights: ``privctl verify`` and ``privctl gate`` both run all of them.
 
-A check added to ``CHECKS`` is run by both. What needs weights or data belongs to verify alone.
+Both run every check in ``CHECKS``. A check that needs weights or data belongs to verify alone.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify.answers import Answer
 from verify.audits import consistency as audit_consistency
-from verify.audits.asked import unanswered
+from verify.audits.asked import unanswered_claims
 from verify.audits.canaries.gradients import check_observed
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.groups import check_groups
 from verify.audits.split.drawn import check_split, check_unseen
-from verify.consistency.account_plan import of_file
+from verify.consistency.account_plan import ledger_file_verdicts
 from verify.consistency.agreement import contradictions
 from verify.consistency.completeness import STEPS, gaps
 from verify.consistency.premises import faults
-from verify.consistency.secret_plan import Part, of_plan_file, parts_of
-from verify.consistency.wording import unknown
+from verify.consistency.secret_plan import Part, plan_disagreements, split_by_risk
+from verify.consistency.wording import unknown_texts
 from verify.files.beside import changed_base, check_configurations
 from verify.files.places import at_hand
 from verify.files.published_updates import check_updates
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.recompute.book_of_secrets import check_book, check_counts
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
-from verify.stated import check_readable, method_of, strangers, training_of
+from verify.stated import check_readable, method_of, training_of, unknown_parameters
 from verify.warned.check import check_warnings
 
 MODEL = "model"
-#: No step states more than a dozen; each takes up to a few seconds.
+#: No step states more than a dozen guarantees; recomputing one takes up to a few seconds.
 _MOST_GUARANTEES = 100
 #: Outcomes, worst first.
 _WORST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
@@ -51,30 +51,30 @@ _MAKERS = ("retrain", "noise", "replay", "external-training")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedGuarantee:
-    """One guarantee with its verdict, which holds the guarantee's status."""
+    """A guarantee and its verdict; the verdict repeats the guarantee's status."""
 
     guarantee: Guarantee
     verdict: Verdict
 
 
-#: Called with the title of the next guarantee.
+#: A callback that gets the title of the guarantee about to be recomputed.
 Note = Callable[[str], None]
-#: One check: the report, where it lies, and the reports that it builds on, as far as they are present.
+#: One check: the path of the report, the report, and those of its parent reports that are present.
 Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
 
 
 def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> tuple[Verdict, ...]:
-    """All that needs no weights: every check of ``CHECKS``, and every guarantee of the report at ``path`` recomputed.
+    """Run every check in ``CHECKS`` and recompute every guarantee of the report at ``path``; no weights are needed.
 
-    ``parents`` are the reports it builds on, as far as they are present. The only other files read, if present, are
-    plans of protection, their books and ledger files.
+    ``parents`` are those of its parent reports that are present. The only other files read, if present, are protection
+    plans, their books of secrets, and ledger files.
     """
     judged = guarantees(path, report, parents, lambda text: None)
     return (*findings(path, report, parents), *(each.verdict for each in judged))
 
 
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """What every check of ``CHECKS`` finds; an entry that one needs, and that is not there, refutes the report."""
+    """The verdicts of all ``CHECKS``; a check that needs an entry which the report lacks refutes the report."""
     for check in CHECKS:
         with suppress(ParametersError):  # _readable reports it
             try:
@@ -85,10 +85,10 @@ def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 
 
 def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Parameters are those the step writes, with the right types."""
+    """Whether the parameters are the ones this step writes, with the right types."""
     try:
         check_readable(report)
-        unread = strangers(report)
+        unread = unknown_parameters(report)
     except ParametersError as fault:
         yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=str(fault))
         return
@@ -102,7 +102,7 @@ def _disagreements(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
         yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence)
     if (method := method_of(report)) is None:
         return
-    with suppress(ArithmeticError, ValueError):  # a contradiction, too
+    with suppress(ArithmeticError, ValueError):  # already reported as a contradiction
         for sentence in method.undecided(training_of(report)):
             yield Verdict(subject="parameters", outcome=Outcome.INCONCLUSIVE, reason=sentence)
 
@@ -123,16 +123,16 @@ def _no_model(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
         yield Verdict(subject="model", outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
-def _unknown(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Texts that may mean anything; readers rely on them whatever the status."""
+def _unknown_texts(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Texts that privctl never writes, so that their meaning is unknown; readers rely on them whatever the status."""
     if report.step not in STEPS:
         yield Verdict(
             subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step named {report.step!r}"
         )
     for guarantee, title in zip(report.guarantees, titles(report), strict=True):
-        for sentence in unknown(report, guarantee):
+        for sentence in unknown_texts(report, guarantee):
             yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
-        # Its assumptions are statements about the run, whether or not the number stands.
+        # Assumptions are statements about the run, so they are checked even if the number is not claimed to hold.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
             premises = faults(report, guarantee, parents) if not of_another_ledger(report, guarantee) else ()
             wrong = ((Outcome.REFUTED, sentence) for sentence in premises)
@@ -141,11 +141,11 @@ def _unknown(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 
 
 def _ledger_file(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    yield from of_file(path, report)
+    yield from ledger_file_verdicts(path, report)
 
 
 def _plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Plans of protection that the step wrote or read."""
+    """Protection plans that the step wrote or read."""
     read: set[Path] = set()
     for artifact, place in at_hand(path, (*report.outputs, *report.inputs)):
         if artifact.role == MODEL or place.suffix != ".safetensors" or place in read:
@@ -156,21 +156,21 @@ def _plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) 
                 if KEY in file.metadata:
                     yield from check_plan(file)
                     yield from _book(path, report, file)
-                    yield from _followed(report, artifact, file)
+                    yield from _plan_file_agreement(report, artifact, file)
         except InputError as fault:
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
 
 
-def _followed(report: PrivacyReport, artifact: Artifact, file: SafetensorsFile) -> Iterator[Verdict]:
+def _plan_file_agreement(report: PrivacyReport, artifact: Artifact, file: SafetensorsFile) -> Iterator[Verdict]:
     facts = parse_json(file.metadata[KEY], str(file.path))
     if artifact.role != "plan" or report.step not in ("retrain", "secrets-plan") or not isinstance(facts, dict):
         return
-    for sentence in of_plan_file(report, facts, arrays_of(file), artifact.digest):
+    for sentence in plan_disagreements(report, facts, arrays_of(file), artifact.digest):
         yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=sentence)
 
 
 def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[Verdict]:
-    """The plan against its book of secrets, if the step read one and it is still present."""
+    """Compares the plan with its book of secrets, if the step read one and it is still present."""
     facts = parse_json(file.metadata[KEY], str(file.path))
     digest = facts.get("secrets") if isinstance(facts, dict) else None
     asked = parameters_as(ProtectionParameters, report) if report.step == "secrets-plan" else None
@@ -180,7 +180,7 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
 
 
 def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """What a scan says that it found, against the book that it wrote, where that is present."""
+    """Compares the counts a scan reports with the book of secrets it wrote, if that is present."""
     for artifact, place in at_hand(path, report.outputs):
         if report.step != "secrets-scan" or artifact.role != "secrets":
             continue
@@ -195,16 +195,16 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
-    _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
-    check_updates, check_warnings, check_observed,
+    _readable, _disagreements, _gaps, _evidence, _no_model, _unknown_texts, _ledger_file, _plans, changed_base,
+    check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference, _scanned,
+    check_configurations, check_updates, check_warnings, check_observed,
 )  # fmt: skip
 
 
 def guarantees(
     path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
 ) -> Iterator[JudgedGuarantee]:
-    """Every guarantee with the outcome of recomputing it; ``note`` is called with its title first."""
+    """Recompute every guarantee; ``note`` is called with its title first."""
     files: list[tuple[Artifact, Path]] = []
     if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
         files = list(at_hand(path, (*report.outputs, *report.inputs)))
@@ -220,8 +220,8 @@ def guarantees(
         yield JudgedGuarantee(guarantee=guarantee, verdict=verdict)
 
 
-def _of_secrets(check: Verifier, parts: list[Part] | str) -> Answer:
-    """The worst answer of a guarantee of secrets' ``parts``; the first of them where all are alike."""
+def _worst_over_parts(check: Verifier, parts: list[Part] | str) -> Answer:
+    """The worst of the answers for the ``parts`` of a guarantee about secrets; the first of them if several tie."""
     if isinstance(parts, str):
         return Outcome.REFUTED, parts
     found = [check(*part) for part in parts]
@@ -234,7 +234,7 @@ def _answer(
     parents: Sequence[PrivacyReport],
     files: Sequence[tuple[Artifact, Path]],
 ) -> Answer:
-    """``files`` are those of the report that are present, among which a guarantee of secrets finds its plan."""
+    """Recompute one guarantee; if it is about secrets, its plan is looked for among ``files``, those present."""
     wrong = list(faults(report, guarantee, parents))
     if wrong:
         return Outcome.REFUTED, "; ".join(wrong)
@@ -246,7 +246,7 @@ def _answer(
         return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
     try:
         if guarantee.notion is Notion.SECRET_PROTECTION:
-            outcome, reason = _of_secrets(check, parts_of(report, guarantee, files))
+            outcome, reason = _worst_over_parts(check, split_by_risk(report, guarantee, files))
         else:
             outcome, reason = check(report, guarantee)
     except (ArithmeticError, ValueError) as error:  # valid numbers that no real run has

@@ -1,4 +1,4 @@
-"""Two values that must be the same: what a report says in one place, and what it says in another."""
+"""Comparing two values that must be equal, such as the same number stated in two places of a report."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-#: Relative difference of numbers that are the same but for rounding.
+#: Relative difference up to which two numbers count as equal apart from rounding.
 ROUNDING = 1e-9
-#: Whole numbers in JSON may be larger than any float.
+#: Integers above this are compared exactly: JSON integers may be larger than any float.
 LARGEST = 1e300
 
 
 def compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]:
-    """A sentence where ``what``, which is ``found``, differs from what ``source`` expects."""
+    """Yields a sentence if ``what``, whose value is ``found``, differs from what ``source`` expects."""
     if isinstance(found, (int, float)) and isinstance(expected, (int, float)):
-        alike = found == expected or (
+        equal = found == expected or (
             max(abs(found), abs(expected)) <= LARGEST and math.isclose(found, expected, rel_tol=ROUNDING, abs_tol=0.0)
         )
     else:
-        alike = found == expected
-    if not alike:
+        equal = found == expected
+    if not equal:
         yield f"{what} is {shown(found)}, but {source} {shown(expected)}"
 
 
 def shown(value: Any) -> str:
-    """``value``, short enough for a sentence."""
+    """``value`` as text of at most 43 characters, for use in a sentence."""
     text = f"{value:.12g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

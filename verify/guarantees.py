@@ -1,4 +1,4 @@
-"""One guarantee at a time: does its number follow, and everything stated with it?
+"""Verifies one guarantee: whether its epsilon and everything stated with it follow from the mechanism.
 
 Each verifier recomputes the number and answers PROVED, REFUTED with a witness, or INCONCLUSIVE; the reason
 says what the answer rests on.
@@ -28,19 +28,19 @@ from verify.recompute import dp_weights, gaussian, gridded, ledger, risk
 from verify.recompute.opposite_secret import opposite_information
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.recompute.signs import sign_bits
-from verify.settings.users import only_contents
+from verify.settings.users import covers_contents_only
 from verify.stated import method_of
 
-#: Two sound bounds on an attacker's chances may differ by this much, relatively, without contradiction.
+#: Relative difference that two sound bounds on an attacker's success, computed on different grids, may have.
 _GRIDS = 1e-4
 _ROUNDING = 1e-9
-#: Two accountants that agree this closely, relatively, leave no doubt about a claim.
+#: Relative difference up to which two accountants count as agreeing.
 _AGREES = 1e-6
 _MANY_STEPS = 50_000_000
 
 
 def weight_noise(report: PrivacyReport, guarantee: Guarantee) -> Answer:
-    """Noise on finished weights: the published claim, or a regime's sensitivity under the exact Gaussian."""
+    """Noise on finished weights: the published claim, or the exact Gaussian bound for a regime's sensitivity."""
     mechanism = report.mechanism
     assert isinstance(mechanism, WeightNoise)
     training = mechanism.training
@@ -109,7 +109,7 @@ def _published(mechanism: WeightNoise, training: ClippedTraining, guarantee: Gua
 
 
 def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
-    """One Gaussian whose shift is within ``mu``, in ball arithmetic."""
+    """A single Gaussian mechanism whose shift, in standard deviations, lies within ``mu``; in ball arithmetic."""
     if guarantee.epsilon is None:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
     epsilon, delta = guarantee.epsilon, guarantee.delta
@@ -130,7 +130,7 @@ def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
 
 
 def _halfspace(epsilon: float, mu: float, claimed: float) -> str:
-    """The event that shows delta at ``epsilon`` to be above ``claimed`` where the shift is ``mu``."""
+    """The sentence on the half-space whose probabilities show that delta at ``epsilon`` exceeds ``claimed``."""
     edge = epsilon / mu - mu / 2
     found, shown = apart(gaussian.delta_at(epsilon, mu).lower, claimed)
     return (
@@ -141,7 +141,7 @@ def _halfspace(epsilon: float, mu: float, claimed: float) -> str:
 
 
 def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
-    """A ledger: epsilon, what follows, the floor and what an attacker can do, from certified bounds on both sides."""
+    """A ledger: epsilon, `follows`, `floor` and the attacker's success, from certified upper and lower bounds."""
     whole = report.mechanism
     assert isinstance(whole, Ledger)
     only = whole.events[0] if len(whole.events) == 1 else None
@@ -153,7 +153,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         if report.step != "account" and stated != noise:
             return Outcome.REFUTED, f"its noise_multiplier is {stated:.9g}, but the ledger's is {noise:.9g}"
         whole = Ledger(events=(row.with_noise(only, stated),))
-    wanted = Adjacency.ZERO_OUT if only_contents(report) else _adjacency(whole)
+    wanted = Adjacency.ZERO_OUT if covers_contents_only(report) else _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _of_several_notions(whole):
@@ -171,13 +171,13 @@ _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def of_another_ledger(report: PrivacyReport, guarantee: Guarantee) -> bool:
-    """Whether it is about events outside the report's ledger, as measurements counted the way a paper counts them."""
+    """Whether the guarantee covers events outside the report's ledger, such as measurements counted as a paper does."""
     method = method_of(report)
     return method is not None and guarantee.name in method.of_another_ledger
 
 
 def follows_and_floor(report: PrivacyReport, guarantee: Guarantee) -> Iterator[Answer]:
-    """Refuted or undecided `follows` and `floor` of a guarantee whose own epsilon is no bound."""
+    """Yields the answer if `follows` or `floor` is refuted or undecided, for a guarantee whose epsilon is no bound."""
     if (guarantee.follows is None and guarantee.floor is None) or of_another_ledger(report, guarantee):
         return
     check = verifier_of(report, guarantee)
@@ -214,7 +214,7 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
 
 
 def _check_follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
-    """Refuted or undecided values; None if there are none."""
+    """The answer if one of the two values is refuted or undecided, otherwise None."""
     if follows is not None and found.at_most(follows) is False:
         shown, least = apart(follows, found.lower)
         return Outcome.REFUTED, f"it says that {shown} follows, but epsilon is at least {least}"
@@ -231,7 +231,7 @@ def _check_follows_and_floor(found: BoundPair, follows: float | None, floor: flo
 
 
 def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str | None:
-    """An event that refutes the claim; None where the grid holds none, as of one step with next to no noise."""
+    """An event that refutes the claim; None if the grid contains none, as for one step with almost no noise."""
     mu = ledger.exact_shift(whole)
     if mu is not None:
         in_turn = any(row_of(event).drawn(event) is Batches.SHUFFLED for event in whole.events)
@@ -244,7 +244,7 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str | None:
 
 
 def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
-    """The answer, unless an attacker can do more than the guarantee says."""
+    """``answer``, unless an attacker can do better than the guarantee's risks say."""
     one_order = guarantee.notion is Notion.SECRET_PROTECTION
     for each in guarantee.risks:
         if each.measure is RiskMeasure.ADVANTAGE:
@@ -269,7 +269,7 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
 
 
 def _adjacency(whole: Ledger) -> Adjacency:
-    """Zero-out if a secret is protected; else the first of replace-one, zero-out, add-or-remove that occurs."""
+    """Zero-out if a secret is protected, otherwise the first of replace-one, zero-out and add-or-remove that occurs."""
     if _of_secret(whole):
         return Adjacency.ZERO_OUT
     found = {row_of(event).neighbours(event) for event in whole.events}
@@ -282,35 +282,35 @@ def _of_secret(whole: Ledger) -> bool:
 
 
 def _of_several_notions(whole: Ledger) -> bool:
-    """A secret or a group beside one record, or replacement beside removal: no pair of neighbours fits all events.
+    """Whether no single pair of neighbours fits all events: their units or their kinds of adjacency differ.
 
-    Nor does any where records are zeroed, of which one event's bound does not speak.
+    The same holds if records are zeroed and the bound of one event does not cover zeroing.
     """
     rows = [(row_of(event), event) for event in whole.events]
     by_zeros = _adjacency(whole) is Adjacency.ZERO_OUT and not all(row.zeroed(event) for row, event in rows)
-    return by_zeros or len({(r.unit, r.alike(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
+    return by_zeros or len({(r.unit, r.group_size(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
 
 
-#: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.
+#: The end of a plan's name for the bound from the whole trade-off curve rather than the divergence alone.
 _CURVE = "trade-off curve"
 _AGAIN = "computed again on another grid"
 
 
-def _of_opposites(event: Event) -> BoundPair | None:
-    """Nats between two opposite values of the secret; None for an event that does not name its records."""
+def _nats_between_opposites(event: Event) -> BoundPair | None:
+    """Divergence in nats between two opposite values of the secret; None if the event does not name its records."""
     if not isinstance(event, SecretMixture):
         return None
     return opposite_information(event.probabilities, event.noise_multiplier, event.steps)
 
 
 def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
-    """A secret's protection: nats by another quadrature, the posterior by Fano's inequality; or the whole curve."""
+    """A secret's protection: nats by a second quadrature and the posterior by Fano's inequality, or the whole curve."""
     whole = report.mechanism
     assert isinstance(whole, Ledger)
     if guarantee.delta > 0:
         return ledger_guarantee(report, guarantee)
     opposite = report.step != "account" and guarantee.adjacency is Adjacency.REPLACE_ONE
-    asked = [_of_opposites(event) if opposite else row_of(event).information(event) for event in whole.events]
+    asked = [_nats_between_opposites(event) if opposite else row_of(event).information(event) for event in whole.events]
     found = [nats for nats in asked if nats is not None]
     if len(found) < len(whole.events):
         return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing or not looked at"
@@ -344,7 +344,7 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 Verifier = Callable[[PrivacyReport, Guarantee], Answer]
 
-#: (mechanism, notion) -> what recomputes it. Other combinations are not verified.
+#: The verifier for each mechanism and notion of privacy. Other combinations are not verified.
 VERIFIERS: dict[tuple[type, Notion], Verifier] = {
     (WeightNoise, Notion.APPROXIMATE_DP): weight_noise,
     (Ledger, Notion.APPROXIMATE_DP): ledger_guarantee,
@@ -356,9 +356,9 @@ VERIFIERS: dict[tuple[type, Notion], Verifier] = {
 
 
 def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
-    """The verifier for a guarantee of ``report``; None where there is none.
+    """The verifier for a guarantee of ``report``, or None if there is none.
 
-    The floating-point allowance is subtracted first: the rest must hold in real arithmetic.
+    It subtracts the floating-point allowance first, since the rest must hold in real arithmetic.
     """
     check = VERIFIERS.get((type(report.mechanism), guarantee.notion))
     if check is None or guarantee.arithmetic is None:
@@ -378,7 +378,7 @@ def _without_float_allowance(check: Verifier, report: PrivacyReport, guarantee: 
 
 
 def titles(report: PrivacyReport) -> Iterator[str]:
-    """The title of each guarantee, with its adjacency and scope where names repeat."""
+    """Yields the title of each guarantee, with its adjacency and scope if its name occurs more than once."""
     times = Counter(g.name for g in report.guarantees)
     for guarantee in report.guarantees:
         more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]

@@ -1,4 +1,4 @@
-"""Verifying a report: its chain and bytes, its own consistency, the noise that was added, and every guarantee."""
+"""Verifying a report: its chain and files, its consistency, the noise that was added, and every guarantee."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from verify.weights.check import check_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification(Shown):
-    """Everything found. ``integrity`` are the verdicts on bytes and on the report's agreement with itself."""
+    """All findings. ``integrity`` holds the verdicts on files and on the report's consistency."""
 
     path: Path
     report: PrivacyReport
@@ -52,12 +52,12 @@ class Verification(Shown):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """All of them."""
+        """All verdicts: integrity first, then recomputed and simulated guarantees."""
         return (*self.integrity, *(judged.verdict for judged in (*self.guarantees, *self.simulated)))
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 where bytes, parameters or a guarantee that stands are refuted; 3 where one of them stays open."""
+        """1 if a decisive verdict (files, parameters, or a guarantee that stands) is refuted, 3 if one is undecided."""
         decisive = [verdict for verdict in self.verdicts if verdict.decisive]
         if any(verdict.outcome is Outcome.REFUTED for verdict in decisive):
             return ExitCode.REFUTED
@@ -67,14 +67,14 @@ class Verification(Shown):
 
 
 def bytes_of(path: Path, report: PrivacyReport) -> int:
-    """How much there is to read, for a progress bar."""
+    """The number of bytes that ``verify`` will read, for a progress bar."""
     files = [*at_hand(path, report.outputs), *at_hand(path, report.inputs)]
     sizes = ((each.role, each.bytes, file.stat().st_size) for each, file in files)
     return sum(size for role, recorded, size in sizes if role == MODEL or size == recorded)
 
 
 def read(path: Path) -> PrivacyReport:
-    """The report at ``path``; raises InputError where it is none."""
+    """The report at ``path``. Raises InputError if the file is not a report."""
     return decode(read_named_text(path), str(path))
 
 
@@ -87,10 +87,10 @@ def verify(
     data: DataAtHand | None = None,
     public: PublicAtHand | None = None,
 ) -> Verification:
-    """Verify the report that lies at ``path``, with whatever of its files and parents is at hand.
+    """Verify the report at ``path``, using those of its files and parents that are present.
 
-    ``data`` is what was counted of the data that it speaks of, and ``public`` of public records that were mixed in,
-    where somebody gave these.
+    ``data`` holds counts of the training data, and ``public`` of the public records that were mixed in, if the user
+    provided them.
     """
     hashed, measured, digests, expected = _read_files(path, report, advance)
     files = NamedFiles({**{output: hasher.file_digest for output, hasher in hashed.items()}, **digests})
@@ -104,7 +104,7 @@ def verify(
     found += logged
     omissions += left
     found += findings(path, report, parents)
-    found += _said_before(path, report)
+    found += _unstated_verdicts(path, report)
     noise, evidence = _noise(report, measured)
     found += noise
     if expected is not None and (complaint := expected.complaint()):
@@ -113,14 +113,14 @@ def verify(
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
     found += [] if data is None else check_data(report, data)
     if public is not None:
-        with suppress(ParametersError):  # a check says so
+        with suppress(ParametersError):  # reported by a check
             found += check_public(report, public, training_of(report))
     weights = check_weights(path, report, files.digest)
     found += weights.verdicts
     evidence += weights.evidence
     omissions += weights.omissions
     for link in links[1:] if isinstance(report.mechanism, WeightNoise) else ():
-        if link.report is not None:  # the noise needed follows from what that training says of itself
+        if link.report is not None:  # the noise rests on what the report of that training says
             before = check_weights(link.path, link.report, files.digest)
             found += [verdict for verdict in before.verdicts if verdict.outcome is not Outcome.CONSISTENT]
             omissions += [replace(each, reason=f"{link.path.name}: {each.reason}") for each in before.omissions]
@@ -132,7 +132,7 @@ def verify(
     omissions += figures.omissions
     omissions += outside_scores.unchecked(report)
     omissions += parts_not_run.unmeasured(report) if report.step == "audit" else ()
-    with suppress(ParametersError):  # a check says so
+    with suppress(ParametersError):  # reported by a check
         omissions += unchecked(report)
     judged = tuple(guarantees(path, report, parents, note))
     return Verification(
@@ -141,8 +141,8 @@ def verify(
     )  # fmt: skip
 
 
-def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """The verdicts of an earlier verification, found again: none stands that is better than what is found now."""
+def _unstated_verdicts(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+    """For the report of an earlier verification: verifies again, and yields each verdict that it fails to state."""
     if report.step != "verify":
         return
     if len(report.parents) != 1:
@@ -151,13 +151,13 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         return
     place = located(path, report.parents[0].path)
     if not os.path.isfile(place) or NamedFiles().digest(place) != report.parents[0].digest:
-        return  # the chain's verdict says so
+        return  # reported by the verdict on the chain
     parent = read(place)
     if parent.step == "verify":
-        return  # the chain goes on, and each is verified by itself
-    now = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
+        return  # a verification of a verification: each link is verified on its own
+    current = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
     reported = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
-    for (subject, outcome, _), count in (now - reported).items():
+    for (subject, outcome, _), count in (current - reported).items():
         worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
         found = counted(count, f"verdict {outcome} on it is", f"verdicts {outcome} on it are")
         reason = f"{found} found now that the report does not state"
@@ -167,10 +167,10 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
 def _read_files(
     path: Path, report: PrivacyReport, advance: Advance
 ) -> tuple[dict[Path, TensorHasher], list[CheckpointNoise], dict[Path, str], ExpectedChanges | None]:
-    """Every model file at hand once: outputs hashed, beside what they were made from where that is there.
+    """Read every model file that is present once: hash the outputs, and compare each with its input if that is present.
 
-    Third, the digests of the inputs that were read on the way; last, what noise should have changed where the weights
-    before it are not there.
+    Returns the hashers of the outputs, the measured noise, the digests of the inputs that were read on the way, and
+    the changes that noise should have left in outputs whose input is absent (None if no noise was added).
     """
     outputs = [place for a, place in at_hand(path, report.outputs) if a.role == MODEL]
     before = [place for a, place in at_hand(path, report.inputs) if a.role == MODEL]
@@ -189,7 +189,7 @@ def _read_files(
                 if isinstance(mechanism, WeightNoise) and len(before) == len(outputs):
                     old = stack.enter_context(SafetensorsFile(before[i]))
             except InputError:
-                continue  # the chain's verdict will say that it is not what was recorded
+                continue  # the verdict on the chain reports that it is not the recorded file
             if old is None or not isinstance(mechanism, WeightNoise):
                 hashed[output] = hash_tensors(after, advance)
                 if expected is not None:
@@ -209,7 +209,7 @@ def _untouched(report: PrivacyReport) -> tuple[str, ...]:
 
 
 def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
-    """Models that the chain's check could not look at, and sizes that are not as recorded."""
+    """Yields verdicts on models that could not be hashed, and on files whose size is not the recorded one."""
     for artifact in report.outputs:
         place = located(path, artifact.path)
         if artifact.role == MODEL and place not in hashed:
@@ -230,7 +230,7 @@ def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, Te
 def _inputs(
     path: Path, report: PrivacyReport, files: NamedFiles, advance: Advance
 ) -> tuple[list[Verdict], list[Omission]]:
-    """What the step read, where it is still there; that it is not is no fault."""
+    """Compare the inputs that are still present with their recorded digests; an absent input is only an omission."""
     found, omitted = [], []
     for artifact in report.inputs:
         place = located(path, artifact.path)
@@ -248,7 +248,7 @@ def _inputs(
 
 
 def _noise(report: PrivacyReport, measured: Sequence[CheckpointNoise]) -> tuple[list[Verdict], list[Evidence]]:
-    """The noise between input and output against what the mechanism says."""
+    """Compare the noise between input and output with the mechanism."""
     mechanism = report.mechanism
     if not measured or not isinstance(mechanism, WeightNoise):
         return [], []

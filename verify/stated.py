@@ -1,4 +1,4 @@
-"""The parameters of a report as verify reads them: a class a step, and one a training method."""
+"""The parameters of a report as verify reads them: one class per step, and one per training method."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from verify.events import planned_kinds
 from verify.methods import expected_of
 from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 
-#: Steps whose parameters are a closed list.
+#: The parameter classes of steps that have a fixed set of parameters.
 _OF_STEP: dict[str, type] = {
     "noise": NoiseParameters, "secrets-plan": ProtectionParameters, "external-training": ExternalTrainingParameters,
 }  # fmt: skip
 
 
 def method_of(report: PrivacyReport) -> ExpectedMethod | None:
-    """What is expected of the method of a training; None where it is not known here, and for other steps."""
+    """What verify expects of the report's training method; None for an unknown method or another step."""
     if report.step != TRAINING:
         return None
     return expected_of(parameters_as(TrainingParameters, report).method)
 
 
 def training_of(report: PrivacyReport) -> StatedTraining:
-    """What a training's report says, as its method has it. Raises ParametersError where it cannot be read."""
+    """The parameters of a training report, read as its method's class. Raises ParametersError if unreadable."""
     method = method_of(report)
     return parameters_as(StatedTraining if method is None else method.parameters, report)
 
 
 def readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
-    """The parameters as ``kind``; None where they cannot be read, which ``verify.checks`` says by itself."""
+    """The parameters read as ``kind``; None if they are unreadable, which a check in ``verify.checks`` reports."""
     try:
         return parameters_as(kind, report)
     except ParametersError:
@@ -47,7 +47,7 @@ def readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None
 
 
 def kind_of(report: PrivacyReport) -> type | None:
-    """The class of all parameters of ``report``; None for a step that promises nothing, or a method not known here."""
+    """The class that lists all parameters of ``report``; None for a step without one, or for an unknown method."""
     if report.step == TRAINING:
         method = method_of(report)
         return None if method is None else method.parameters
@@ -55,19 +55,19 @@ def kind_of(report: PrivacyReport) -> type | None:
 
 
 def _kind_of_budget(report: PrivacyReport) -> type[BudgetParameters]:
-    """The class of a plan's parameters, by the mechanism that it names."""
+    """The class of a plan's parameters, chosen by the mechanism the plan names."""
     mechanism = parameters_as(BudgetParameters, report).mechanism
     return next((row.parameters for _, row in planned_kinds() if row.mechanism == mechanism), BudgetParameters)
 
 
-def strangers(report: PrivacyReport) -> list[str]:
-    """Parameters that no report of this kind has; what they mean is not known."""
+def unknown_parameters(report: PrivacyReport) -> list[str]:
+    """The names of parameters that no report of this kind has, so that their meaning is unknown."""
     kind = kind_of(report)
     return [] if kind is None else unknown_entries(kind, report)
 
 
 def check_readable(report: PrivacyReport) -> None:
-    """Raises ParametersError for parameters that lack an entry, or hold one of the wrong type."""
+    """Raises ParametersError if the parameters lack an entry or hold one of the wrong type."""
     if report.step == TRAINING:
         training_of(report)
     elif report.step == "account":
@@ -79,7 +79,7 @@ def check_readable(report: PrivacyReport) -> None:
 
 
 def delta_of(report: PrivacyReport) -> float | None:
-    """The delta that the parameters state."""
+    """The delta stated in the parameters, or None."""
     if report.step == TRAINING:
         return training_of(report).delta
     if report.step == "noise":
@@ -92,12 +92,12 @@ def delta_of(report: PrivacyReport) -> float | None:
 
 
 def noise_source_of(report: PrivacyReport) -> str | None:
-    """What drew the noise of a training; None for other steps."""
+    """The random source of a training's noise; None for other steps."""
     if report.step == EXTERNAL:
         return parameters_as(ExternalTrainingParameters, report).noise_source
     return training_of(report).noise_source if report.step == TRAINING else None
 
 
 def budget_of(report: PrivacyReport) -> BudgetParameters | None:
-    """What a plan of ``privctl account`` says; None for other steps."""
+    """The parameters of a plan made by ``privctl account``; None for other steps."""
     return parameters_as(_kind_of_budget(report), report) if report.step == "account" else None

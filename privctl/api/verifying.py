@@ -90,7 +90,7 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
     from privctl.data.count import count_examples, possible_counts, similar_names_at
     from privctl.data.recorded import recorded_files
-    from verify.files.data import DataAtHand, most_of, shared_of, stated, unit_of
+    from verify.files.data import DataAtHand, record_limit_of, shared_records_of, stated, unit_of
     from verify.run import read
 
     if stated(report) is None:
@@ -98,8 +98,8 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     parents = [path.parent / parent.path for parent in report.parents]
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
     unit = next(filter(None, map(unit_of, known)), None)
-    most = next(filter(None, map(most_of, known)), None)
-    shared = next(filter(None, map(shared_of, known)), None)
+    most = next(filter(None, map(record_limit_of, known)), None)
+    shared = next(filter(None, map(shared_records_of, known)), None)
     columns = _columns(known, text_column)
     examples = count_examples(data, unit, columns, most, shared)
     possible = None if most is None or shared is None else possible_counts(data, unit, columns, most, shared)

@@ -98,7 +98,7 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
       privctl claims papers --paper dp-weights --export proofs/
       privctl claims papers --paper correlated --paper batches --paper steps
     """
-    from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
+    from verify.papers.book import chosen_papers, run, unchecked_statements, unexpected_rows
     from verify.prove.prover import Prover
 
     names = chosen_papers(papers)
@@ -108,7 +108,7 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
     shown = [_shown(row) for row in rows]
     parameters = {"paper": list(names), "timeout": options["timeout"]}
     _finish(shown, [row.verdict for row in rows], parameters, unchecked_statements(names), prover, options)
-    if surprises(rows):
+    if unexpected_rows(rows):
         click.get_current_context().exit(ExitCode.REFUTED)
     if any(row.undecided for row in rows):
         click.get_current_context().exit(ExitCode.BAD_INPUT)

@@ -12,7 +12,7 @@ from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.storage.folder import BASE_ROLE, holds_weights, never_released
 from privctl.storage.reader import ADAPTER_NAME
-from verify.files.configuration import misleading
+from verify.files.configuration import misleading_reason
 
 _COMPANION = "companion"
 #: Roles under which an audit names the other files that it read with the weights.
@@ -112,7 +112,7 @@ def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelA
 def _check_configurations(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
     """Whatever its digest, no file may make a loader take other weights, or code."""
     for name in model.others:
-        if reason := misleading(model.folder / name):
+        if reason := misleading_reason(model.folder / name):
             yield Finding(
                 rule=MODEL,
                 outcome=GateOutcome.FAIL,

@@ -341,10 +341,10 @@ class PrivateTraining:
         self._require_no_gradients()
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
-        beside = [] if changing is None else [changing.beside(self._sums, self._count)]
+        beside = [] if changing is None else [changing.scaled_count(self._sums, self._count)]
         self._noise.release([*self._sums, *beside], stddev, self.steps_begun - 1)
         if changing is not None:
-            changing.follow(float(beside[0]))
+            changing.update(float(beside[0]))
             self._engine.clipping = replace(self._engine.clipping, norm=changing.clipped_to)
         for parameter, noisy in zip(self._parameters, self._sums, strict=True):
             parameter.grad = noisy
@@ -386,7 +386,7 @@ class PrivateTraining:
     def _add(self, found: ClippedBatch) -> None:
         """Add the gradients of the rows just computed to the sums, which begin with the first rows of a batch."""
         gradients = [self._taken(parameter) for parameter in self._parameters]
-        count = self._count if self._changing is None else self._changing.counted(found.norms)
+        count = self._count if self._changing is None else self._changing.count_of(found.norms)
         if not self._drawn.done:
             self._sums, self._count = gradients, count
             return

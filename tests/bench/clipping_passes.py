@@ -115,7 +115,7 @@ def _call(engine: Any, network: Any, ids: Tensor) -> Callable[[], object]:
         total: Tensor = token_losses(logits, ids.roll(-1, 1)).sum(1)
         return total
 
-    return lambda: engine.accumulate(losses, look=False)
+    return lambda: engine.accumulate(losses, check_finite=False)
 
 
 def _peak(call: Callable[[], object]) -> int:

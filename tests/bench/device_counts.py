@@ -120,7 +120,7 @@ def step(
             advance=ended, precision=precision or FullPrecision(),
         )  # fmt: skip
         if looked_at:
-            trainer._batch._looks = True
+            trainer._batch._check_each = True
             stack.enter_context(mock.patch.object(EpochStats, "finite_since", return_value=True))
         trainer.run()
     return found[1]

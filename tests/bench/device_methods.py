@@ -91,7 +91,7 @@ def _noise(engine: TensorEngine | None) -> CipherNoise:
 
 def _each_alone(before: bool) -> AbstractContextManager[Any]:
     """A launch of noise for each tensor."""
-    return mock.patch.object(gradient_noise, "_SMALL", 0) if before else nullcontext()
+    return mock.patch.object(gradient_noise, "_SHARED_BELOW", 0) if before else nullcontext()
 
 
 def methods(micro_batches: int) -> dict[str, dict[str, dict[str, float]]]:

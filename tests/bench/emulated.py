@@ -40,7 +40,7 @@ class Emulated(Launches):
         self.kernels.clear()
         self.syncs.clear()
         self.copied = 0
-        self.tensors.forget_most()
+        self.tensors.reset_peak()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _WIDENED:

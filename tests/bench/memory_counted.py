@@ -143,7 +143,7 @@ def fake(*, gpu: bool) -> Iterator[None]:
         # It tells by numbers, of which there are none; tests hold the answer to be right for this class.
         stack.enter_context(mock.patch.object(rules, "is_scaled_rms_norm", _by_name))
         # A random state is no fake tensor.
-        stack.enter_context(mock.patch.object(backward_passes, "_drawn", return_value=[]))
+        stack.enter_context(mock.patch.object(backward_passes, "_random_bytes", return_value=[]))
         if gpu:
             card = SimpleNamespace(total_memory=_CARD)
             stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda _: True), create=True))
@@ -184,7 +184,7 @@ class _Parts:
     def begins(self, part: str) -> None:
         """What comes is counted to ``part``."""
         self.peaks[self._part] = max(self.peaks.get(self._part, 0), self._counted.most)
-        self._counted.forget_most()
+        self._counted.reset_peak()
         self._part = part
 
     def remove(self) -> None:
@@ -212,7 +212,7 @@ def private_step(network: nn.Module, examples: int, positions: int, *, bf16: boo
         losses = _losses(network, examples, positions, bf16=bf16)
 
         def step() -> None:
-            engine.accumulate(losses, look=False)
+            engine.accumulate(losses, check_finite=False)
 
         yield step
 
@@ -240,7 +240,7 @@ def step_peaks(network: nn.Module, examples: int, positions: int, *, bf16: bool,
         counted.start()
         parts = engine.parts = _Parts(network, counted)
         try:
-            engine.accumulate(losses, look=False)
+            engine.accumulate(losses, check_finite=False)
             parts.begins("end")
         finally:
             counted.stop()

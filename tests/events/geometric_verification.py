@@ -19,7 +19,7 @@ from verify.events.row import (
     PoissonVerification,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, atoms, largest_on_batch
+from verify.losses.cells import LossCells, atoms, largest_sampled_loss
 
 
 def _of_counts(event: GeometricNoise) -> LossCells:
@@ -68,7 +68,7 @@ ROW = PoissonVerification(
         solved={"count epsilon": "epsilon"},
     ),
     cells=fixed_cells(_of_counts),
-    largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(event.epsilon, event.sample_rate),
     once=_once,
     draw=_draw,
     statements={"contribution": ("one example changes a count by one at most",)},

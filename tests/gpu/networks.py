@@ -86,7 +86,7 @@ def private(
 
     def run() -> None:
         model.zero_grad()
-        engine.accumulate(losses, look=False)
+        engine.accumulate(losses, check_finite=False)
 
     with PerExample(model, Clipping(norm=1.0)) as engine:
         yield run

@@ -89,7 +89,7 @@ def _layer(width: int, device: torch.device, toy: bool) -> Result:
     found: Result = {"layer_s": exact}
     for name in (FormatName.FP8, FormatName.FP8_STOCHASTIC):
         taken = _rounded(network, both, name, device, rows)
-        with mock.patch.object(hardware, "serves", return_value=False):
+        with mock.patch.object(hardware, "is_supported", return_value=False):
             simulated = _rounded(network, both, name, device, rows)
         found |= {f"{name}_ratio": taken / exact, f"{name}_simulated_ratio": simulated / exact}
     return found

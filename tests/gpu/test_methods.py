@@ -122,9 +122,9 @@ def test_no_micro_batch_is_waited_for_but_by_transformers(
     with torch.no_grad(), Launches() as alone:
         losses(model, there)
     with PerExample(model, Clipping(norm=0.5)) as engine:
-        engine.accumulate(lambda: losses(model, there), look=False)  # the first also compares with autograd
+        engine.accumulate(lambda: losses(model, there), check_finite=False)  # the first also compares with autograd
         with Launches() as counted:
-            engine.accumulate(lambda: losses(model, there), look=False)
+            engine.accumulate(lambda: losses(model, there), check_finite=False)
     assert counted.syncs == alone.syncs
 
 

@@ -18,7 +18,7 @@ from tests.few import few
 from tests.verify.kinds import Gate, Kind, Kinds, verified
 from verify.audits.split.drawn import check_unseen
 from verify.checks import findings
-from verify.methods.ferret import MOST_GROUPS, MOST_STEPS, tossed
+from verify.methods.ferret import MOST_GROUPS, MOST_STEPS, publish_counts
 from verify.run import read
 
 Report = dict[str, Any]
@@ -173,7 +173,7 @@ def _judged(kind: Kind, report: Report) -> tuple[Any, GateOutcome]:
 def test_coins_are_those_of_the_training(groups: int, chance: float) -> None:
     seed = bytes(range(16))
     masks = Masks(seed=seed, groups=groups, fire_probability=chance, steps=90)
-    found = tossed(seed.hex(), groups, chance, 90)
+    found = publish_counts(seed.hex(), groups, chance, 90)
     assert found is not None
     assert found.by_group == masks.counts
     assert dict(found.together) == masks.sizes
@@ -181,10 +181,10 @@ def test_coins_are_those_of_the_training(groups: int, chance: float) -> None:
 
 def test_coins_that_all_fall_on_one_side_are_not_tossed() -> None:
     """As by default with several directions, of which a long training has more than would be tossed."""
-    found = tossed("00", 3000, 1.0, MOST_STEPS + 1)
+    found = publish_counts("00", 3000, 1.0, MOST_STEPS + 1)
     assert found is not None
     assert (set(found.by_group), dict(found.together)) == ({MOST_STEPS + 1}, {3000: MOST_STEPS + 1})
-    assert tossed("00", MOST_GROUPS + 1, 1.0, 2) is None
+    assert publish_counts("00", MOST_GROUPS + 1, 1.0, 2) is None
 
 
 def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:

@@ -1,1 +1,1 @@
-"""What an audit's report states, computed again from its counts, its ranks and its files."""
+"""Recomputes what an audit report states from its counts, its ranks and its files."""

@@ -1,7 +1,8 @@
-"""Whether an audit's report answers all that was asked of it, so that nothing it found can be left out by itself.
+"""Whether an audit report answers everything that was requested, so that no finding can be left out.
 
-A report repeats what it was asked: files by role and digest, attacks, claims. The ranks that it kept repeat it too, and
-the model's own report says which claims had to be tested. Needs no numpy, like ``verify.audits.consistency``.
+A report repeats the request: files by role and digest, attacks, claims. The ranks that the audit kept repeat it too,
+and the model's own report says which claims had to be tested. Does not import numpy, like
+``verify.audits.consistency``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import BOUND, METHODS, NO_BOUNDS, NOISE, sides_by_coins
 from verify.files.places import located
-from verify.settings.users import only_contents
+from verify.settings.users import covers_contents_only
 
-#: What runs where no attack is named, and what besides where all are asked for.
+#: The attacks that run by default, and those that ``--thorough`` adds.
 USUAL = frozenset({
     "loss", "lira", "lira-online", "rmia", "rmia-online", "midpoint", "zlib", "min-k", "min-k++", "min-k++-all",
     "quantile", "reference",
@@ -38,22 +39,22 @@ THOROUGH = frozenset({
     "min-k++-half", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
     "augmented", "label-only", "gradient-norm", "gradient-alignment",
 })  # fmt: skip
-#: It learns from who is a member, so that it bounds nothing, and its area alone is stated.
+#: The fused attack is trained on the membership labels, so it gives no bound, and only its AUC is stated.
 _FUSED = "fused"
 _THRESHOLD = "fixed threshold"
-#: The key of what was asked in the header of the ranks.
+#: The key of the request in the header of the ranks.
 KEY = "privctl.asked"
 _RATES = ("TPR at 1 % FPR", "TPR at 0.1 % FPR")
 _DOCUMENTS = ("1", "2 to 9", "10 to 99", "100 or more")
 _ADVERSARIAL = "adversarial prefix"
-#: Roles of what an audit attacks by; each such file that it read, it was asked about.
+#: Roles of the files an audit works from; each such file that it read must be part of the request.
 _GIVEN = frozenset({
     "members", "nonmembers", "train", "heldout", "split", "canaries", "planted", "secrets", "plan", "prompts", "scores",
     "heldout secrets", "heldout data",
 })  # fmt: skip
-#: In a warning, why nothing is compared but for equality.
+#: Part of the warning that near-verbatim matches could not be looked for.
 _NOT_NEAR = "as comparing it needs a network that transformers can generate with"
-#: Methods and beginnings of quantities of every audit of planted canaries.
+#: The method and the start of the quantity of each figure that every audit of planted canaries states.
 _OF_CANARIES = [
     ("canary exposure", "mean bits, included"),
     ("canary exposure", "mean bits, left out"),
@@ -62,25 +63,25 @@ _OF_CANARIES = [
     (BOUND, "epsilon"),
     ("one run, Mahloujifar 2024", "mu"),
 ]
-#: The role of a file -> the subject of the verdict on it.
+#: For the role of a file, the subject of the verdict that it requires.
 _VERDICTS = {
     "members": "members cannot be told from non-members", "train": "training text cannot be extracted",
     "secrets": "training made no secret easier to tell",
 }  # fmt: skip
-#: The role of the file that asks for a part which may be unable to run.
+#: For each part that may be unable to run, the role of the file that requests it.
 _ASKED_BY = {parts_not_run.EXTRACTION: "train", parts_not_run.SECRETS: "secrets"}
 _PLANNED = "(prior, posterior)-secret protection, as planned in "
 _NO_BEAM = "beam search for secrets"
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """What was asked and is not answered, in a sentence each."""
+    """Yields one sentence for each request that is not answered."""
     asked = parameters.asked
     if asked is None:
         yield "it does not say what it was asked, as every audit does"
         return
     read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
-    if "model" in read and "scores" not in kept and not outside_scores.are_tied(report):
+    if "model" in read and "scores" not in kept and not outside_scores.is_tied_to_model(report):
         yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
     yield from parts_not_run.faults(report, asked, extraction=parameters.extraction is not None)
@@ -96,12 +97,12 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield "it was entered into a log of audits, and does not name it"
 
 
-def unanswered(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Claims of the audited model's own report, among ``parents``, on which an audit that bounds epsilon is silent."""
+def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refutes an audit that bounds epsilon but has no verdict on a claim of the model's report, one of ``parents``."""
     if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
         return
     own = list(makers(report, parents))
-    yield from _judged_for_others(report, own)
+    yield from _verdicts_on_other_units(report, own)
     yield from _of_another_mechanism(report, own)
     claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
@@ -129,8 +130,8 @@ def _of_another_mechanism(report: PrivacyReport, own: Sequence[PrivacyReport]) -
             )
 
 
-def _judged_for_others(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Claims about examples of a training that coins of a split judge as if they were about others."""
+def _verdicts_on_other_units(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refutes verdicts that treat a claim about the training's examples as a claim about another unit of privacy."""
     stated = _readable(AuditParameters, report)
     if stated is None or stated.split_commitment is None or "canaries" in {item.role for item in report.inputs}:
         return
@@ -147,9 +148,9 @@ def _judged_for_others(report: PrivacyReport, own: Sequence[PrivacyReport]) -> I
         if trained is None:
             continue
         for verdict in report.verdicts:
-            spoken = any(split_groups.speaks_of(verdict.subject, *claim) for claim in claims)
+            spoken = any(split_groups.is_about_claim(verdict.subject, *claim) for claim in claims)
             if spoken and split_groups.wrong_form(
-                verdict.subject, report, stated, trained.unit, chosen=only_contents(training)
+                verdict.subject, report, stated, trained.unit, chosen=covers_contents_only(training)
             ):
                 yield Verdict(
                     subject="audit",
@@ -163,11 +164,11 @@ def _readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | Non
     try:
         return parameters_as(kind, report)
     except ParametersError:
-        return None  # another check says so
+        return None  # reported by another check
 
 
 def _is_claim(guarantee: Guarantee) -> bool:
-    """Whether it claims something of one record more or less; where that is void, it claims nothing."""
+    """Whether the guarantee claims an epsilon for adding, removing or zeroing one record; void guarantees do not."""
     return (
         guarantee.epsilon is not None
         and (guarantee.notion, guarantee.unit) == (Notion.APPROXIMATE_DP, PrivacyUnit.EXAMPLE)
@@ -193,7 +194,7 @@ def _files(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
 
 
 def _attacks(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
-    """Each attack was run, or says why not."""
+    """Each requested attack must have a result or a reason why it was omitted."""
     if asked.columns:
         wanted: Iterable[str] = [f"column {name}" for name in asked.columns]
     elif "members" in asked.files:
@@ -211,7 +212,7 @@ def _attacks(report: PrivacyReport, parameters: AuditParameters, asked: AskedAud
 
 
 def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
-    """Each score of a drawn split that has a curve bounds epsilon; a threshold bounds it too."""
+    """Each score with a ROC curve on a drawn split must give a bound on epsilon, and so must a threshold."""
     bounds = [item for item in report.evidence if item.method in METHODS]
     if asked.delta is not None and any(item.details.get("delta", asked.delta) != asked.delta for item in bounds):
         yield f"its bounds are at another delta than {asked.delta:g}, which was asked for"
@@ -250,7 +251,7 @@ def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
 
 
 def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
-    """Each part states all its kinds of figures: the one that shows the leak may not go."""
+    """Each part must state all its kinds of figures, so that the one which shows a leak cannot be left out."""
     found = {(item.method, item.quantity) for item in report.evidence}
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
     wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
@@ -265,7 +266,7 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
 
 
 def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, str]]:
-    """What is stated of each attack with other prompts than the records' beginnings, unless it says why it is not."""
+    """Yields the figures required of each attack whose prompts are not prefixes of records, unless it was omitted."""
     omitted = {omission.what for omission in report.omissions}
     if parts_not_run.EXTRACTION in omitted:
         return
@@ -281,7 +282,7 @@ def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, s
 
 
 def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
-    """All that was measured of secrets is stated, the beam search and the verdict on a plan included."""
+    """All figures measured for secrets must be stated, including the beam search and the verdict on a plan."""
     if parts_not_run.SECRETS in parts_not_run.not_run(report):
         return
     found = {f"{item.method}: {item.quantity}" for item in report.evidence}
@@ -319,11 +320,11 @@ def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
 
 
 def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
-    return any(split_groups.speaks_of(verdict.subject, epsilon, delta) for verdict in report.verdicts)
+    return any(split_groups.is_about_claim(verdict.subject, epsilon, delta) for verdict in report.verdicts)
 
 
-def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
-    """Where the ranks at hand that an audit kept say that it was asked something else, or do not say what."""
+def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
+    """Yields a sentence if the ranks that the audit kept, if present, record another request or none."""
     for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
         place = located(path, named.path)
         try:
@@ -336,4 +337,4 @@ def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterato
             if parameters_as(AuditParameters, report).asked != kept:
                 yield "what it says that it was asked is not what the ranks that it kept say"
         except InputError:
-            continue  # what cannot be read says nothing, and another check says so
+            continue  # unreadable ranks are reported by another check

@@ -1,7 +1,7 @@
-"""Whether an audit's report is consistent: intervals with their estimates and counts, verdicts with intervals.
+"""Whether an audit report is consistent: intervals with estimates and counts, verdicts with intervals.
 
-Measurements are not repeated here. It detects a number changed on its own, or a required one missing. Standard library
-only, because a gate over audits needs no more.
+Measurements are not repeated here. The checks detect a number that was changed on its own, or a required one that is
+missing. Standard library only, because a gate over audits needs no more.
 """
 
 from __future__ import annotations
@@ -27,48 +27,49 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
-from verify.audits.reach import wrong_reach
+from verify.audits.reach import detectable_fault
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import sides_by_coins
 from verify.laws.counts import at_most
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
-#: With Student's quantile, for few records against many.
+#: With Student's t quantile, for a few records on one side and many on the other.
 _DELONG_T = "DeLong, logit scale, t"
-#: Where there is no variance, or hardly any; older audits have pairs in their place.
+#: Used if there is little or no variance; older audits used disjoint pairs instead.
 _CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
 _BASELINES = (_BLIND, _LENGTH, _CONTROL)
-#: The interval of a score that was fitted to the records it judges, and of a difference from one.
+#: The interval of a score that was fitted to the records it judges, and of a difference from such a score.
 _RELABELLED = "normal, standard deviation over relabellings"
-#: What the scores of another tool are called: its column.
+#: The prefix of the name of another tool's scores, which are named after their column.
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
 _EXTRACTED = "rate on training text"
-#: Word for word, and near-verbatim.
+#: Verbatim and near-verbatim.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
-#: What every audit of canaries states about its manifest.
+#: The conditions on its manifest that every audit of canaries states.
 _PLANTED = frozenset({
     "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
 })  # fmt: skip
-#: Subjects of the verdicts that each kind of attack ends with.
+#: Subjects of the verdict on each kind of attack.
 MEMBERSHIP = "members cannot be told from non-members"
-_TRACE, _TOLD = "secret trace", "training made no secret easier to tell"
+_TRACE, _NOT_EASIER = "secret trace", "training made no secret easier to tell"
 _MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
 _ROUNDING, _TAIL = 1e-6, 1e-4
-#: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
+#: The normal approximation is not used with fewer records than this on one side and more than this many times as many
+#: on the other.
 _FEW, _LOPSIDED = 12, 2
 _POWER = 0.8
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
-#: What no option of an audit changes: the chance with which all of its intervals and tests hold together.
+#: The joint confidence of all intervals and tests of an audit, which no option changes.
 CONFIDENCE = 0.95
 #: Larger counts are not supported; the work here grows with the square root.
 _MOST = 100_000_000
 
 
 def faults(report: PrivacyReport) -> Iterator[str]:
-    """Each disagreement of an audit's report in one sentence; nothing for other steps."""
+    """Yields one sentence per disagreement in an audit report; nothing for reports of other steps."""
     if report.step != "audit":
         return
     try:
@@ -89,7 +90,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     for item in report.evidence:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
-            rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
+            rank_bound.fault(item), threshold_bound.fault(item), detectable_fault(item, report),
             alike_texts.fault(item), extraction_tests.fault(item, by_coins=by_coins),
             extraction_tests.miscounted(item, parameters.extraction or {}),
         ):  # fmt: skip
@@ -104,7 +105,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
     yield from _membership(report, parameters)
-    yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
+    yield from _other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from wrong_noise(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
@@ -117,7 +118,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
 
 
 def _interval(item: Evidence) -> str:
-    """What is wrong with an interval of a kind that is known here."""
+    """What is wrong with an interval of a known kind; "" if nothing is, or if the kind is unknown."""
     limits = (item.lower, item.estimate, item.upper)
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
@@ -140,8 +141,8 @@ def _interval(item: Evidence) -> str:
     if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
         return f"its estimate is {value:.6g}, but it counts {found} of {total}"
     tail = (1 - item.confidence) / 2
-    fits = _meets(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
-    fits = fits and _meets(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
+    fits = _cdf_equals(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
+    fits = fits and _cdf_equals(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
     return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
 
 
@@ -160,7 +161,7 @@ def _is_auc(item: Evidence) -> bool:
 
 
 def _counts(item: Evidence) -> tuple[int, int, int] | None:
-    """(counted, undecided, total); None if the evidence does not state them."""
+    """The counts (found, undecided, total); None if the evidence does not state them."""
     details, samples = item.details, item.samples
     found: float | None
     total: float | None
@@ -177,8 +178,8 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
     return int(found), int(details.get("undecided", 0)), int(total)
 
 
-def _meets(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
-    """Whether P(at most ``most`` of ``total``) is ``wanted`` at this ``chance``."""
+def _cdf_equals(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
+    """Whether P(X <= ``most``) is ``wanted`` for X binomial with ``total`` trials of probability ``chance``."""
     if at_end:
         return chance == end
     below = at_most(most, total, chance)
@@ -187,7 +188,7 @@ def _meets(chance: float, most: int, total: int, wanted: float, *, at_end: bool,
 
 
 def _chance(item: Evidence) -> str:
-    """What is wrong with the value that an attack without any knowledge is allowed: an area, or a rate."""
+    """What is wrong with the stated chance level: the AUC or the rate that an uninformed attack may reach."""
     members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
     if item.estimate is None or item.samples.keys() != {"members", "nonmembers"} or min(members, others) < 1:
         return ""
@@ -196,7 +197,7 @@ def _chance(item: Evidence) -> str:
         return "its chance is missing" if _is_auc(item) else ""
     if named and others <= _MOST:
         rank = int(float(named[1]) / 100 * others + 1e-9)
-        fits = _meets(stated, rank, others, (1 - item.confidence) / 2, at_end=rank == others, end=1.0)
+        fits = _cdf_equals(stated, rank, others, (1 - item.confidence) / 2, at_end=rank == others, end=1.0)
     elif _is_auc(item):
         fits = stated == 0.5
     else:
@@ -211,7 +212,7 @@ def _logit(value: float) -> float:
 
 
 def _confidence(item: Evidence, whole: float | None) -> str:
-    """All intervals hold together, so none holds with less than the audit's confidence."""
+    """The intervals hold jointly, so none may have a lower confidence than the audit."""
     if not _is_auc(item) and _counts(item) is None:
         return ""
     if whole is None or not 0.5 <= whole < 1:
@@ -244,9 +245,9 @@ def _hanley_mcneil(area: float, members: int, others: int) -> float:
 
 
 def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Attacks need their baselines, and the verdict must follow from the joint test, or the intervals without one.
+    """Attacks need their baselines, and the verdict must follow from the joint test or, without one, the intervals.
 
-    The baselines silence nothing where privctl drew the split, which ``verify.audits.split.drawn`` checks.
+    If privctl drew the split, which ``verify.audits.split.drawn`` checks, the baselines cannot excuse a finding.
     """
     least, drawn = parameters.least_auc, parameters.split_commitment is not None
     attacks = [
@@ -257,7 +258,7 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     attacks = [item for item in attacks if item.method not in _BASELINES]
     if not any(_is_auc(item) for item in attacks):
         return
-    yield from _unnamed(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
+    yield from _missing_inputs(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
     for name in (_BLIND, _LENGTH):
         if name not in baselines and not _of_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
@@ -289,48 +290,55 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         yield f"its verdict on {MEMBERSHIP!r} is {outcome}, which its evidence does not support"
 
 
-def _unnamed(report: PrivacyReport, roles: Sequence[str]) -> Iterator[str]:
-    """Files of records without which nothing shows what was audited."""
+def _missing_inputs(report: PrivacyReport, roles: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence for each role of record files that the inputs lack."""
     for role in sorted(set(roles) - {item.role for item in report.inputs}):
         yield f"its inputs name no {role}, so that nothing shows which records it is about"
 
 
 def _suspected(blind: Evidence | None) -> bool:
-    """Whether the test of the records without the model fired; older reports have none."""
+    """Whether the test on the records alone, without the model, rejects; older reports have no such test."""
     if blind is None or "p_value" not in blind.details:
         return False
     return blind.details["p_value"] <= blind.details.get("level", 1.0)
 
 
 def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
-    """Whether it judges scores that another tool gave to records, and not what privctl asked of a model."""
-    beside = {"split", "members", "nonmembers", *(("model", "companion") if outside_scores.are_tied(report) else ())}
+    """Whether the audit judges scores given by another tool rather than scores that privctl computed from a model."""
+    beside = {
+        "split",
+        "members",
+        "nonmembers",
+        *(("model", "companion") if outside_scores.is_tied_to_model(report) else ()),
+    }
     roles = {item.role for item in report.inputs} - beside
     return roles == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
 
 
-def _others(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins: bool) -> Iterator[str]:
-    """Verdicts on extraction, secrets and canaries."""
+def _other_verdicts(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins: bool) -> Iterator[str]:
+    """Checks the verdicts on extraction, secrets and canaries."""
     extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
     if _EXTRACTED in extracted:
-        yield from _unnamed(report, ("train",))
+        yield from _missing_inputs(report, ("train",))
         accusing = [extracted[name] for name in _BEYOND if name in extracted and (extracted[name].lower or 0) > 0]
         accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
-        doubted = alike_texts.silenced(report.evidence)
-        yield from _settled(report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing))
-        yield from alike_texts.unasked(report.evidence, () if by_coins else accusing)
-        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.silence(extracted.get(_BEYOND[0]))
+        doubted = alike_texts.unconfirmed(report.evidence)
+        yield from _conclusion(
+            report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing)
+        )
+        yield from alike_texts.uncalled_for(report.evidence, () if by_coins else accusing)
+        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.why_inconclusive(extracted.get(_BEYOND[0]))
         why = ("what comes out is not compared with texts alike" if doubted else "") or why
         if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:
             yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
     traces = [item for item in report.evidence if item.method == _TRACE]
     if traces:
         shown = [item for item in traces if not alike_texts.is_doubtful(item, report.evidence)]
-        yield from _settled(report, _TOLD, any(_found(item) for item in shown))
+        yield from _conclusion(report, _NOT_EASIER, any(_is_significant(item) for item in shown))
     yield from (
         f"{item.quantity}: whether a trace was found is not what its p-value says"
         for item in traces
-        if bool(item.details.get("detected")) is not _found(item)
+        if bool(item.details.get("detected")) is not _is_significant(item)
     )
     tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
     if tests:
@@ -343,19 +351,19 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins
             f"it does not state whether this holds for its canaries: {name}"
             for name in sorted(_PLANTED - states.keys())
         )
-        yield from _settled(
+        yield from _conclusion(
             report, _TRACELESS, found and not control and AssumptionState.VIOLATED not in states.values()
         )
         for item in tests:
-            if bool(item.details["detected"]) is not _found(item):
+            if bool(item.details["detected"]) is not _is_significant(item):
                 yield f"{item.quantity}: whether a trace was found is not what its p-value says"
 
 
-def _found(item: Evidence) -> bool:
+def _is_significant(item: Evidence) -> bool:
     return item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
 
 
-def _settled(report: PrivacyReport, subject: str, refuted: bool) -> Iterator[str]:
+def _conclusion(report: PrivacyReport, subject: str, refuted: bool) -> Iterator[str]:
     outcome = _outcome(report, subject)
     if outcome is None:
         yield f"the verdict on {subject!r} is missing"

@@ -1,6 +1,6 @@
-"""The empirical figures of an audit, computed again from the ranks that it kept, or the scores that it was given.
+"""Recomputes the empirical figures of an audit from the ranks that it kept, or from the scores that it was given.
 
-What is not computed again says so.
+Figures that are not recomputed are listed as omissions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.audits import unscored
-from verify.audits.asked import not_as_kept
-from verify.audits.canaries.kept_gradients import count_again
-from verify.audits.given.model_scores import against_scores, is_of_models
+from verify.audits.asked import request_mismatches
+from verify.audits.canaries.kept_gradients import recount
+from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
-from verify.audits.ranks.figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
+from verify.audits.ranks.figures import ROUNDING, Figures, auc_with_interval, largest_statistic, true_positive_rate, won
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
 from verify.audits.terms import NOISE
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
 
 _SUBJECT, _OMITTED = "evidence", "evidence not recomputed"
 _SCORE, _TESTED, _BLIND = "score.", "tested.", "blind baseline"
-#: What the digests of the records decide.
+#: Arrays that are derived from the digests of the records.
 _FOLD, _SEED = "relabelled.fold", "relabelled.seed"
 _DECIDED = {_FOLD: "U8", _SEED: "I64"}
 _RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
 _BEYOND = "AUC over the blind baseline's"
 _TOLD_APART = "members cannot be told from non-members"
 _RELABELLED = "normal, standard deviation over relabellings"
-#: What figures are computed again from.
+#: The sources from which figures are recomputed.
 _KEPT, _SCORES = "ranks kept", "scores in the file"
 _SHOWN = 3
-#: The joint test looks at the AUC and at these false positive rates.
+#: Tolerances when comparing figures, and when comparing those of the fused score.
 _NEAR, _NEAR_FUSED = 1e-6, 1e-5
-#: Attacks whose kept scores depend on the labels, so that other ones were tested.
+#: Attacks whose kept scores depend on the labels, so that the joint test used other scores.
 _TESTED_OTHERWISE = ("quantile", "rmia", "rmia-online", FUSED)
 
 
 @dataclass(slots=True)
 class Recomputed:
-    """What the figures are found to be."""
+    """The verdicts on the figures, and what was not recomputed."""
 
     verdicts: list[Verdict] = field(default_factory=list)
     omissions: list[Omission] = field(default_factory=list)
 
 
 def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
-    """Hold the evidence of the report at ``path`` against the ranks it names, where these are at hand.
+    """Compare the evidence of the report at ``path`` with the ranks it names, if they are present.
 
-    Areas under ROC curves, true positive rates and their intervals are computed again; the fused score is learned
-    again, and the joint test repeated. Every other figure, and all of them without the ranks, are named in an omission.
-    An audit of scores, of records or of models, is held against the file of scores in the same way.
+    AUCs, true positive rates and their intervals are recomputed, the fused score is fitted again, and the joint test
+    is repeated. All other figures, or all figures if there are no ranks, are listed in an omission. An audit of given
+    scores, of records or of models, is compared with the file of scores in the same way.
     """
     found = Recomputed()
     if not report.evidence:
@@ -78,41 +78,41 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
-    again, left = 0, []
-    wrong = [*not_as_kept(path, report, files), *unscored.faults(path, report, files), *misread]
-    gradients = count_again(path, report, files)
+    recomputed, left = 0, []
+    wrong = [*request_mismatches(path, report, files), *unscored.faults(path, report, files), *misread]
+    gradients = recount(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
-    # A bound on the noise follows from counts that are counted again, by a check of the report itself.
+    # The report's own check derives the bound on the noise from the counts that were recounted here.
     counted_before = [*gradients.bounds, *(i for i in report.evidence if gradients.bounds and i.method == NOISE)]
     for item in (each for each in report.evidence if each not in counted_before):
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:
             left.append(f"{item.method}: {item.quantity}")
             continue
-        again += 1
+        recomputed += 1
         wrong += faults
-    if ranks is not None and ranks.again is not None and (fault := ranks.again.fused_fault()):
+    if ranks is not None and ranks.relabelled is not None and (fault := ranks.relabelled.fused_fault()):
         wrong.append(f"{FUSED}: {fault}")
-    elif ranks is not None and ranks.again is None and FUSED in ranks.scores:
+    elif ranks is not None and ranks.relabelled is None and FUSED in ranks.scores:
         reason = "the audit did not keep the folds and the seed to learn it again"
         found.omissions.append(Omission(what="fused score", reason=reason))
-    wrong += list(_doubts(report, again > 0))
+    wrong += list(_unsupported_conclusions(report, recomputed > 0))
     for text in wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
-    if again and not wrong:
+    if recomputed and not wrong:
         source = _KEPT if ranks is None else ranks.source
-        tested = ranks is not None and ranks.again is not None
+        tested = ranks is not None and ranks.relabelled is not None
         more = ", and no p-value of the joint test is smaller than relabelling them gives" if tested else ""
         unseen = f"whether the model gives those {source.partition(' ')[0]}"
-        found.verdicts.append(_consistent(again, source, unseen, more))
+        found.verdicts.append(_consistent(recomputed, source, unseen, more))
     if left:
         found.omissions.append(_not_recomputed(left, report, why))
     return found
 
 
 def _of_models(path: Path, report: PrivacyReport) -> Recomputed:
-    wrong, why = against_scores(path, report)
+    wrong, why = differences_from_scores(path, report)
     if wrong is None:
         left = [f"{item.method}: {item.quantity}" for item in report.evidence]
         return Recomputed(omissions=[_not_recomputed(left, report, why)])
@@ -127,7 +127,7 @@ def _consistent(figures: int, source: str, unseen: str, more: str = "") -> Verdi
 
 
 def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str, list[str]]:
-    """As ``_ranks``; last, how the scores at hand are not what the report says of them."""
+    """As ``_ranks``, with a third entry: the faults of given scores that contradict the report."""
     try:
         return *_ranks(path, report, files), []
     except MisreadError as fault:
@@ -143,9 +143,9 @@ def _not_recomputed(left: Sequence[str], report: PrivacyReport, why: str) -> Omi
 
 
 def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str]:
-    """The ranks of the report's records; or None, and why."""
+    """The ranks of the report's records, or None and the reason."""
     if is_of_scores(report):
-        return _given(path, report)
+        return _given_ranks(path, report)
     named = [a for a in report.outputs if a.role == "scores"]
     if report.step != "audit" or not named:
         return None, "the report names no ranks from which they could be computed"
@@ -175,7 +175,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
     ranks = _Ranks(
         member=member,
         scores=scores,
-        again=_again(member, scores, tested, by_records) if by_records else None,
+        relabelled=_relabelled_inputs(member, scores, tested, by_records) if by_records else None,
         same=report.versions.get("numpy") == np.__version__,
         guesses=RightGuesses(
             path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
@@ -184,8 +184,8 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
     return ranks, "no ranks are kept that give them"
 
 
-def _given(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]:
-    """The scores that the audit was given, in the place of ranks; or None, and why."""
+def _given_ranks(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]:
+    """The scores that the audit was given, in the form of ranks, or None and the reason."""
     given, why = given_scores(path, report)
     if given is None:
         return None, why
@@ -193,7 +193,7 @@ def _given(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]:
     return _Ranks(
         member=given.member,
         scores=given.scores,
-        again=Relabelled(
+        relabelled=Relabelled(
             scores=given.scores,
             member=given.member,
             fold=np.zeros(len(given.member), np.uint8),  # no score was learned
@@ -206,13 +206,13 @@ def _given(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]:
     ), "the scores do not give them"
 
 
-def _again(
+def _relabelled_inputs(
     member: NDArray[np.bool_],
     scores: Mapping[str, NDArray[np.float64]],
     tested: Mapping[str, NDArray[np.float64]],
     by_records: Mapping[str, NDArray[Any]],
 ) -> Relabelled | None:
-    """What can be relabelled; None where a score is missing."""
+    """The scores for the relabelled tests; None if one is missing."""
     names = sorted(scores.keys() - {"blind", FUSED})
     found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
     if alone := FUSED in scores and not names:
@@ -228,20 +228,20 @@ def _again(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranks:
-    """``scores`` [records] by attack, which records are members, and what can be relabelled ``again``.
+    """Kept or given scores [records] by attack, membership labels, and the inputs of ``relabelled`` tests.
 
-    ``same`` says whether numpy is the audit's; ``guesses`` counts those behind bounds.
+    ``same`` is whether this numpy is the version the audit used; ``guesses`` recounts the guesses behind bounds.
     """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     guesses: RightGuesses
-    again: Relabelled | None = None
+    relabelled: Relabelled | None = None
     same: bool = False
     source: str = _KEPT
 
     def of(self, item: Evidence) -> Figures | None:
-        """What ``item`` should say; None where these ranks do not tell."""
+        """The figures that ``item`` should state; None if these ranks do not determine them."""
         blind = item.method == _BLIND
         scores = self.scores.get("blind" if blind else item.method)
         if scores is None or not 0 < item.confidence < 1:
@@ -254,19 +254,19 @@ class _Ranks:
             return None
         alpha = 1 - item.confidence
         if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
-            if not blind and self.again is not None and self.same:
+            if not blind and self.relabelled is not None and self.same:
                 return self._of_fused(*sides, alpha)
-            # How the blind baseline varies over relabellings takes the records, which are not kept.
+            # The blind baseline's deviation over relabellings depends on the records, which are not kept.
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
-            return area(*sides, alpha, item.interval)
+            return auc_with_interval(*sides, alpha, item.interval)
         if item.quantity == _BEYOND:
             return self._beyond(scores)
         rate = _RATE.fullmatch(item.quantity)
-        return None if rate is None else rate_beyond(*sides, float(rate[1]) / 100, alpha)
+        return None if rate is None else true_positive_rate(*sides, float(rate[1]) / 100, alpha)
 
     def faults(self, item: Evidence) -> list[str] | None:
-        """What is wrong with ``item``, a sentence each; None where these ranks do not tell."""
+        """One sentence per fault of ``item``; None if these ranks do not determine its figures."""
         if (figures := self.of(item)) is None:
             guessed = self.guesses.fault(item)
             return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []
@@ -274,8 +274,8 @@ class _Ranks:
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
     def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
-        assert self.again is not None
-        value, (center, deviation) = won(members, others), self.again.own
+        assert self.relabelled is not None
+        value, (center, deviation) = won(members, others), self.relabelled.own
         reach = float(normal_quantile(alpha / 2)) * deviation
         return Figures(
             estimate=value,
@@ -287,12 +287,12 @@ class _Ranks:
         )
 
     def test_faults(self, item: Evidence) -> Iterator[str]:
-        """Whether the joint test gives the p-value; that the largest statistic lies on its side of the critical one."""
+        """Yields a sentence if the p-value or the side of the critical value on which the statistic lies is wrong."""
         test, scores = item.test, self.scores.get(item.method)
-        if test is not None and self.again is not None and 0 < test.level < 1:
-            found = self.again.joint_test(test.level)
+        if test is not None and self.relabelled is not None and 0 < test.level < 1:
+            found = self.relabelled.joint_test(test.level)
             if item.method in found.p_values:
-                yield from test_faults(test, item.method, found, self.again, self.same)
+                yield from test_faults(test, item.method, found, self.relabelled, self.same)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = largest_statistic(scores, self.member)
@@ -304,7 +304,7 @@ class _Ranks:
             )
 
     def _beyond(self, scores: NDArray[np.float64]) -> Figures | None:
-        """The estimate alone, on the records that the baseline judges."""
+        """The estimate without its interval, on the records that the baseline judges."""
         blind = self.scores.get("blind")
         if blind is None:
             return None
@@ -317,7 +317,7 @@ class _Ranks:
 
 
 def _differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
-    """Where an entry says other than it should."""
+    """Yields one sentence for each entry of ``item`` that differs from ``figures``."""
     near = figures.near
     pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
     if figures.lower is not None:
@@ -336,8 +336,8 @@ def _differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]
         yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
 
 
-def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
-    """Conclusions that the report's own figures do not bear."""
+def _unsupported_conclusions(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
+    """Yields a sentence for each conclusion that the report's own figures do not support."""
     calm = any(v.subject == _TOLD_APART and v.outcome is Outcome.CONSISTENT for v in report.verdicts)
     for item in report.evidence if report.step == "audit" and calm else ():
         chance = item.details.get("chance")

@@ -1,7 +1,7 @@
-"""The forms that an audit's figures have: name, side of the bound, name of the interval, and the counts they come from.
+"""The permitted forms of an audit's figures: name, kind of bound, name of the interval, and underlying counts.
 
-Other checks look a figure up by its name and count again what its counts give. A figure whose name is almost one of
-those, or whose counts are missing, would escape them, so each name here is held to its form. Standard library only.
+Other checks find a figure by its name and recompute it from its counts. A figure with a slightly different name or
+without its counts would escape them, so each name here must have its exact form. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TWICE = frozenset({"training_texts", "training_extracted", "held_out_texts", "h
 _TESTED = frozenset({"p_value", "level", "detected", "chance"})
 _BASELINES = ("blind baseline", "length baseline", "reference control")
 _EPSILON, _MU = "epsilon lower bound at delta ", "lower bound on mu of Gaussian differential privacy"
-#: The side of a count of texts -> how many were looked at.
+#: For each side, the name of the sample that counts its texts.
 _SAMPLES = {"training": "training", "held-out": "held_out"}
-#: Numbers in a name -> the details that say them again.
+#: Patterns of quantities that contain numbers, with the details that repeat those numbers.
 _NAMED = {
     re.compile(rf".*, edit distance to {_RATE}"): ("distance",),
     re.compile(rf".* text found in (?P<queries>{_WHOLE}) queries with probability {_RATE}"): ("queries", "probability"),
@@ -46,9 +46,9 @@ _MOST = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """A figure whose name begins with ``begins`` is called ``name``, and its interval one of ``intervals``.
+    """A figure whose quantity begins with ``begins`` must match the pattern ``name`` and have one of ``intervals``.
 
-    ``samples`` and ``details`` must be stated. Only figures of ``methods`` have the form; of none, all do.
+    ``samples`` and ``details`` must be stated. The form applies to figures of ``methods``, or to all if that is empty.
     """
 
     begins: str
@@ -73,13 +73,13 @@ def _two_sided(begins: str, rest: str = "", *, samples: str = "") -> _Form:
 
 
 def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
-    """A rate beyond that on held-out text: an interval, or a test for other prompts and for sides drawn by coins."""
+    """Forms of a rate beyond the held-out rate: with an interval, or with a test for other prompts or drawn sides."""
     counts = {"samples": frozenset(_SAMPLES.values()), "details": _TWICE}
-    alike = begins + _ALIKE
+    within_blocks = begins + _ALIKE
     return (
         _Form(
-            begins=alike,
-            name=re.escape(alike),
+            begins=within_blocks,
+            name=re.escape(within_blocks),
             bound=Bound.NONE,
             intervals=(_BLOCKS,),
             details=_TESTED,
@@ -105,7 +105,7 @@ def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
 
 
 def _of_models(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Form]:
-    """A lower bound from scores of many models, by a threshold or by ranks."""
+    """Forms of a lower bound from the scores of many models, by a threshold or by ranks."""
     counts = frozenset({"true_positives", "false_positives", "ceiling", "threshold"})
     ranks = frozenset({"rank", "ranked", "beyond", "counted", "share", "tests"})
     same = {"begins": begins, "name": re.escape(begins) + rest, "bound": Bound.LOWER, "samples": _MODELS}
@@ -116,7 +116,7 @@ def _of_models(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Fo
     )
 
 
-#: A longer beginning comes before a shorter one.
+#: Every form. If several match the beginning of a quantity, the longest beginning applies.
 _FORMS = (
     _Form(
         begins="TPR at ",
@@ -160,13 +160,13 @@ _FORMS = (
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """What no audit writes, a sentence each."""
+    """Yields one sentence for each figure in a form that no audit writes."""
     for item in report.evidence:
         wrong = list(_wrong(item, parameters))
         if not wrong and item.method == _EXTRACTION and item.quantity in BEYOND:
             wrong = [two_rates.fault(item, report.evidence)]
         yield from (f"{item.method}, {item.quantity}: {each}" for each in wrong if each)
-    yield from _parts(report, parameters)
+    yield from _totals(report, parameters)
 
 
 def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
         yield "no audit measures anything of that name"
     if item.quantity == "AUC" and item.bound is not Bound.TWO_SIDED:
         yield f"its bound is {item.bound}, and it has two sides"
-    if item.quantity in (*BEYOND, extraction_tests.GRID) and _of_one_side(item):
+    if item.quantity in (*BEYOND, extraction_tests.GRID) and _nothing_to_compare(item):
         return  # nothing to compare with
     forms = [form for form in _FORMS if item.quantity.startswith(form.begins)]
     if not forms:
@@ -190,11 +190,11 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
     elif re.fullmatch(form.name, item.quantity) is None:
         yield "no audit measures anything of that name"
     else:
-        yield from _other_than(form, item)
+        yield from _form_faults(form, item)
 
 
-def _of_one_side(item: Evidence) -> bool:
-    """Whether a comparison gives a reason and no number, and one side has no texts but those that are left out."""
+def _nothing_to_compare(item: Evidence) -> bool:
+    """Whether a comparison gives a reason instead of a number because one side has no texts left to compare."""
     numbers = (item.estimate, item.lower, item.upper, item.details.get("p_value"))
     looked = [item.samples.get(name, 0) for name in _SAMPLES.values()]
     compared = [item.details.get(f"{name}_texts", 0) for name in _SAMPLES.values()]
@@ -203,7 +203,7 @@ def _of_one_side(item: Evidence) -> bool:
     return bool(item.reason) and set(numbers) == {None} and (left_out or not all(looked))
 
 
-def _other_than(form: _Form, item: Evidence) -> Iterator[str]:
+def _form_faults(form: _Form, item: Evidence) -> Iterator[str]:
     if item.bound is not form.bound or item.interval not in form.intervals:
         yield f"its interval is {item.interval!r} of a bound that is {item.bound}, which no such figure has"
     if missing := sorted((form.samples - item.samples.keys()) | (form.details - item.details.keys())):
@@ -220,7 +220,7 @@ def _other_than(form: _Form, item: Evidence) -> Iterator[str]:
 
 
 def _counts(item: Evidence) -> Iterator[str]:
-    """Counts of one figure that say the same thing twice."""
+    """Compares the counts of a figure with the details and the name that repeat them."""
     details, samples = item.details, item.samples
     for side, name in _SAMPLES.items():
         if f"{side} text" in item.quantity and "beyond" not in item.quantity and details["texts"] != samples[name]:
@@ -230,15 +230,15 @@ def _counts(item: Evidence) -> Iterator[str]:
     for named, keys in _NAMED.items():
         if (numbers := named.fullmatch(item.quantity)) is not None:
             for key in keys:
-                said = float(numbers["queries" if key == "queries" else "rate"])
-                if f"{details.get(key, math.nan):g}" != f"{said:g}":
-                    yield f"its {key} is not {said:g}, as its name says"
+                named_value = float(numbers["queries" if key == "queries" else "rate"])
+                if f"{details.get(key, math.nan):g}" != f"{named_value:g}":
+                    yield f"its {key} is not {named_value:g}, as its name says"
     if item.quantity.startswith("TPR at "):
         yield from _rate(item)
 
 
 def _rate(item: Evidence) -> Iterator[str]:
-    """The share of non-members above the threshold is the largest that does not exceed what the name says."""
+    """Checks a true positive rate: its false positives must not exceed the named rate, and their bound must follow."""
     others, errors = item.samples["nonmembers"], item.details["false_positives"]
     named = re.fullmatch(f"TPR at {_RATE} % FPR", item.quantity)
     allowed = math.floor(float(named["rate"]) / 100 * others + _CLOSE) if named else 0
@@ -250,8 +250,8 @@ def _rate(item: Evidence) -> Iterator[str]:
         yield f"{errors:g} of {others} do not give {bound:.6g} as the bound on its false positive rate"
 
 
-def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Figures that add up to others, and those that come together."""
+def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Checks figures that must add up to others, and figures that must be stated together."""
     found = {(item.method, item.quantity): item for item in report.evidence}
     extracted = found.get((_EXTRACTION, "rate on training text"))
     copies = [item for (method, name), item in found.items() if method == _EXTRACTION and " on text in " in name]
@@ -264,7 +264,7 @@ def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         for item in report.evidence
         if item.method == _EXTRACTION and not item.quantity.startswith(extraction_tests.GRID)
         if not item.quantity.endswith(_ALIKE)
-        # where coins decided about groups, comparisons count those, and rates the texts
+        # if groups were assigned by coins, comparisons count groups while rates count texts
         if not (item.quantity in BEYOND and sides_by_coins(parameters.extraction))
     ]
     if len({tuple(sorted(item.samples.items())) for item in looked}) > 1:
@@ -289,7 +289,7 @@ def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
 
 
 def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
-    """What an audit of scores judges: its columns, and the highest of each where a group has several records."""
+    """The columns that an audit of scores judges, and for groups of several records the highest score of each group."""
     counted = next((sum(item.samples.values()) for item in report.evidence if item.quantity == "AUC"), 0)
     several = sum((parameters.grouped_records or {}).values()) > counted
     for name in asked.columns:
@@ -299,10 +299,10 @@ def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: A
 
 
 def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Audits of scores of many models state both bounds, and what was asked of them."""
+    """Audits of the scores of many models must state both bounds and agree with the request."""
     asked = parameters.asked
     if asked is None:
-        return  # another check says so
+        return  # reported by another check
     methods = {item.method for item in report.evidence} & {RANK, threshold_bound.METHOD}
     if asked.columns and sorted(_judged_columns(report, parameters, asked)) != sorted(parameters.attack):
         yield "it was asked about other columns of scores than its parameters name"
@@ -315,6 +315,6 @@ def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[s
         if {item.details.get("threshold") for item in stated} - {asked.threshold} and method != RANK:
             yield f"{method}: its threshold is not the one that was asked for"
         claimed = [tuple(claim) for claim in asked.claims]
-        said = (parameters.claimed_epsilon, parameters.claimed_delta)
-        if claimed != ([] if said == (None, None) else [said]):
+        stated_claim = (parameters.claimed_epsilon, parameters.claimed_delta)
+        if claimed != ([] if stated_claim == (None, None) else [stated_claim]):
             yield "the claim in its parameters is not the one that it was asked about"

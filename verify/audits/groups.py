@@ -1,7 +1,7 @@
-"""Whether the groups that an audit counts are those of its files: by the field that it names, where they are at hand.
+"""Whether the number of groups that an audit counts is the one in its files, by the named field.
 
-An audit that counts records of one user as if they were independent finds a leak where there is none, so a report that
-states groups must have as many as its files do, each wholly on one side.
+An audit that treats records of one user as independent finds a leak where there is none. So the number of groups must
+be that of the files, and each group must lie entirely on one side.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _SIDES = ("members", "nonmembers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """How many records the files of a side hold, and the groups that these belong to."""
+    """The number of records in the files of one side, and the groups that they belong to."""
 
     records: int
     groups: frozenset[str]
-    #: Why a record names no group, in a sentence; empty where each does.
+    #: A sentence on a record that names no group; empty if every record names one.
     unnamed: str = ""
 
 
 def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Hold the groups that the audit at ``path`` counts against its files, as far as they are there."""
+    """Compares the groups counted by the audit report at ``path`` with its files, if they are present."""
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     if stated is None or (stated.group_by is None and stated.grouped_records is None):
         return
     roles = {item.role for item in report.inputs}
     if not roles & set(_SIDES) and stated.grouped_records is None and sides_by_coins(stated.extraction):
-        return  # the coins of its groups are tossed again by ``verify.audits.split.drawn``
+        return  # ``verify.audits.split.drawn`` recomputes the coins of its groups
     outcome, reason = _judged(path, report, stated)
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 
@@ -82,7 +82,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
 
 
 def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome, str] | None:
-    """What is to be said of a wrong number of ``groups`` whose names only their spelling tells apart."""
+    """The answer if the number of ``groups`` whose names differ only in spelling is wrong or missing, else None."""
     similar = spelled_alike(groups)
     if stated.similar_names == similar or (stated.similar_names is None and not similar):
         return None
@@ -93,7 +93,7 @@ def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome,
 
 
 def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
-    """What the files of ``side`` hold; None where one of them is missing or another by now."""
+    """The records and groups in the files of ``side``; None if a file is missing or no longer as recorded."""
     places = [as_recorded(path, item) for item in report.inputs if item.role == side]
     if not places or None in places:
         return None
@@ -103,7 +103,7 @@ def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | N
         for row in rows_of(place, Columns(), unit=field, otherwise=".jsonl"):
             try:
                 groups.add(group_of(row.fields, field, row.where))
-            except InputError as fault:  # the file is the one that was audited, and no audit counts such groups
+            except InputError as fault:  # the file is the audited one, and an audit would have refused such a record
                 return _Side(records=records, groups=frozenset(groups), unnamed=str(fault))
             records += 1
     return _Side(records=records, groups=frozenset(groups))

@@ -1,4 +1,4 @@
-"""Whether an audit's joint test of its attacks is consistent: p-values with relabellings, number of attacks and level.
+"""Whether an audit's joint test is consistent: p-values with the relabellings, the number of attacks, and the level.
 
 Standard library only, like ``verify.audits.consistency``.
 """
@@ -13,18 +13,18 @@ from privctl.domain.evidence import Evidence, JointTest
 from privctl.domain.shown import counted
 
 _POWER, _ROUNDING, _TAIL = 0.8, 1e-6, 1e-4
-#: Their scores depend on who is a member, so relabelled records are tested by others.
+#: Attacks whose scores depend on the labels, so that other scores are tested under relabelling.
 _OTHER_SCORES = ("quantile", "midpoint")
-#: Deviations of a fixed score that a fitted one cannot have.
+#: A fitted score's deviation cannot exceed this many deviations of a fixed score.
 _WIDEST = 3.0
-#: Fitted to labels, so that its AUC varies about another mean under relabelling, by more than that of fixed scores.
+#: Fitted to the labels, so that under relabelling its AUC has another mean and varies more than that of fixed scores.
 _FUSED = "fused"
 
 
 def faults(attacks: Sequence[Evidence], confidence: float | None) -> Iterator[str]:
-    """Each fault of the tests of ``attacks`` in one sentence; older reports have no test and no fault.
+    """Yields one sentence per fault in the joint test of ``attacks``; older reports have no test.
 
-    ``attacks`` is all evidence of attacks with a known chance level, ``confidence`` the whole audit's.
+    ``attacks`` is all evidence of attacks with a known chance level; ``confidence`` is that of the whole audit.
     """
     tested = [(item, item.test) for item in attacks if item.test is not None]
     if not tested:
@@ -55,7 +55,7 @@ def _level(test: JointTest, confidence: float | None) -> Iterator[str]:
 
 
 def _p_value(test: JointTest) -> str:
-    """A p-value is the share of the labels, true ones among them, that give so large a statistic."""
+    """A p-value must be a fraction of the labellings, the true one included, that reach the statistic."""
     count = test.p_value * (test.relabellings + 1)
     if not 1 - _ROUNDING <= count <= test.relabellings + 1 + _ROUNDING:
         return f"{test.relabellings} relabellings give no p-value of {test.p_value:g}"
@@ -63,9 +63,9 @@ def _p_value(test: JointTest) -> str:
 
 
 def _spread(item: Evidence) -> str:
-    """A fitted score varies little more than a fixed one, about a mean that is not above 1/2 but by chance.
+    """The mean of a fitted score must be at most about 1/2, and its deviation little more than that of a fixed score.
 
-    On made-up scores of 24 to 2000 records its deviation was up to 1.7 times that of a fixed one.
+    On simulated scores of 24 to 2000 records, its deviation was up to 1.7 times that of a fixed score.
     """
     members, others = item.samples.get("members", 0), item.samples.get("nonmembers", 0)
     if item.method != _FUSED or item.quantity != "AUC" or min(members, others) < 1:
@@ -77,7 +77,7 @@ def _spread(item: Evidence) -> str:
 
 
 def _detectable(item: Evidence, test: JointTest) -> str:
-    """Hanley and McNeil 1982, as for intervals, with the critical value in place of the normal quantile."""
+    """Checks the detectable AUC (Hanley and McNeil 1982), with the critical value instead of the normal quantile."""
     if test.detectable is None:
         return ""
     members, others = item.samples.get("members", 0), item.samples.get("nonmembers", 0)
@@ -94,7 +94,7 @@ def _detectable(item: Evidence, test: JointTest) -> str:
 
 
 def _area(item: Evidence, test: JointTest) -> str:
-    """An AUC beyond the critical value has a p-value within the level; its deviation is the largest, without ties."""
+    """An AUC beyond the critical value must have a p-value within the level; ties would only lower its deviation."""
     members, others = item.samples.get("members", 0), item.samples.get("nonmembers", 0)
     if item.quantity != "AUC" or item.estimate is None or item.method in _OTHER_SCORES or min(members, others) < 1:
         return ""
@@ -111,7 +111,7 @@ def _center(item: Evidence) -> float:
 
 
 def _deviation_of(item: Evidence, members: int, others: int) -> float:
-    """A fitted score's states its own; it cannot be below that of a fixed one by much."""
+    """The deviation under relabelling: stated for the fitted score, but taken as at least half of a fixed score's."""
     least = _deviation(members, others)
     return max(item.details["deviation"], 0.5 * least) if item.method == _FUSED else least
 

@@ -1,4 +1,4 @@
-"""Parts of an audit that its report says could not be run beside others: extraction and secrets."""
+"""Parts of an audit that its report says could not be run: extraction and secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXTRACTION, SECRETS = "extraction", "secrets"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traces:
-    """What a part that was run leaves: the role of its file, its methods, and what its arrays' names begin with."""
+    """What a part leaves in a report if it was run: the role of its file, its methods, and the prefix of its arrays."""
 
     role: str
     methods: tuple[str, ...]
@@ -46,15 +46,15 @@ def not_run(report: PrivacyReport) -> frozenset[str]:
 
 
 def unmeasured(report: PrivacyReport) -> Iterator[Omission]:
-    """The same as omissions of a verification: nothing of these parts can be verified."""
+    """Yields an omission of the verification for each of these parts."""
     named = (omission for omission in report.omissions if omission.what in _TRACES)
     yield from (Omission(what=each.what, reason=f"the audit could not measure it: {each.reason}") for each in named)
 
 
 def faults(report: PrivacyReport, asked: AskedAudit, *, extraction: bool) -> Iterator[str]:
-    """What shows that such a part was run after all, or was never asked for, a sentence each.
+    """Yields one sentence for each sign that such a part was run after all, or was never requested.
 
-    ``extraction`` says whether the report states the settings of one.
+    ``extraction`` is whether the report states settings of an extraction.
     """
     for part in sorted(not_run(report)):
         traces = _TRACES[part]
@@ -65,7 +65,7 @@ def faults(report: PrivacyReport, asked: AskedAudit, *, extraction: bool) -> Ite
 
 
 def kept(report: PrivacyReport, arrays: Iterable[str]) -> Iterator[str]:
-    """Where the names of the ``arrays`` that an audit kept are those of a part that it says it did not run."""
+    """Yields a sentence if an audit kept ``arrays`` of a part that it says it did not run."""
     names = tuple(arrays)
     for part in sorted(not_run(report)):
         if any(name.startswith(_TRACES[part].arrays) for name in names):

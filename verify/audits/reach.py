@@ -1,7 +1,8 @@
-"""Whether the least effect that an audit says it would have seen follows from its counts: epsilons, extraction rates.
+"""Whether the smallest detectable effect that an audit states follows from its counts: epsilons, extraction rates.
 
-A gate goes by these numbers, so one changed on its own has to be noticed. AUCs are looked at beside their intervals.
-Binomial sums and halving, where the audit uses the incomplete beta function. Standard library only.
+A gate relies on these numbers, so a number that was changed on its own must be noticed. AUCs are checked along with
+their intervals. Uses binomial sums and bisection where the audit uses the incomplete beta function. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from verify.laws.counts import at_most, fisher
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
 _POWER, _CLOSE = 0.8, 1e-4
-#: Halvings of an interval of rates.
+#: Steps of bisection on a rate.
 _HALVINGS = 60
 #: Larger counts are not supported, as for intervals.
 _MOST = 100_000_000
 
 
-def wrong_reach(item: Evidence, report: PrivacyReport) -> str:
-    """What is wrong with the ``detectable`` of ``item``, an entry of ``report``; empty where nothing is."""
+def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
+    """What is wrong with the ``detectable`` detail of ``item`` in ``report``; "" if nothing is."""
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:
         return ""
@@ -43,7 +44,7 @@ def wrong_reach(item: Evidence, report: PrivacyReport) -> str:
 
 
 def _epsilon(item: Evidence) -> float:
-    """The least epsilon of randomized response whose bound is above 0 with a chance of 0.8, by the best set."""
+    """The smallest epsilon of randomized response whose bound is above 0 with probability 0.8, for the best set."""
     sets = list(counts_of(item))
     share, delta = (1 - item.confidence) / len(sets), item.details.get("delta", 0.0)
     rates = []
@@ -56,7 +57,7 @@ def _epsilon(item: Evidence) -> float:
 
 
 def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
-    """The least rate beyond held-out text, for each number of held-out texts that undecided ones leave open."""
+    """The smallest detectable excess over the held-out rate, for each count that undecided held-out texts allow."""
     details = item.details
     train, total, found = (int(details[key]) for key in ("training_texts", "held_out_texts", "held_out_extracted"))
     if not (0 < train <= _MOST and 0 <= found <= total <= _MOST):
@@ -67,7 +68,7 @@ def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
 
 
 def _by_coins(item: Evidence) -> float:
-    """The least rate beyond held-out text that Fisher's exact test finds with a chance of 0.8."""
+    """The smallest excess over the held-out rate that Fisher's exact test detects with probability 0.8."""
     train, total, most = (int(item.details[key]) for key in ("training_texts", "held_out_texts", "held_out_most"))
     if not (0 < train <= _MOST and 0 <= most <= total <= _MOST):
         return math.inf
@@ -75,18 +76,18 @@ def _by_coins(item: Evidence) -> float:
 
 
 def least_by_fisher(train: int, most: int, total: int, level: float) -> float:
-    """The least rate on ``train`` texts, less ``most`` of ``total``, that Fisher's exact test finds at ``level``.
+    """The smallest rate on ``train`` texts that Fisher's exact test detects at ``level``, less ``most`` / ``total``.
 
-    With a chance of 0.8; inf where even all texts would not be found.
+    Detection is with probability 0.8; infinity if not even extracting all texts would be significant.
     """
     fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: fisher(k, train, most, total) <= level)
     return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
 
 
 def least_beyond(train: int, most: int, total: int, tail: float) -> float:
-    """The least rate on ``train`` texts, less ``most`` of ``total``, whose interval lies above with a chance of 0.8.
+    """The smallest rate on ``train`` texts whose interval lies above that of ``most`` / ``total``, less this rate.
 
-    Each end is wrong with a chance of ``tail``; inf where no rate would show.
+    It lies above with probability 0.8, and each limit errs with probability ``tail``. Infinity if no rate is detected.
     """
     if most >= total:
         return math.inf
@@ -100,7 +101,7 @@ def _rate_reaching(fewest: int, trials: int) -> float:
 
 
 def _root(holds: Callable[[float], bool]) -> float:
-    """The least rate for which ``holds``, which does for all above it."""
+    """The smallest rate in [0, 1] for which ``holds``, which must be monotone."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

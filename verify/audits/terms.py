@@ -1,4 +1,4 @@
-"""How audits name what they state, and the counts behind a bound. Standard library only, like a gate over audits."""
+"""The names that audits use, and the counts behind a bound. Standard library only, like a gate over audits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from privctl.domain.evidence import Evidence
 from privctl.reports.audit_parameters import AuditParameters
 
-#: The methods of bounds from coins: of canaries, and of the records of a drawn split.
+#: The methods of bounds from random inclusion, of canaries or of the records of a drawn split.
 BOUND, MAHLOUJIFAR = "one run, Steinke 2023 or Mahloujifar 2024", "one run, Mahloujifar 2024"
 METHODS = (BOUND, "one run, Steinke 2023", MAHLOUJIFAR)
-#: The bound on the noise multiplier of steps that are as stated in all else.
+#: The bound on the noise multiplier, given that the steps are otherwise as stated.
 NOISE = "one run, stated steps"
-#: What a verdict on a claim is about, and relatively how far its six digits may be from what was tested.
+#: The pattern of the subject of a verdict on a claim, and the relative rounding of its six digits.
 CLAIM, CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
-#: An omission of the bounds from a split, which has too few records for any.
+#: The omission of bounds from a split with too few records for any bound.
 NO_BOUNDS = "bounds from the split"
-#: What extraction compares: rates on training text with rates on held-out text.
+#: The quantities that compare rates on training text with rates on held-out text.
 BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
-#: What an audit says of sides that coins of a drawn split decided about.
+#: How an audit describes sides that were assigned by the coins of a drawn split.
 _BY_COINS = "drawn by privctl"
 
 #: (canaries, guesses, correct) of one set.
@@ -28,13 +28,13 @@ Counts = tuple[int, int, int]
 
 
 def of_split(item: Evidence, parameters: AuditParameters) -> bool:
-    """Whether a bound is from records of a drawn split, whose bounds are named after attacks; else from canaries."""
+    """Whether a bound comes from a drawn split, whose bounds are named after attacks, rather than from canaries."""
     _, _, name = item.quantity.partition(", ")
     return parameters.split_commitment is not None and name in parameters.attack
 
 
 def counts_of(item: Evidence) -> Iterator[Counts]:
-    """The sets of guesses; reports from before there were several have one."""
+    """Yields the counts of each set of guesses; older reports have a single set."""
     canaries = item.samples["canaries"]
     if "sets" not in item.details:
         yield canaries, item.samples["guesses"], int(item.details["correct"])
@@ -44,5 +44,5 @@ def counts_of(item: Evidence) -> Iterator[Counts]:
 
 
 def sides_by_coins(extraction: Mapping[str, Any] | None) -> bool:
-    """Whether the audit of these settings of ``extraction`` says that coins of a split decided about its sides."""
+    """Whether these ``extraction`` settings say that the coins of a drawn split assigned the sides."""
     return (extraction or {}).get("sides") == _BY_COINS

@@ -1,7 +1,7 @@
-"""The interval of a difference of two rates, computed again from their counts. Standard library only.
+"""Recomputes the interval of a difference of two rates from their counts. Standard library only.
 
-Clopper and Pearson's limits of each rate are found by halving, each tail with a quarter of the error; the difference
-lies between the lower one's and the upper one's.
+The Clopper-Pearson limits of each rate are found by bisection, with a quarter of the error in each tail. The interval
+of the difference follows from the limits of the two rates.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from verify.laws.counts import at_most
 
 _KEYS = ("training_texts", "training_extracted", "held_out_texts", "held_out_extracted")
 _HALVINGS, _CLOSE = 60, 1e-6
-#: Larger counts, and more texts that are undecided, are not supported.
+#: Larger counts, and more undecided texts, are not supported.
 _MOST, _UNSURE = 100_000_000, 1000
 
 
 def fault(item: Evidence, evidence: Sequence[Evidence]) -> str:
-    """What is wrong with the difference ``item`` and its interval; texts that ``evidence`` leaves undecided count."""
+    """What is wrong with the difference ``item`` and its interval, given the undecided texts in ``evidence``."""
     train, found, others, other_found = (int(item.details[key]) for key in _KEYS)
     if not (0 <= found <= train <= _MOST and 0 <= other_found <= others <= _MOST):
         return f"it counts {found} of {train} and {other_found} of {others}, which cannot be"
@@ -35,11 +35,11 @@ def fault(item: Evidence, evidence: Sequence[Evidence]) -> str:
         if any(each.quantity == name for each in evidence)
     }
     lows = [
-        _limit(found, train, tail) - _upper(other_found + more, others, tail)
+        _lower(found, train, tail) - _upper(other_found + more, others, tail)
         for more in range(min(unsure.get("others", 0), others - other_found) + 1)
     ]
     highs = [
-        _upper(found + more, train, tail) - _limit(other_found, others, tail)
+        _upper(found + more, train, tail) - _lower(other_found, others, tail)
         for more in range(min(unsure.get("train", 0), train - found) + 1)
     ]
     for end, stated, ends in (("lower", item.lower, lows), ("upper", item.upper, highs)):
@@ -48,8 +48,8 @@ def fault(item: Evidence, evidence: Sequence[Evidence]) -> str:
     return ""
 
 
-def _limit(found: int, total: int, tail: float) -> float:
-    """The rate at which so many or more have the probability ``tail``; 0 for none."""
+def _lower(found: int, total: int, tail: float) -> float:
+    """The Clopper-Pearson lower limit: the rate at which ``found`` or more have probability ``tail``; 0 for none."""
     if not found:
         return 0.0
     low, high = 0.0, 1.0
@@ -60,4 +60,4 @@ def _limit(found: int, total: int, tail: float) -> float:
 
 
 def _upper(found: int, total: int, tail: float) -> float:
-    return 1 - _limit(total - found, total, tail)
+    return 1 - _lower(total - found, total, tail)

@@ -1,6 +1,6 @@
-"""Which records an audit of membership did not score, or only in part: its report against the file of ranks it kept.
+"""Compares the records that a membership audit says it left out or truncated with the file of ranks it kept.
 
-A gate counts such members as told from others, so that none may be left out of the report.
+A gate counts such members as distinguished, so the report must state all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.stated import readable
 
-#: Why a record was left out, by its number in the file.
+#: The reasons for leaving out a record, by their numbers in the file.
 REASONS = {
     1: "of too few tokens for one to be predicted",
     2: "repeating an earlier record of their file",
@@ -35,7 +35,7 @@ _SUBJECT = "an audit's scores; give a *.scores.safetensors file"
 
 
 def faults(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
-    """How the report at ``path`` says of other records than its ranks that they were left out or cut."""
+    """Yields one sentence for each number of left out or truncated records that disagrees with the ranks."""
     kept = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     if report.step != "audit" or kept is None or all(each.role != "members" for each in report.inputs):
         return
@@ -48,16 +48,16 @@ def faults(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str
                 return
             arrays = read_arrays(file, _LAYOUT, _SUBJECT)
     except InputError:
-        return  # what cannot be read says nothing, and another check says so
-    away = Counter(zip(arrays["skipped_member"].tolist(), arrays["skipped_reason"].tolist(), strict=True))
+        return  # unreadable ranks are reported by another check
+    skipped = Counter(zip(arrays["skipped_member"].tolist(), arrays["skipped_reason"].tolist(), strict=True))
     stated = {(omission.what, omission.reason) for omission in report.omissions}
-    left_out = {(counted(count, _SIDES[side][1]), REASONS.get(why, "")): side for (side, why), count in away.items()}
+    left_out = {(counted(count, _SIDES[side][1]), REASONS.get(why, "")): side for (side, why), count in skipped.items()}
     for what, reason in sorted(left_out.keys() - stated):
         yield f"the ranks that it kept lack {what} ({reason}), and it does not say that it left them out"
     parameters = readable(AuditParameters, report)
     if parameters is None or (parameters.cut is None and (parameters.asked is None or not parameters.asked.max_length)):
-        return  # older audits say how many were cut in a warning alone
+        return  # older audits state the number of truncated records only in a warning
     for side, (name, noun) in _SIDES.items():
-        count, said = int(arrays["truncated"][arrays["member"] == side].sum()), (parameters.cut or {}).get(name, 0)
-        if count != said:
-            yield f"by its ranks {counted(count, noun + ' was', noun + 's were')} cut, and it says {said}"
+        count, reported = int(arrays["truncated"][arrays["member"] == side].sum()), (parameters.cut or {}).get(name, 0)
+        if count != reported:
+            yield f"by its ranks {counted(count, noun + ' was', noun + 's were')} cut, and it says {reported}"

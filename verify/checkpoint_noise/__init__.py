@@ -1,1 +1,1 @@
-"""The noise between two checkpoints, measured: the released model and the one that it was made from."""
+"""Measures the noise between two checkpoints: the released model and the one it was made from."""

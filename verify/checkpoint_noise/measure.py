@@ -1,8 +1,8 @@
-"""The noise between two checkpoints, tensor by tensor, in one pass over both that digests them too.
+"""Measures the noise between two checkpoints tensor by tensor, in one pass over both that also computes digests.
 
-Under the report's claim every deviate is N(0, 1), independently of all others. Four tests share the level ``LEVEL``
-(Bonferroni): the mean, the standard deviation and the shape (Kolmogorov and Smirnov) of each tensor's noise, and the
-correlation of every two stretches. A test that does not reject proves nothing: the verdict is then CONSISTENT.
+Under the report's claim, the deviates are independent and N(0, 1). The tests share the level ``LEVEL`` (Bonferroni):
+the mean, the standard deviation and the shape (Kolmogorov-Smirnov) of each tensor's noise, and the correlation of every
+two stretches. A test that does not reject proves nothing, so the verdict is then CONSISTENT.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from privctl.storage.reader import SafetensorsFile
 from verify.checkpoint_noise.values import VIEWS, Floats, count_off_grid, deviates, numbers
 from verify.laws.common import chi_square_tails, kolmogorov_tail, normal_below, normal_quantile
 
-#: Chance that noise as claimed is rejected, over all tests of one checkpoint.
+#: Probability that noise as claimed is rejected, over all tests of one checkpoint.
 LEVEL = 1e-6
-#: The tests that share it: for each tensor change, mean, deviation and shape; for all together, deviation and reuse.
+#: The tests that share it: change, mean, deviation and shape of each tensor; deviation of all together; and reuse.
 _TESTS = 6
-#: Bytes read of each file at a time; deviates kept of each chunk, and how many of them are compared with others'.
+#: Bytes read from each file at a time; deviates kept of each tensor; and first deviates of a stretch that are compared.
 _CHUNK = 4 << 20
 _SAMPLE, _HEAD = 8192, 512
 _MOST_HEADS = 4096
 _LEAST_COMPARED = 64
-#: Distance of neighbouring weights, relative to them, at most.
+#: The largest relative spacing of neighbouring weights.
 _GRAIN = {"F64": 2.0**-52, "F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}
-#: And of those next to 0, where that matters.
+#: The absolute spacing next to 0, if it is relevant.
 _LEAST_GRAIN = {"F16": 2.0**-24}
 
 
 @dataclass(slots=True)
 class TensorNoise:
-    """The noise measured in one tensor: sums of differences over all its weights, deviates over a sample.
+    """The noise measured in one tensor: sums of differences over all its weights, and deviates of a sample.
 
-    ``astray`` weights are not on the ``grid``, which is 0 where sums were not rounded onto one.
+    ``astray`` counts weights that are not on the ``grid``, which is 0 if sums were not rounded to a grid.
     """
 
     name: str
@@ -55,23 +55,23 @@ class TensorNoise:
 
     @property
     def mean(self) -> float:
-        """Of the differences, in the weights' units."""
+        """The mean of the differences, in the weights' units."""
         return self.total / self.elements if self.elements else 0.0
 
     @property
     def stddev(self) -> float:
-        """Root mean square of the differences, in the weights' units; rounding of the stored weights included."""
+        """The root mean square of the differences, in the weights' units, including rounding of the stored weights."""
         return math.sqrt(self.squares / self.elements) if self.elements else 0.0
 
     @property
     def sample(self) -> Floats:
-        """Deviates drawn evenly from all of the tensor."""
+        """A sample of deviates that is spread evenly over the tensor."""
         return np.concatenate(self.deviates) if self.deviates else np.empty(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointNoise:
-    """Tensors that should have noise, those without that changed (``touched``), and the digests of both files."""
+    """The noised tensors, those without noise that changed (``touched``), missing ones, and both files' digests."""
 
     noised: tuple[TensorNoise, ...]
     touched: tuple[str, ...]
@@ -89,35 +89,35 @@ def measure(
     advance: Advance = silent,
     grid: float | None = None,
 ) -> CheckpointNoise:
-    """Read both files once, front to back, and compare them. ``untouched`` names tensors without noise.
+    """Read both files once from front to back and compare them; ``untouched`` names tensors without noise.
 
-    Where sums were rounded onto a ``grid``, every weight with noise is held against it. ``before``'s digest is None
-    where its tensors lie in another order.
+    If sums were rounded to a ``grid``, every noised weight is checked to lie on it. The digest of ``before`` is None if
+    its tensors are in another order.
     """
     old = {tensor.name: tensor for tensor in before.tensors}
-    stay = frozenset(untouched)
-    alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
+    untouched_names = frozenset(untouched)
+    same_layout = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
     walk = _Sums(
-        stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
+        stddev=stddev, before=TensorHasher(_header(before)) if same_layout else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
-        was = old.get(tensor.name)
-        if was is not None and _kind(was) != _kind(tensor):
-            was = None
-        stays = tensor.name in stay or tensor.dtype not in VIEWS
+        matching = old.get(tensor.name)
+        if matching is not None and _kind(matching) != _kind(tensor):
+            matching = None
+        is_untouched = tensor.name in untouched_names or tensor.dtype not in VIEWS
         noise = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
         changed = False
-        for start, old_part, new_part in _chunks(before, after, was, tensor):
+        for start, old_part, new_part in _chunks(before, after, matching, tensor):
             walk.digest(old_part, new_part)
-            if was is not None and stays:
+            if matching is not None and is_untouched:
                 changed = changed or old_part != new_part
-            elif was is not None:
+            elif matching is not None:
                 walk.take(noise, old_part, new_part, start, tensor.size)
             advance(len(old_part) + len(new_part))
-        walk.finish(was, tensor)
-        if was is None:
+        walk.finish(matching, tensor)
+        if matching is None:
             walk.missing.append(tensor.name)
-        elif not stays:
+        elif not is_untouched:
             walk.noised.append(noise)
         elif changed:
             walk.touched.append(tensor.name)
@@ -129,7 +129,7 @@ def measure(
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """What grows while both files are read."""
+    """The state that accumulates while both files are read."""
 
     stddev: float
     before: TensorHasher | None
@@ -145,13 +145,13 @@ class _Sums:
             self.before.update(old)
         self.after.update(new)
 
-    def finish(self, was: TensorInfo | None, tensor: TensorInfo) -> None:
-        if self.before is not None and was is not None:
-            self.before.finish_tensor(was)
+    def finish(self, matching: TensorInfo | None, tensor: TensorInfo) -> None:
+        if self.before is not None and matching is not None:
+            self.before.finish_tensor(matching)
         self.after.finish_tensor(tensor)
 
     def take(self, noise: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
-        """Add one stretch of a tensor of ``size`` bytes to ``noise``, and its first deviates to the heads."""
+        """Add one stretch of a tensor of ``size`` bytes to ``noise``, and keep its first deviates as a head."""
         room = max(256, _SAMPLE * len(new) // max(size, 1))
         head = _add_stretch(noise, old, new, self.stddev, self.coins, room)
         if len(self.heads) < _MOST_HEADS and len(head) >= _LEAST_COMPARED:
@@ -169,19 +169,19 @@ def _header(file: SafetensorsFile) -> bytes:
 
 
 def _chunks(
-    before: SafetensorsFile, after: SafetensorsFile, was: TensorInfo | None, tensor: TensorInfo
+    before: SafetensorsFile, after: SafetensorsFile, matching: TensorInfo | None, tensor: TensorInfo
 ) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """The same stretch of both tensors, one after another; nothing of the old one where it is no match."""
+    """Yields the stretches of both tensors in order; empty for the old one if there is no matching tensor."""
     for start in range(0, tensor.size, _CHUNK):
         size = min(_CHUNK, tensor.size - start)
         new = memoryview(after.read(tensor, start, size))
-        yield start, memoryview(before.read(was, start, size)) if was is not None else memoryview(b""), new
+        yield start, memoryview(before.read(matching, start, size)) if matching is not None else memoryview(b""), new
 
 
 def _add_stretch(
     noise: TensorNoise, old: memoryview, new: memoryview, stddev: float, coins: np.random.Generator, room: int
 ) -> Floats:
-    """Add one stretch to ``noise``; returns the deviates of its first weights."""
+    """Add one stretch to ``noise`` and return the deviates of its first weights."""
     view = VIEWS[noise.dtype]
     before, after = np.frombuffer(old, view), np.frombuffer(new, view)
     if noise.dtype == "BF16":
@@ -206,9 +206,9 @@ def _add_stretch(
 
 
 def complaints(parts: Sequence[CheckpointNoise], stddev: float, tied: Sequence[Sequence[str]] = ()) -> list[str]:
-    """How the noise contradicts the claim, in sentences that name the tensors; empty where no test rejects.
+    """One sentence per way in which the noise contradicts the claim, naming the tensors; empty if no test rejects.
 
-    ``stddev`` is the one reported; ``tied`` are groups of tensors that were to get the same noise.
+    ``stddev`` is the reported one; ``tied`` lists groups of tensors that were to get the same noise.
     """
     tensors = [tensor for part in parts for tensor in part.noised if tensor.elements]
     sentences = [f"tensor {name!r} was to stay as it was, but changed" for part in parts for name in part.touched]
@@ -232,12 +232,12 @@ def complaints(parts: Sequence[CheckpointNoise], stddev: float, tied: Sequence[S
 
 
 def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
-    """Whether noise would have changed at least one weight, rounding or not (but for a chance below ``level``).
+    """Whether noise would have changed at least one weight despite rounding, except with probability ``level``.
 
-    A weight stays where the noise is less than half the way to its neighbours.
+    A weight stays the same if the noise is less than half the distance to its neighbours.
     """
-    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0), 2 * tensor.grid)
-    return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
+    spacing = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0), 2 * tensor.grid)
+    return math.erf(spacing / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
 def _tensor_complaints(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str]:
@@ -249,8 +249,8 @@ def _tensor_complaints(tensor: TensorNoise, stddev: float, level: float) -> Iter
         return
     squares = float(np.dot(sample, sample))
     if tensor.dtype in ("F32", "F64") and tensor.largest * 2.0**-23 < 1e-4 * stddev:
-        # Rounding hides nothing: all weights count, not the sample alone.
-        # The grid adds the variance of an even spread over a cell.
+        # Rounding is negligible, so all weights are used rather than the sample alone.
+        # The grid adds the variance of a uniform distribution over a cell.
         spread = math.hypot(stddev, tensor.grid / math.sqrt(12))
         count, squares = tensor.elements, tensor.squares / spread / spread
         mean = tensor.total / stddev / math.sqrt(count)
@@ -276,7 +276,7 @@ def _kolmogorov(sample: Floats) -> float:
 
 
 def _pooled_complaints(tensors: Sequence[TensorNoise]) -> Iterator[str]:
-    """All tensors together, which detects faults that no small tensor shows by itself."""
+    """Tests all tensors together, which detects faults that no small tensor reveals on its own."""
     if not tensors:
         return
     sample = np.concatenate([tensor.sample for tensor in tensors])
@@ -288,7 +288,7 @@ def _pooled_complaints(tensors: Sequence[TensorNoise]) -> Iterator[str]:
 def _reuse_complaints(
     heads: Sequence[tuple[str, Floats]], tied: Sequence[Sequence[str]], without: set[str]
 ) -> Iterator[str]:
-    """Two stretches with the same noise: their products do not average out."""
+    """Yields a sentence for each pair of stretches with the same noise, whose products do not average out."""
     heads = [(name, head) for name, head in heads if name.rpartition(" from weight ")[0] not in without]
     if len(heads) < 2:
         return
@@ -297,7 +297,7 @@ def _reuse_complaints(
     for row, (_, head) in zip(table, heads, strict=True):
         row[: len(head)] = np.clip(head, -6, 6)
     pairs = len(heads) * (len(heads) - 1) / 2
-    limit = float(normal_quantile(LEVEL / 2 / _TESTS / pairs)) * 1.5  # products are not quite normal
+    limit = float(normal_quantile(LEVEL / 2 / _TESTS / pairs)) * 1.5  # because sums of products are not quite normal
     groups: Mapping[str, int] = {name: i for i, group in enumerate(tied) for name in group}
     shown = 0
     for i in range(len(heads)):

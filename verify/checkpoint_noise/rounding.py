@@ -1,6 +1,6 @@
 """Whether the reported noise survives rounding to the stored format: most weights must have changed.
 
-If the model before noise is at hand, the changed weights are counted. Otherwise the released weights give the expected
+If the model before noise is present, the changed weights are counted. Otherwise the released weights give the expected
 number: noise of standard deviation s is rounded away with probability 2 Phi(u / (2 s)) - 1, where u is the spacing of
 the format's numbers there.
 """
@@ -19,7 +19,7 @@ from verify.checkpoint_noise.measure import LEVEL, TensorNoise
 from verify.checkpoint_noise.values import VIEWS, Floats, neighbours
 from verify.laws.common import binomial_below
 
-#: The share of weights that must have changed; and, without a parent, how many are read, evenly spread.
+#: The fraction of weights that must have changed, and how many weights are read if there is no parent, evenly spread.
 LEAST = 0.5
 _MOST_READ, _RUN = 1 << 20, 1 << 12
 
@@ -48,16 +48,16 @@ class ExpectedChanges:
     changed: float = 0.0
 
     def look(self, file: SafetensorsFile, untouched: Collection[str]) -> None:
-        """Add the weights of ``file`` except tensors ``untouched``; of many, only evenly spread runs are read."""
+        """Add the weights of ``file`` except tensors ``untouched``; of large files only evenly spread runs are read."""
         chosen = [t for t in file.tensors if t.dtype in VIEWS and t.name not in untouched and t.elements]
         step = max(1, -(-sum(tensor.elements for tensor in chosen) // _MOST_READ))
         for tensor in chosen:
             for start in range(0, tensor.elements, _RUN * step):
-                apart = _distances(file, tensor, start)
-                if len(apart):
+                spacing = _spacings(file, tensor, start)
+                if len(spacing):
                     stands_for = min(_RUN * step, tensor.elements - start)
                     self.weights += stands_for
-                    self.changed += stands_for * float((2 * ndtr(-apart / (2 * self.stddev))).mean())
+                    self.changed += stands_for * float((2 * ndtr(-spacing / (2 * self.stddev))).mean())
 
     def complaint(self) -> str | None:
         """A sentence if fewer than half are expected to have changed."""
@@ -70,11 +70,11 @@ class ExpectedChanges:
         )
 
 
-def _distances(file: SafetensorsFile, tensor: TensorInfo, start: int) -> Floats:
+def _spacings(file: SafetensorsFile, tensor: TensorInfo, start: int) -> Floats:
     """The spacing of the format's numbers at the weights from ``start`` on."""
     view = VIEWS[tensor.dtype]
     raw = file.read(tensor, start * view.itemsize, min(_RUN, tensor.elements - start) * view.itemsize)
     with np.errstate(invalid="ignore", over="ignore"):
         down, up = neighbours(np.frombuffer(raw, view), tensor.dtype)
-        apart = (up - down) / 2
-    return apart[np.isfinite(apart)]
+        spacing = (up - down) / 2
+    return spacing[np.isfinite(spacing)]

@@ -1,4 +1,4 @@
-"""Stored weights as numbers, and the noise in them before rounding."""
+"""Converts stored weights to numbers, and recovers the noise in them before rounding."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ VIEWS: dict[str, np.dtype[Any]] = {
 
 
 def numbers(stored: NDArray[Any], dtype: str) -> Floats:
-    """The weights as float64; all formats fit."""
+    """The weights as float64, which represents all formats exactly."""
     if dtype == "BF16":
         return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return stored.astype(np.float64)
 
 
 def count_off_grid(stored: NDArray[Any], dtype: str, grid: float) -> int:
-    """How many weights are no multiples of ``grid``, a power of two.
+    """The number of weights that are not multiples of ``grid``, a power of two.
 
-    Where a format's own steps are larger, all its numbers are multiples; where they are smaller, it holds every point.
-    So this is right for half formats too.
+    Where the format's spacing is larger, all its numbers are multiples; where it is smaller, it represents every grid
+    point. So this is correct for half-precision formats too.
     """
     quick = dtype == "F32" and 1e-30 < grid < 1e30
     with np.errstate(over="ignore"):
@@ -43,17 +43,17 @@ def deviates(
 ) -> Floats:
     """The noise in standard deviations, exactly N(0, 1) if it is Gaussian with ``stddev`` and was rounded as described.
 
-    It is rounded once, to the format, or first onto a ``grid``. A stored weight stands for all sums that round to it:
+    Sums are rounded once, to the format, or first to a ``grid``. A stored weight stands for all sums that round to it:
     ``coins``, uniform on (0, 1), choose the noise among them in proportion to the Gaussian's mass. All shapes are (n,).
     """
     start, end = numbers(before, dtype), numbers(after, dtype)
     down, up = neighbours(after, dtype)
-    # From the stored number, as F64 itself cannot hold the middle between two of its numbers.
+    # Relative to the stored number, since F64 cannot represent the midpoint of two adjacent numbers.
     low, high = (down - end) / 2, (up - end) / 2
     if grid:
         low, high = _cells(low, high, grid, after.view(f"<u{after.itemsize}") % 2 == 0)
     low, high = (end - start + low) / stddev, (end - start + high) / stddev
-    # From the nearer tail, so that far noise keeps its precision.
+    # Computed from the nearer tail, to preserve precision for large noise.
     mirrored = low + high > 0
     low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
     mass_low, mass_high = ndtr(low), ndtr(high)
@@ -63,9 +63,9 @@ def deviates(
 
 
 def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """The cells of all points that round into (low, high): a point at either end goes to the number that is even.
+    """The union of the grid cells whose points round into (low, high); ties at the ends go to the even number.
 
-    All are relative to the stored number, which is a point of the grid.
+    All values are relative to the stored number, which is a grid point.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         first, last = np.ceil(low / grid), np.floor(high / grid)
@@ -75,7 +75,7 @@ def _cells(low: Floats, high: Floats, grid: float, even: NDArray[np.bool_]) -> t
 
 
 def neighbours(stored: NDArray[Any], dtype: str) -> tuple[Floats, Floats]:
-    """The next numbers below and above ``stored`` (n,) that the format can hold."""
+    """The next numbers below and above ``stored`` (n,) that the format can represent."""
     if dtype != "BF16":
         ends = [np.nextafter(stored, stored.dtype.type(limit)) for limit in (-np.inf, np.inf)]
         return ends[0].astype(np.float64), ends[1].astype(np.float64)

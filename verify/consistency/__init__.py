@@ -1,1 +1,1 @@
-"""Whether a report is complete and agrees with itself, and what its guarantees rest on."""
+"""Whether a report is complete and consistent, and whether its guarantees follow from their assumptions."""

@@ -1,4 +1,4 @@
-"""A plan of ``privctl account``: its mechanism is what its parameters say, and nothing else."""
+"""Whether the mechanism of a ``privctl account`` plan is exactly the one its parameters describe."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from verify.stated import budget_of
 _ROUNDING = 1e-9
 
 
-def of_plan(report: PrivacyReport) -> Iterator[str]:
-    """One sentence per disagreement between mechanism and parameters."""
+def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
+    """Yields one sentence per disagreement between mechanism and parameters."""
     parameters, mechanism = budget_of(report), report.mechanism
     if parameters is None or parameters.ledger is not None:
-        return  # ``of_file`` compares it with the file, if present
+        return  # ``of_file`` compares the events with the ledger file
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
     named = parameters.mechanism or "gaussian"
     as_planned = next((each for kind, each in planned_kinds() if each.mechanism == named and type(event) is kind), None)
@@ -50,9 +50,10 @@ def _relied_on(report: PrivacyReport, parameters: BudgetParameters) -> Guarantee
 
 
 def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str]:
-    """Each guarantee must state the event's noise multiplier, where its kind has one.
+    """Each guarantee must state the event's noise multiplier, if that kind of event has one.
 
-    Methods that each found the noise for one epsilon state their own, but for the one to rely on.
+    If every accounting method calibrated the noise to one epsilon, each states its own; only the one to rely on must
+    state the event's.
     """
     row = row_of(event)
     if row.with_noise is None:
@@ -65,8 +66,8 @@ def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str
             )
 
 
-def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-    """The events of a plan that read them from a file (``--ledger``) against that file, if it is present."""
+def ledger_file_verdicts(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+    """Compares the events of a plan made with ``--ledger`` with the ledger file, if that is present."""
     if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
         return
     files = [artifact for artifact in report.inputs if artifact.role == "ledger"]
@@ -87,8 +88,8 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
 
 
 def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) -> Iterator[str]:
-    # Solved quantities were not given. One neither given nor solved for has its default; without a default it is not
-    # compared.
+    # Quantities that were solved for were not given. A quantity that was neither given nor solved for has its default
+    # value; if it has no default, it is not compared.
     solved: dict[str, Any] = {as_planned.solved.get(what, what): value for what, value in parameters.found.items()}
     wanted = dict(solved)
     for key, (field, default) in as_planned.fields.items():
@@ -100,8 +101,8 @@ def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) 
         wanted |= {as_planned.fields.get(name, (name,))[0]: value for name, value in derived.items()}
     wanted |= as_planned.more(parameters)
     for name, value in wanted.items():
-        if hasattr(event, name) and not _alike(here := getattr(event, name), value):
-            yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
+        if hasattr(event, name) and not _alike(in_event := getattr(event, name), value):
+            yield f"mechanism's {name} is {_shown(in_event)}, but the parameters say {_shown(value)}"
 
 
 def _rate_and_steps(parameters: BudgetParameters, size: int) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def _rate_and_steps(parameters: BudgetParameters, size: int) -> dict[str, Any]:
 
 
 def _targets(report: PrivacyReport, parameters: BudgetParameters) -> Iterator[str]:
-    """The guarantee to rely on meets the targets, at the priors that were given."""
+    """Whether the guarantee to rely on meets the targets, and all guarantees are for the requested priors."""
     guarantee = _relied_on(report, parameters)
     if guarantee is None:
         return

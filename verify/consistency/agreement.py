@@ -15,7 +15,7 @@ from privctl.storage.header import elements_of
 from privctl.storage.reader import ADAPTER_NAME
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.consistency import bookkeeping
-from verify.consistency.account_plan import of_plan
+from verify.consistency.account_plan import plan_disagreements
 from verify.methods import external_training
 from verify.methods.expected import StatedTraining
 from verify.recompute import dp_weights, gaussian, gridded
@@ -44,7 +44,7 @@ _TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt",
 
 
 def contradictions(report: PrivacyReport) -> Iterator[str]:
-    """Each disagreement in one sentence that names what disagrees."""
+    """Yields one sentence per disagreement, naming what disagrees."""
     try:
         if report.step in _OF_STEP:
             yield from _OF_STEP[report.step](report)
@@ -83,7 +83,7 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
 
 
 def _given(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
-    """Of noise whose size the user chose: there is no target, there are no facts, and so nothing is promised."""
+    """Noise whose standard deviation the user chose: without target and training facts, nothing is guaranteed."""
     if mechanism.training is not None or mechanism.calibration is not Calibration.GIVEN:
         yield "all noise but that of a given standard deviation comes with facts of the training, and that without"
     if parameters.epsilon is not None or parameters.delta is not None or report.guarantees:
@@ -100,7 +100,7 @@ def _written(report: PrivacyReport, mechanism: WeightNoise, parameters: NoisePar
 
 
 def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTraining, epsilon: float) -> Iterator[str]:
-    """What the guarantees say that the noise was made for, and of which files they speak."""
+    """Compares the guarantees with the epsilon that the noise was calibrated to, and with the number of candidates."""
     for guarantee in report.guarantees:
         if guarantee.name == "published":
             yield from compare("epsilon of 'published'", guarantee.epsilon, epsilon, "the noise was made for")
@@ -115,14 +115,14 @@ def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTrai
 
 
 def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, delta: float) -> Iterator[str]:
-    """The standard deviation against the calibration's own formula."""
+    """Compares the standard deviation with the formula of its calibration."""
     found = mechanism.noise_stddev
     if mechanism.calibration is Calibration.DP_WEIGHTS:
         wanted = dp_weights.stddev(training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
         yield from compare("noise_stddev", found, wanted, "the published formula gives")
         return
     factor = gaussian.multiplier_at(epsilon, delta).upper
-    # For the floats that are written it takes a little more: the cost at a level of epsilon above the one asked for.
+    # Noise on a grid may be larger: it also pays for the rounding of the written floats.
     more = ROUNDING if mechanism.grid is None else 1e-5 + 4 * gridded.largest_cost(mechanism, epsilon, delta) / epsilon
     regime = mechanism.regime or Regime.NONCONVEX
     try:
@@ -132,7 +132,7 @@ def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, d
             if (value := sensitivity(training, regime, adjacency, mechanism.dimension)) is not None
         ]
     except TooManyStepsError:
-        return  # the guarantee's own verdict says that it stays open
+        return  # the verdict on the guarantee says that it is undecided
     if not any(wanted * (1 - ROUNDING) <= found <= wanted * (1 + more) for wanted in wanted_by):
         shown = " or ".join(f"{wanted:.12g}" for wanted in wanted_by) or "nothing"
         yield f"noise_stddev is {found:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
@@ -142,7 +142,7 @@ def _tensors(report: PrivacyReport, mechanism: WeightNoise, parameters: NoisePar
     tensors = {t.name: t for artifact in report.outputs for t in artifact.tensors}
     untouched, tied = parameters.tensors_untouched, parameters.tensors_tied
     if not any(artifact.role == "model" for artifact in report.outputs):
-        return  # reported elsewhere: no bound is of any model then
+        return  # reported by another check: no bound applies to any model then
     if not tensors or untouched is None or tied is None:
         yield "it does not say which tensors were written, and which of them have no noise or are tied"
         return
@@ -152,14 +152,14 @@ def _tensors(report: PrivacyReport, mechanism: WeightNoise, parameters: NoisePar
     noised = {name: t for name, t in tensors.items() if name not in untouched}
     yield from _patterns(parameters, tensors, untouched)
     yield from compare("tensors_noised", parameters.tensors_noised, len(noised), "the tensors listed are")
-    again = {name for group in tied for name in group[1:]}
-    counts = [elements_of(t.shape) for name, t in noised.items() if name not in again]
+    copies = {name for group in tied for name in group[1:]}
+    counts = [elements_of(t.shape) for name, t in noised.items() if name not in copies]
     counted = None if None in counts else sum(count for count in counts if count is not None)
     yield from compare("dimension", mechanism.dimension, counted, "the tensors that got noise hold")
 
 
 def _patterns(parameters: NoiseParameters, names: Iterable[str], untouched: Mapping[str, str]) -> Iterator[str]:
-    """--include and --exclude against the tensors that they are said to have left out."""
+    """Compares --include and --exclude with the tensors that they are said to have left out."""
     include, exclude = parameters.include, parameters.exclude
     if include is None or exclude is None:
         return
@@ -201,12 +201,12 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         rate = parameters.batch_size / parameters.examples
         yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
     if method is not None:
-        yield from () if method.users else users.of_no_user(parameters)
+        yield from () if method.users else users.unsupported_user_settings(parameters)
         yield from method.disagreements(mechanism, parameters)
 
 
 def _settings(parameters: StatedTraining) -> Iterator[str]:
-    """Settings that no training has: nobody could say how far such a one moves weights."""
+    """Yields a sentence for each setting with a value that no training has."""
     for name, known in _CHOICES.items():
         chosen = getattr(parameters, name)
         if chosen is not None and chosen not in known:
@@ -222,7 +222,7 @@ def _settings(parameters: StatedTraining) -> Iterator[str]:
 
 
 def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """Random weights are read from no file."""
+    """Initial weights must come from a file of weights if and only if they are not random."""
     began = parameters.initial_weights
     read = any(a.role.startswith(("start-", "base-")) and a.role.endswith(".safetensors") for a in report.inputs)
     if began not in ("random", "checkpoint") or (began == "random") is read:
@@ -231,7 +231,7 @@ def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def _adapter(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """An adapter is written where one is stated, and its base is digested."""
+    """An adapter must be written if and only if one is stated, and the digest of its base must be recorded."""
     written = any(a.role == "model" and PurePosixPath(a.path).name == ADAPTER_NAME for a in report.outputs)
     if written is not bool(parameters.adapter):
         yield f"its parameters say adapter {parameters.adapter}, and its output is {'one' if written else 'none'}"
@@ -240,7 +240,7 @@ def _adapter(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]
 
 
 def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """A plan that was followed is one of the inputs, under the digest that is stated."""
+    """A protection plan that was followed must be among the inputs, with the stated digest."""
     read = [artifact.digest for artifact in report.inputs if artifact.role == "plan"]
     if read != ([] if parameters.plan is None else [parameters.plan.digest]):
         yield "the plan of protection that its parameters name is not the one among its inputs"
@@ -249,6 +249,6 @@ def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterato
 _OF_STEP: dict[str, Callable[[PrivacyReport], Iterator[str]]] = {
     "noise": _noise,
     "retrain": _retrain,
-    "account": of_plan,
+    "account": plan_disagreements,
     external_training.STEP: external_training.disagreements,
 }

@@ -1,7 +1,7 @@
-"""What the weights that a step began with were trained on, and what of them was trained, by the reports it builds on.
+"""What the initial weights of a step were trained on, and which of them were trained, according to its parent reports.
 
-A guarantee of a training speaks of what that training gives away. Where the same data were trained on before, the
-weights that it began with hold more. Standard library only, like a gate.
+A guarantee covers what its own training reveals. If the initial weights were trained on the same data before, they
+reveal more. Standard library only, like the gate.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _LEFT_OUT, _STATISTICS = "left out", ("running_mean", "running_var")
 def faults(
     report: PrivacyReport, states: Mapping[str, AssumptionState], parents: Sequence[PrivacyReport]
 ) -> Iterator[str]:
-    """Data of the last training in the making of a model that an earlier one had, unless it is said to be violated.
+    """Yields a sentence if an earlier training behind this model used the same data as its last training.
 
-    ``parents`` are reports that it may build on; those count whose models it was made from, and so on.
+    Nothing is yielded if the assumption is stated as violated. Of ``parents``, only the reports count whose models this
+    one was made from, directly or through other reports.
     """
     if states.get(_NAME) is AssumptionState.VIOLATED:
         return
-    trainings = [each for each in (report, *_behind(report, parents)) if each.step in _TRAININGS]
+    trainings = [each for each in (report, *_ancestors(report, parents)) if each.step in _TRAININGS]
     if not trainings:
         return
     own, *earlier = trainings
     for each in earlier:
-        if again := sorted(_data(own) & _data(each)):
-            name = next(file.path for file in own.inputs if file.digest == again[0])
+        if shared := sorted(_data(own) & _data(each)):
+            name = next(file.path for file in own.inputs if file.digest == shared[0])
             yield (
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
                 "not cover what they hold already"
@@ -43,11 +44,11 @@ def faults(
 
 
 def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Sequence[PrivacyReport]) -> Iterator[str]:
-    """Tensors that patterns left out of the noise, each ``untouched`` with its reason, though a step trained them.
+    """Yields a sentence if patterns left a tensor out of the noise that the training of these weights trained.
 
-    Statistics of batch normalisation are no step's.
+    ``untouched`` maps tensors to the reason why they got no noise. Batch normalisation statistics are not trained.
     """
-    training = next((each for each in _behind(report, parents) if each.step in _TRAININGS), None)
+    training = next((each for each in _ancestors(report, parents) if each.step in _TRAININGS), None)
     if training is None or training.step != _TRAININGS[0]:
         return
     globs = parameters_as(TrainingParameters, training).trained or ("*",)
@@ -62,20 +63,20 @@ def _data(report: PrivacyReport) -> set[str]:
     return {file.digest for file in report.inputs if file.role == _DATA}
 
 
-def _behind(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[PrivacyReport]:
-    """Those of ``parents`` that made weights which ``report`` began with or read, and that these were made from.
+def _ancestors(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[PrivacyReport]:
+    """The reports in ``parents`` that wrote weights which ``report`` read, then those behind them, and so on.
 
-    Those that made what it read as its model, not as its base, come first.
+    Within a generation, reports whose output was read as the model rather than as its base come first.
     """
-    read, left = _read(report), list(parents)
-    while found := [each for each in left if not read.isdisjoint(_made(each))]:
+    read, left = _weights_read(report), list(parents)
+    while found := [each for each in left if not read.isdisjoint(_models_written(each))]:
         for each in found:
             left.remove(each)
-            read |= _read(each)
-        yield from sorted(found, key=lambda each: _read_as_model(report).isdisjoint(_made(each)))
+            read |= _weights_read(each)
+        yield from sorted(found, key=lambda each: _read_as_model(report).isdisjoint(_models_written(each)))
 
 
-def _read(report: PrivacyReport) -> set[str]:
+def _weights_read(report: PrivacyReport) -> set[str]:
     return {file.digest for file in report.inputs if file.role == _MODEL or file.role.startswith(_STARTS)}
 
 
@@ -83,5 +84,5 @@ def _read_as_model(report: PrivacyReport) -> set[str]:
     return {file.digest for file in report.inputs if file.role == _MODEL}
 
 
-def _made(report: PrivacyReport) -> set[str]:
+def _models_written(report: PrivacyReport) -> set[str]:
     return {file.digest for file in report.outputs if file.role == _MODEL}

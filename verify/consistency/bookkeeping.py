@@ -1,7 +1,7 @@
-"""Settings of a training that decide no guarantee: those that follow from something else, and those that nothing shows.
+"""Training settings on which no guarantee rests: those that follow from other entries, and those that nothing shows.
 
-``disagreements`` holds the first against what they follow from. ``unchecked`` names the second, so that nobody takes
-a report that passed for one whose every entry was looked at.
+``disagreements`` compares the former with the entries they follow from. ``unchecked`` names the latter, so that nobody
+mistakes a report that passed for one in which every entry was checked.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from verify.stated import training_of
 _TITLE = "bookkeeping"
 _REDUCED = "bfloat16"
 _STDIN = "-"
-#: Folders of a data set in which its files may lie.
+#: Folders inside a data set that may hold its files.
 _INNER = ("data", "train", "test", "validation")
-#: Of what is allowed above a target: rounding in the search for the noise.
+#: Relative excess over the target epsilon that is allowed for rounding in the search for the noise.
 _ROOM = 1e-6
-#: Parameters of a training that nothing else shows.
-_LOST = (
+#: Parameters of a training that nothing else in the report reveals.
+_UNCHECKED = (
     "epsilon",
     "text_column",
     "label_column",
@@ -45,15 +45,15 @@ _LOST = (
     "fsdp",
     "history",
 )
-#: What an adaptive optimizer divides out, or what is only held against how far the weights moved.
+#: Settings that an adaptive optimizer divides out, or that are only compared with how far the weights moved.
 _DIVIDED_OUT = ("clip_norm", "learning_rate", "schedule", "warmup_steps", "beta1", "beta2")
 _ADAPTIVE = ("adam", "adamw")
-#: It decides the spacing of a tensor's weights where they are all smaller, and that is a power of two.
+#: It sets the spacing of a tensor's weights if all are smaller than it, and that spacing is a power of two.
 _PERTURBATION = "perturbation (but for its power of two)"
 
 
 def disagreements(report: PrivacyReport, parameters: StatedTraining, method: ExpectedMethod | None) -> Iterator[str]:
-    """What differs between a training's settings and what they follow from, a sentence each."""
+    """Yields one sentence per setting that differs from the entries it follows from."""
     yield from _steps(parameters, method)
     yield from _data(report, parameters)
     yield from public_records.disagreements(report, parameters)
@@ -69,7 +69,7 @@ def disagreements(report: PrivacyReport, parameters: StatedTraining, method: Exp
 
 
 def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """Settings that are stated without what they go with."""
+    """Yields a sentence for each setting that is stated without its counterpart."""
     if parameters.secrets is not None and parameters.plan is None:
         yield f"it followed the plan {shown(parameters.secrets)}, of which no parameter says what it holds"
     if bool(parameters.gradient_canaries) is not (parameters.gradient_canaries_file is not None):
@@ -84,14 +84,14 @@ def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def _steps(parameters: StatedTraining, method: ExpectedMethod | None) -> Iterator[str]:
-    """A report is written when all planned steps are over: with noise those begun, otherwise those that were made."""
+    """A report is written after all planned steps: steps begun if the method adds noise, otherwise updates made."""
     done = parameters.steps_begun if method is not None and method.noised else parameters.updates
     if parameters.steps is not None and done is not None:
         yield from compare("parameter steps", parameters.steps, done, "a training ends after all its steps, and made")
 
 
 def _data(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """The data is called after its files, or after folders or patterns that its files lie in or fit."""
+    """The data must be named after its files, or after a folder that holds them or a pattern that matches them."""
     files = [PurePath(artifact.path) for artifact in report.inputs if artifact.role == "data"]
     name = parameters.data
     if name is None or not files or name == _STDIN:
@@ -104,9 +104,10 @@ def _data(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def _fits(name: str, file: PurePath, several: bool) -> bool:
-    """Paths are relative to the report, so the folder of ``several`` files has no name there if the report lies in it.
+    """Whether ``name`` may refer to ``file``.
 
-    The folder at hand (``.``) has no name either.
+    Paths are relative to the report, so the folder of ``several`` files does not appear in them if the report lies in
+    that folder. Neither does the current folder (``.``).
     """
     if not name or name in file.parts or fnmatchcase(file.name, name) or _is_shard(name, file):
         return True
@@ -132,7 +133,7 @@ def _released(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str
 
 
 def _target(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
-    """A training does not begin with a budget that its steps exceed."""
+    """The guarantee's epsilon must not exceed the budget: a training whose steps would exceed it does not start."""
     for guarantee in report.guarantees:
         bound = guarantee.follows if guarantee.follows is not None else guarantee.epsilon
         if (
@@ -147,7 +148,7 @@ def _target(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """What no check rests on, in one sentence; of a step that makes no model that is what its warnings name."""
+    """Names the entries that no check covers; for a step that makes no model, only those quoted in its warnings."""
     warned = ["names and most numbers in its warnings"] if report.warnings else []
     if report.step not in (TRAINING, EXTERNAL, "noise", "replay") or not report.versions:
         if warned:
@@ -170,7 +171,7 @@ def unchecked(report: PrivacyReport) -> Iterator[Omission]:
 
 def _names(report: PrivacyReport) -> Iterator[str]:
     parameters = training_of(report)
-    names = [name for name in _LOST if getattr(parameters, name) not in (None, 0)]
+    names = [name for name in _UNCHECKED if getattr(parameters, name) not in (None, 0)]
     if getattr(parameters, "clip_norms", None) is not None:
         names += ("target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:

@@ -1,4 +1,4 @@
-"""Whether a report is complete, and states nothing that cannot be true of such a step."""
+"""Whether a report is complete and states nothing that is impossible for its step."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ STEPS = frozenset({
     "secrets-scan", "shadow", "verify",
 })  # fmt: skip
 _RATES = (0.01, 0.001)
-#: Step -> role of an input it must have.
+#: For each step, the role of an input that it must have.
 _READS = {"noise": "model", "retrain": "data"}
-#: Step -> the mechanisms it may state, NoneType if it may have none. Other steps have none and promise nothing.
+#: For each step, the mechanisms it may state; NoneType if it may have none. Other steps have no mechanism or guarantee.
 _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
     "secrets-plan": (Ledger,), "external-training": (Ledger, NoneType),
 }  # fmt: skip
-#: Steps that write all weights to one file, which is held against the step.
+#: Steps that write all weights to a single file.
 _ONE_FILE = (TRAINING, "replay")
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
 def gaps(report: PrivacyReport) -> Iterator[str]:
-    """What is missing, duplicated or impossible for this mechanism; a sentence each."""
+    """Yields one sentence for each entry that is missing, duplicated or impossible for this mechanism."""
     if not isinstance(report.mechanism, _MECHANISMS.get(report.step, (NoneType,))):
         yield f"a step named {report.step!r} cannot have the mechanism stated"
     if report.guarantees and report.step not in _MECHANISMS:
         yield f"a step named {report.step!r} guarantees nothing, but {len(report.guarantees)} are stated"
-    twice = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
-    for (name, _, _), count in twice.items():
+    counts = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
+    for (name, _, _), count in counts.items():
         if count > 1:
             yield f"it states {name!r} {count} times for the same neighbours and files"
     for guarantee in report.guarantees:
@@ -62,7 +62,7 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
 
 
 def _weights(report: PrivacyReport) -> Iterator[str]:
-    """What a step says of the training holds of the weights that it wrote, and of none that are listed beside them."""
+    """The outputs must not list weights other than those of the one model that the step wrote."""
     places = [PurePath(artifact.path) for artifact in report.outputs if artifact.role == "model"]
     if report.step in _ONE_FILE and len(places) > 1:
         yield f"it lists {len(places)} files of weights, and a {report.step} step writes one"
@@ -85,7 +85,7 @@ def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 
 def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """Outputs are floats, so a bound must state what floating-point noise adds."""
+    """A bound on noise added in floating point must state what the floating-point arithmetic adds to it."""
     mechanism = report.mechanism
     noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
@@ -97,7 +97,7 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 
 def _rounded(report: PrivacyReport) -> bool:
-    """Whether it is of a training whose noise was added in floating point, and rounded."""
+    """Whether the report is of a training whose noise was added in floating point and rounded to a grid."""
     if report.step not in (TRAINING, EXTERNAL):
         return False
     parameters = training_of(report) if report.step == TRAINING else external_training.parameters_of(report)
@@ -105,7 +105,7 @@ def _rounded(report: PrivacyReport) -> bool:
 
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """A bound from the whole trade-off curve states the standard risks."""
+    """A bound from the whole trade-off curve must state the standard risks, and no bound may state others."""
     found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
     if guarantee.status not in _STANDING:
         return
@@ -131,7 +131,7 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 
 def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
-    """Whether the guarantee is the tight accountant's, which has the whole trade-off curve."""
+    """Whether the guarantee comes from the tight accountant, which knows the whole trade-off curve."""
     if not isinstance(report.mechanism, Ledger) or guarantee.name.endswith("Renyi DP"):
         return False
     budget = budget_of(report)
@@ -142,22 +142,22 @@ def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
 
 
 def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
-    """With several candidates, each bound on one needs the matching bound on all."""
+    """With several candidates, each bound on the released model needs the matching bound on all candidates."""
     if mechanism.noise_stddev not in mechanism.candidate_stddevs:
         yield "its noise_stddev is not among the candidate_stddevs of its run"
     regimes = [g for g in report.guarantees if g.name in list(Regime)]
     if not regimes and mechanism.training is not None:
         yield "no regime's bound is stated for its noise"
     scopes = (Scope.THIS_MODEL, Scope.ALL_CANDIDATES) if len(mechanism.candidate_stddevs) > 1 else (Scope.THIS_MODEL,)
-    here = {(g.name, g.adjacency, g.scope) for g in regimes}
+    stated = {(g.name, g.adjacency, g.scope) for g in regimes}
     for name, adjacency in sorted({(g.name, g.adjacency) for g in regimes}):
         for scope in scopes:
-            if (name, adjacency, scope) not in here:
+            if (name, adjacency, scope) not in stated:
                 yield f"{name!r}, {adjacency}, is not stated for {scope}"
 
 
 def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
-    """Nats on average need the statement that published signs have no (epsilon, delta)."""
+    """A bound in nats is an average, so it needs the statement that published signs satisfy no (epsilon, delta)-DP."""
     delta = delta_of(report)
     if delta is None or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
         return
@@ -169,7 +169,7 @@ def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
 
 
 def _plan(report: PrivacyReport, budget: BudgetParameters) -> Iterator[str]:
-    """A plan's rows are the methods it names, each with an answer or the reason why there is none."""
+    """A plan must state, for each method its parameters name, a guarantee or the reason why there is none."""
     titles = {row.title for row in (budget.methods or {}).values()}
     stated = {g.name for g in report.guarantees}
     for name in sorted(stated - titles):

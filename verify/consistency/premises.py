@@ -1,7 +1,7 @@
-"""What a guarantee rests on: whether its status follows from its assumptions, and these from the rest of the report.
+"""Whether a guarantee's status follows from its assumptions, and these from the rest of the report.
 
-Nothing in a report proves that something was enforced: that is its author's word, signed or not. What can be detected
-is a state that nothing in the report supports, a missing condition, and a status better than the conditions allow.
+Nothing in a report proves that an assumption was enforced: that is its author's word, signed or not. Three faults can
+be detected: a state that nothing supports, a missing assumption, and a status better than the assumptions allow.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from verify.settings.users import unit_of_privacy
 from verify.stated import check_readable, method_of, noise_source_of, training_of
 
 _TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
-#: Conditions that no program can enforce.
+#: Assumptions that no program can enforce.
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
     "pairwise form", "selection", "public measurements", "names of users", "earlier searches", public_records.MIXED,
 })  # fmt: skip
-#: How a condition on a public seed ends where the user gave it: nothing shows that it was not chosen by the data.
+#: The end of an assumption on a public seed that the user gave: nothing shows that it was chosen independently of data.
 _GIVEN = ", which was given"
-#: Conditions that are checked, not enforced.
+#: Assumptions that are checked, not enforced.
 _CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums", public_records.APART})
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
@@ -49,39 +49,39 @@ _OF_REGIME = {
 }
 _OF_START = ("starting weights", "normalisation statistics")
 _OF_TRAINING = ("starting weights", "unit of privacy")
-#: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
+#: For secrets that a plan protects. (Guarantees for one record rest on "plan" instead: that the plan itself is known.)
 _OF_PLAN = ("starting weights", "noise", "book of secrets", "priors", "plan's numbers")
-#: Of a plan that no training has followed yet.
+#: For a plan that no training has followed yet.
 _OF_PLANNING = ("whole book", "prior")
-#: The form of a plan -> what bounds in it rest on, after a training and before.
+#: For each form of a plan, the assumption its bounds rest on: after a training, and before one.
 _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
 #: Tasks whose models have no tokenizer.
 _WITHOUT_TEXT = ("image-classification", "audio-classification")
 #: Tasks whose models name classes.
 _WITH_CLASSES = ("text-classification", "token-classification", *_WITHOUT_TEXT)
-#: Why a tensor got no noise (by a word of the reason) -> the assumption it requires.
+#: For a phrase in the reason why a tensor got no noise, the assumption that this requires.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
     "initial value": "initial-statistics",
 }  # fmt: skip
-#: Tensors that hold statistics of batches, and reasons for omitting noise that show they do not come from private data.
+#: Tensors that hold batch statistics, and the reasons for omitting noise that show they hold nothing of private data.
 _STATISTICS = frozenset({"running_mean", "running_var"})
 _NO_STATISTIC = frozenset({"equal to the public base", "initial value of a statistic"})
 _HALF = frozenset({"F16", "BF16"})
-#: The most that rounding may move a record's gradient, relative to its size, in float32 and in fewer bits.
+#: The most that rounding may change a record's gradient, relative to its norm, in float32 and in lower precision.
 _EXACT, _ROUNDED, _FLOAT32 = 1e-4, 0.1, "float32"
 _NOT_TESTED = "no test says by how much a record's gradient differs with other records"
-#: What a report says of noise that nobody foretells: a cipher, and where its key came from.
+#: The description of an unpredictable noise source: a cipher, and a key from the operating system.
 _SECRET_SOURCE = re.compile(r"(AES-256-CTR|ChaCha20) keystream\b.* under a key from the operating system\b")
 
 
 def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
-    """What is wrong with the status and the assumptions of one guarantee; nothing if all is supported."""
+    """Yields one sentence for each fault in the status and assumptions of one guarantee."""
     try:
         check_readable(report)
         yield from _faults(report, guarantee, parents)
-    except ParametersError as fault:  # its own, or a parent's: unreadable parameters support nothing
+    except ParametersError as fault:  # of this report or a parent: unreadable parameters support nothing
         needs_support = [a for a in guarantee.assumptions if a.state not in _TAKEN_AT_WORD]
         yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in needs_support)
         if not needs_support:
@@ -92,7 +92,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     if guarantee.unit is not (wanted := _unit(report, guarantee)):
         yield f"it protects one {guarantee.unit}, but what was recorded bounds one {wanted}"
     states = {a.name: a.state for a in guarantee.assumptions}
-    yield from _twice(report, guarantee)
+    yield from _duplicates(report, guarantee)
     earned = status_of(guarantee.assumptions)
     if guarantee.status in (Status.PROVED, Status.CONDITIONAL):
         if earned is Status.VOID:
@@ -106,28 +106,28 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     for name in _required(report, guarantee):
         if name not in states:
             yield f"it rests on the assumption {name!r}, which it does not state"
-    yield from _of_names(report, states)
-    yield from _of_others(report, {a.name: a.statement for a in guarantee.assumptions})
-    yield from _of_states(report, guarantee, parents)
+    yield from _undeclared_releases(report, states)
+    yield from _disagreeing_statements(report, {a.name: a.statement for a in guarantee.assumptions})
+    yield from _wrong_states(report, guarantee, parents)
     yield from begun_with.faults(report, states, parents)
     yield from begun_with.left_out(report, _untouched(report), parents)
 
 
-def _of_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
-    """States that assumptions are said to have, and cannot."""
+def _wrong_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """Yields a sentence for each assumption whose stated state is impossible or unsupported."""
     for each in guarantee.assumptions:
         if each.state is AssumptionState.ENFORCED and each.statement.endswith(_GIVEN):
             yield f"its assumption {each.name!r} is said to be enforced, but the seed was given: at best it is asserted"
     for name, state in dict.fromkeys((a.name, a.state) for a in guarantee.assumptions):
-        yield from _unborne(report, name, state, parents)
+        yield from _unsupported_state(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
             state is AssumptionState.CHECKED and (name not in _CHECKED)
         ):
             yield f"its assumption {name!r} is said to be {state}, which privctl never does"
 
 
-def _twice(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """An assumption that stands twice: what is said of one would count for the other."""
+def _duplicates(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """Yields a sentence for each assumption stated twice: the state of one would count for the other."""
     counts = Counter(a.name for a in guarantee.assumptions)
     if report.step == "account":
         del counts["contribution"]  # each kind of event has its own
@@ -137,7 +137,7 @@ def _twice(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 
 def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
-    """Whom the mechanism protects; a secret may lie in many records, so a bound for one is none for the other."""
+    """The unit that the mechanism protects. A secret may occur in many records, so it differs from an example."""
     events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
     if guarantee.notion is Notion.SECRET_PROTECTION or any(
         row_of(event).unit is PrivacyUnit.SECRET for event in events
@@ -146,28 +146,28 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
     return PrivacyUnit.EXAMPLE
 
 
-def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
-    """What a training says of its unit of privacy, or of its number of examples, that its parameters do not."""
+def _disagreeing_statements(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
+    """Yields a sentence for each assumption whose statement disagrees with the parameters of the training."""
     if report.step == EXTERNAL:
         yield from external_training.misstated(report, statements)
     if report.step != "retrain":
         return
     parameters = training_of(report)
     own, goes_on = unit_of_privacy(parameters)
-    said = statements.get("unit of privacy", own)
-    if not (said == own or (goes_on and said.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    statement = statements.get("unit of privacy", own)
+    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
-    if not (said := statements.get("names of users", differing)).startswith(differing):
-        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    if not (statement := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"
     search = getattr(parameters, "search", None)
     earlier = 0 if search is None else search.earlier or 0
     before = f"what {earlier} earlier {'search' if earlier == 1 else 'searches'} "
-    if not (said := statements.get("earlier searches", before)).startswith(before):
-        yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
+    if not (statement := statements.get("earlier searches", before)).startswith(before):
+        yield f"its assumption 'earlier searches' says {statement!r}, but by its parameters {before.strip()}"
     public = f"that there are {parameters.examples} examples is public"
-    if not (said := statements.get("number of examples", public)).startswith(public):
-        yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
+    if not (statement := statements.get("number of examples", public)).startswith(public):
+        yield f"its assumption 'number of examples' says {statement!r}, but its parameters count {parameters.examples}"
     yield from public_records.misstated(parameters, statements)
 
 
@@ -235,8 +235,8 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield form
 
 
-def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
-    """Names and statistics released unchanged from private data must be stated as violated."""
+def _undeclared_releases(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
+    """If names or statistics of private data were released unchanged, the assumption on them must be violated."""
     for name in _collected(report):
         if states.get(name) is not AssumptionState.VIOLATED:
             yield f"the {name} was collected from the private data, but the guarantee does not state this as violated"
@@ -262,26 +262,26 @@ def _of_tensors(report: PrivacyReport) -> Iterator[str]:
 
 
 def _untouched(report: PrivacyReport) -> Mapping[str, str]:
-    """Tensors that got no noise, each with the reason."""
+    """The tensors that got no noise, each with the reason."""
     return (parameters_as(NoiseParameters, report).tensors_untouched or {}) if report.step == "noise" else {}
 
 
 def _collected(report: PrivacyReport) -> tuple[str, ...]:
-    """What was collected from the private data."""
+    """The names of what was collected from the private data."""
     if report.step == "noise":
         return parameters_as(NoiseParameters, report).collected_from_data or ()
     return training_of(report).collected_from_data if report.step == "retrain" else ()
 
 
 def _form(report: PrivacyReport) -> str:
-    """The form of a plan of protection; "" of other steps."""
+    """The form of a protection plan; "" for other steps."""
     return (parameters_as(ProtectionParameters, report).form or "") if report.step == "secrets-plan" else ""
 
 
-def _unborne(
+def _unsupported_state(
     report: PrivacyReport, name: str, state: AssumptionState, parents: Sequence[PrivacyReport]
 ) -> Iterator[str]:
-    """A state the report does not support."""
+    """Yields a sentence if the rest of the report does not support this state of the assumption ``name``."""
     if state not in (AssumptionState.ENFORCED, AssumptionState.CHECKED):
         if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _given_seed(report):
             yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
@@ -290,11 +290,11 @@ def _unborne(
     if report.step == EXTERNAL and not external_training.may_enforce(name):
         yield f"{word}, but of a loop that is not privctl's it is at best asserted"
         return
-    yield from _unsupported(report, name, word, parents)
+    yield from _why_unsupported(report, name, word, parents)
 
 
-def _unsupported(report: PrivacyReport, name: str, word: str, parents: Sequence[PrivacyReport]) -> Iterator[str]:
-    """Why an assumption cannot be enforced or checked in such a report; ``word`` says what it is said to be."""
+def _why_unsupported(report: PrivacyReport, name: str, word: str, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """Yields why the assumption ``name`` cannot be enforced or checked here; ``word`` is the start of the sentence."""
     if report.step in ("account", "secrets-plan"):
         yield f"{word}, but a plan enforces and checks nothing"
     elif (name == "contribution" and report.step == "retrain" and (fault := _untested(report))) or (
@@ -314,7 +314,7 @@ def _unsupported(report: PrivacyReport, name: str, word: str, parents: Sequence[
 
 
 def _of_new_layers(report: PrivacyReport, name: str) -> bool:
-    """Whether the program itself knows how the start was made: at random, or, of statistics, that none are left."""
+    """Whether the program knows how the start was made: weights at random, or batch normalisation converted away."""
     if report.step != "retrain":
         return False
     parameters = training_of(report)
@@ -323,7 +323,7 @@ def _of_new_layers(report: PrivacyReport, name: str) -> bool:
 
 
 def _untested(report: PrivacyReport) -> str:
-    """What is wrong with the entry of the self-test that no record changes another's gradient; "" if nothing is."""
+    """What is wrong with the recorded self-test that no record changes another's gradient; "" if nothing is."""
     parameters, method = training_of(report), method_of(report)
     found = parameters.contribution_test
     if found is None:
@@ -345,7 +345,7 @@ def _untested(report: PrivacyReport) -> str:
 
 
 def _too_rough(report: PrivacyReport) -> str:
-    """Why rounding may move a batch's sum by more than the margin clipping reserves; "" if the test shows otherwise."""
+    """Why rounding may change a batch's sum by more than clipping's margin; "" if the test shows that it does not."""
     if report.step != "retrain":
         return _NOT_TESTED
     parameters, method = training_of(report), method_of(report)
@@ -363,7 +363,7 @@ def _too_rough(report: PrivacyReport) -> str:
 
 
 def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> bool:
-    """Whether a training from random weights that a parent reports is the one the mechanism speaks of."""
+    """Whether a parent report of a training from random weights records the training facts that the mechanism uses."""
     mechanism = report.mechanism
     read = {artifact.digest for artifact in report.inputs if artifact.role == "model"}
     return isinstance(mechanism, WeightNoise) and any(
@@ -377,7 +377,7 @@ def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> boo
 
 
 def _same_training(recorded: ClippedTraining, used: ClippedTraining | None) -> bool:
-    """Equal but for what is said of the loss, which carries assumptions of its own."""
+    """Whether two trainings agree apart from the loss, whose properties are assumptions listed separately."""
     if used is None:
         return False
     about_loss = ("smoothness", "strong_convexity")

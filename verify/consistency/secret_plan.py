@@ -1,6 +1,6 @@
-"""Plans of secrets: which secret each risk of a guarantee is of, and whether a report says what its plan holds.
+"""Protection plans: which secret each risk of a guarantee is about, and whether a report agrees with its plan.
 
-The ledger of a report is that of one record; the records of each secret stand in the plan, which must be at hand.
+A report's ledger is for one record. The records of each secret are listed in the plan, which must be present.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: What a guarantee that rests on the whole trade-off curve is called at its end.
+#: The end of the name of a guarantee that rests on the whole trade-off curve.
 CURVE = "trade-off curve"
-#: Secrets whose curves are composed to find the one that a risk is of.
+#: The number of candidate secrets whose curves are composed to find the one that a risk is about.
 _CLOSEST = 6
-#: Relative difference of priors that are the same, and of shares between which two grids may not decide.
+#: Relative differences up to which priors are equal, and up to which two grids may rank shares differently.
 _SAME, _TIED = 1e-9, 2e-3
 
-#: The neighbours of a plan's form.
+#: The adjacency of each form of a plan.
 _ADJACENCY = {REFERENCE: Adjacency.ZERO_OUT, "pairwise": Adjacency.REPLACE_ONE}
 
 Part = tuple[PrivacyReport, Guarantee]
@@ -55,7 +55,7 @@ class _PlannedRun:
     form: str = REFERENCE
 
     def nats(self, j: int) -> BoundPair:
-        """What the run gives away about secret ``j`` in the plan's form."""
+        """Bounds in nats on what the run reveals about secret ``j``, in the plan's form."""
         return INFORMATION[self.form](self.chances(j).tolist(), self.noise, self.steps)
 
     def chances(self, j: int) -> NDArray[np.float64]:
@@ -64,12 +64,15 @@ class _PlannedRun:
         return found[found > 0]
 
 
-def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[Artifact, Path]]) -> list[Part] | str:
-    """``guarantee`` once for each of its risks, each with a report whose ledger is that of the secret it is of.
+def split_by_risk(
+    report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[Artifact, Path]]
+) -> list[Part] | str:
+    """Splits ``guarantee`` by its risks, each with a report whose ledger is that of the secret the risk is about.
 
-    The first risk is of the secret nearest to what it may have, any other of the secret with the largest bound; each
-    among those of its prior. As it is where no plan that the report names is at hand, or one whose form or size is not
-    computed again; a sentence where no secret of the plan has a risk's prior.
+    The first risk is about the secret closest to its limit, any other about the secret with the largest bound; in both
+    cases among the secrets with the risk's prior. Returns ``report`` and ``guarantee`` unchanged if no plan named in
+    the report is present, or if its form or size is not recomputed. Returns a sentence if the guarantee is for other
+    neighbours than the plan, or if no secret of the plan has a risk's prior.
     """
     run = _run_of(report, files)
     if run is None or not guarantee.risks:
@@ -95,9 +98,9 @@ def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[
 def _secret_of(
     run: _PlannedRun, among: NDArray[np.int64], claimed: float | None, *, first: bool, curve: bool
 ) -> tuple[int, float]:
-    """Of the secrets ``among``, the one that a risk is of, with at most how many nats it gives away.
+    """The secret in ``among`` that a risk is about, and an upper bound in nats on what is revealed about it.
 
-    Of several that are equally near, as far as can be told, the one whose nats are those ``claimed``.
+    If several are equally close to their limit within numerical error, the one whose nats are nearest to ``claimed``.
     """
     arrays = run.arrays
     nats = {j: run.nats(j).upper for j in among.tolist()}
@@ -112,7 +115,7 @@ def _secret_of(
         successes = {j: _success(run, j, fano[j]) for j in closest}
         shares = {j: each.upper / allowed[j] for j, each in successes.items()}
         least = {j: each.lower / allowed[j] for j, each in successes.items()}
-    # Each share lies between two bounds: any that may be the largest may be the one that was meant.
+    # Each share is only known between two bounds: any that may be the largest may be the one that was meant.
     tied = [j for j in shares if shares[j] >= max(least.values()) * (1 - _TIED)]
     found = min(tied, key=lambda j: abs(nats[j] - (claimed or 0.0))) if first else max(shares, key=lambda j: shares[j])
     return found, nats[found]
@@ -148,7 +151,7 @@ def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _P
 
 
 def _arrays(place: Path) -> tuple[str, Arrays] | None:
-    """The form and arrays of a plan that is small enough; None where it is none."""
+    """The form and arrays of the plan at ``place``; None if it is not a plan, or too large to recompute."""
     try:
         with SafetensorsFile(place) as file:
             if KEY not in file.metadata:
@@ -156,7 +159,7 @@ def _arrays(place: Path) -> tuple[str, Arrays] | None:
             facts: Any = parse_json(file.metadata[KEY], str(place))
             arrays = arrays_of(file)
     except InputError:
-        return None  # reported where the plan itself is checked
+        return None  # reported by the check of the plan itself
     form = facts.get("form") if isinstance(facts, dict) else None
     return (form, arrays) if form in INFORMATION and 0 < len(arrays["budgets"]) <= MOST else None
 
@@ -164,14 +167,14 @@ def _arrays(place: Path) -> tuple[str, Arrays] | None:
 _ROUNDING = 1e-9
 
 
-def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
-    """Each entry of ``report`` that is not what the plan with this ``digest`` holds, in one sentence."""
+def plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
+    """Yields one sentence for each entry of ``report`` that disagrees with the plan, whose digest is ``digest``."""
     largest = float(arrays["probabilities"].max(initial=0.0))
     ledger = report.mechanism
     events = ledger.events if isinstance(ledger, Ledger) else ()
     event = events[0] if len(events) == 1 else None
     if not isinstance(event, SampledGaussian):
-        return  # reported elsewhere: no plan has a mechanism of this kind
+        return  # reported by another check: no plan has a mechanism of this kind
     yield from _differs("sampling rate", event.sample_rate, largest)
     parameters: ProtectionParameters | FollowedPlan | None
     made = report.step == "secrets-plan"
@@ -199,7 +202,7 @@ def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays
 
 
 def _miscounted(parameters: ProtectionParameters, arrays: Arrays) -> Iterator[str]:
-    """What people read of a plan's size; older reports do not say all of it."""
+    """Compares the stated sizes with the plan; older reports do not state all of them."""
     sizes = np.diff(arrays["starts"])
     held = {
         "dataset_size": len(arrays["probabilities"]),

@@ -1,7 +1,7 @@
-"""Whether the texts that carry a guarantee's meaning are on the lists of ``verify.texts``, and name what was done.
+"""Whether the texts that carry a guarantee's meaning are listed in ``verify.texts`` and agree with the report.
 
-A text that is not on a list may mean anything, so nothing is passed that rests on one. A program of the user's own may
-well write others; privctl writes these.
+A text that is not listed may mean anything, so a guarantee that rests on one does not pass. Other programs may write
+other texts; privctl writes only these.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from verify.texts.accountants import ACCOUNTANTS
 from verify.texts.assumptions import STATEMENTS, TESTED
 
 
-def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """Each text of a guarantee that is not on the list, in one sentence."""
+def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """Yields one sentence for each text of the guarantee that is not listed or disagrees with the report."""
     method = method_of(report)
     own = {} if method is None else method.accountants
     wanted = next((of for name, of in {**own, **ACCOUNTANTS}.items() if re.fullmatch(name, guarantee.name)), None)
@@ -41,29 +41,29 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if not notes.known(guarantee.note):
         yield f"its note says {guarantee.note!r}, which privctl does not write, so it may mean anything"
     if report.step == "account":
-        yield from _unlimited(report, guarantee)
-    yield from _of_another_run(report, {a.name: a.statement for a in guarantee.assumptions})
+        yield from _without_contribution_limit(report, guarantee)
+    yield from _disagreeing_statements(report, {a.name: a.statement for a in guarantee.assumptions})
 
 
-def _unlimited(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """Each kind of event of a plan of which no assumption says what one example may change."""
-    said = [each.statement for each in guarantee.assumptions if each.name == "contribution"]
+def _without_contribution_limit(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """Yields a sentence for each kind of event in a plan without an assumption on what one example may change."""
+    stated = [each.statement for each in guarantee.assumptions if each.name == "contribution"]
     events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
     for kind, event in {type(event): event for event in events}.items():
         known = row_of(event).statements.get("contribution", STATEMENTS["contribution"])
-        if said and not any(re.fullmatch(pattern, each) for pattern in known for each in said):
+        if stated and not any(re.fullmatch(pattern, each) for pattern in known for each in stated):
             yield f"no assumption 'contribution' of it says what one example may change in {kind.tag} events"
 
 
 def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
-    """What the kinds of the ledger's events let an assumption say."""
+    """The patterns that the ledger's kinds of events allow for the statement of the assumption ``name``."""
     for event in report.mechanism.events if isinstance(report.mechanism, Ledger) else ():
         for pattern in row_of(event).statements.get(name, ()):
             yield f"{pattern}{TESTED}" if name == "contribution" else pattern
 
 
-def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:
-    """Each assumption whose statement names what the rest of the report does not."""
+def _disagreeing_statements(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:
+    """Yields a sentence for each assumption whose statement disagrees with the rest of the report."""
     source = noise_source_of(report)
     if "secret noise" in names and names["secret noise"] != f"nobody can foretell the noise: {source}":
         yield f"its assumption 'secret noise' speaks of another source than {source!r}"
@@ -72,17 +72,17 @@ def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator
         if stated != (tested := _tested(training_of(report).contribution_test)):
             yield f"its assumption 'contribution' says {stated!r} of the test, but the report records {tested!r}"
     if report.step == "retrain" and "rounding of sums" in names:
-        yield from _other_rounding(training_of(report), names["rounding of sums"])
+        yield from _rounding_mismatch(training_of(report), names["rounding of sums"])
     if "step-size" in names:
         rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
         if f"the learning rate {rate} is" not in names["step-size"]:
             yield f"its assumption 'step-size' speaks of another learning rate than {rate}"
 
 
-def _other_rounding(parameters: StatedTraining, statement: str) -> Iterator[str]:
-    """Figures of the assumption on rounding that are not those of the recorded test, and a margin that no run leaves.
+def _rounding_mismatch(parameters: StatedTraining, statement: str) -> Iterator[str]:
+    """Compares the figures and the margin in the assumption on rounding with the recorded test and with clipping.
 
-    A run in bfloat16 that is from before it had a margin of its own leaves the other.
+    Older runs in bfloat16 used the float32 margin, so both are accepted there.
     """
     margins = [f"{margin:g}" for margin in (2.0**-10, *([2.0**-4] if parameters.bf16 else []))]
     if not any(f" no more than the {margin} of " in statement for margin in margins):
@@ -99,7 +99,7 @@ def _other_rounding(parameters: StatedTraining, statement: str) -> Iterator[str]
 
 
 def _tested(found: ContributionTest | None) -> str:
-    """What the recorded test of a record's contribution lets a report say; its numbers are checked elsewhere."""
+    """The sentence on the recorded contribution test that the report must state; its numbers are checked elsewhere."""
     if found is None:
         return "whether its gradient is its own was not tested"
     beginning = "tested on made-up records before the first step: "

@@ -1,4 +1,4 @@
-"""Each kind of event a second time, for verifying: one module a kind, one row of ``ROWS``."""
+"""A second implementation of each kind of event, for verification: one module and one row of ``ROWS`` per kind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from verify.events import (
 )
 from verify.events.row import EventVerification, PlannedAs
 
-#: Kind of event -> how it is verified; all kinds that compose.
+#: How each kind of event that composes is verified.
 ROWS: dict[type[Event], EventVerification[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
     GroupGaussian: group_gaussian.ROW,
@@ -78,8 +78,8 @@ ROWS: dict[type[Event], EventVerification[Any]] = {
     BestOfRuns: best_of_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
-#: Kinds that are planned, and do not compose.
-_ALONE: dict[type[Event], PlannedAs] = {SignBits: sign_bits.PLANNED}
+#: Kinds that can be planned but do not compose.
+_NOT_COMPOSED: dict[type[Event], PlannedAs] = {SignBits: sign_bits.PLANNED}
 
 
 def row_of(event: Event) -> EventVerification[Any]:
@@ -90,6 +90,6 @@ def row_of(event: Event) -> EventVerification[Any]:
 
 
 def planned_kinds() -> Iterator[tuple[type[Event], PlannedAs]]:
-    """Every kind with how plans speak of it."""
+    """Yields every kind with its description in plans."""
     yield from ((kind, row.planned) for kind, row in ROWS.items())
-    yield from _ALONE.items()
+    yield from _NOT_COMPOSED.items()

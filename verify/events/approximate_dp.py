@@ -1,4 +1,4 @@
-"""A mechanism of which an epsilon and a delta are stated: a bit that is true with log-odds epsilon, or all is told."""
+"""A mechanism with stated epsilon and delta, dominated by a noisy bit, or by disclosure with probability delta."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, largest_sampled_loss, sampled_losses
 
 
 def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
-    """Four outcomes, by rising loss: the absence told, a bit against the record, a bit for it, the presence told."""
-    rate, told = event.sample_rate, event.delta
-    kept = (1 - told) / (1 + math.exp(-event.epsilon))
+    """Four outcomes by increasing loss: absence disclosed, a bit against the record, one for it, presence disclosed."""
+    rate, disclosed = event.sample_rate, event.delta
+    kept = (1 - disclosed) / (1 + math.exp(-event.epsilon))
     turned = kept * math.exp(-event.epsilon)
-    with_it, without = np.array([0.0, turned, kept]), np.array([told, kept, turned])
+    with_it, without = np.array([0.0, turned, kept]), np.array([disclosed, kept, turned])
     present = rate * with_it + (1 - rate) * without
     seen = (present > 0) & (without > 0)
     losses = np.log(present[seen] / without[seen])
@@ -38,16 +38,16 @@ def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
         p=present[seen],
         q=without[seen],
         up=np.zeros(int(seen.sum())),
-        p_infinite=rate * told,
-        q_infinite=told if rate == 1 else 0.0,
+        p_infinite=rate * disclosed,
+        q_infinite=disclosed if rate == 1 else 0.0,
     )
 
 
 def _once(event: EpsilonDeltaDp) -> DeltaOfRatio:
     def delta(ratio: arb) -> arb:
-        told, odds = arb(event.delta), arb(event.epsilon).exp()
-        kept, turned = (1 - told) * odds / (1 + odds), (1 - told) / (1 + odds)
-        laws = ((arb(0), told), (turned, kept), (kept, turned), (told, arb(0)))
+        disclosed, odds = arb(event.delta), arb(event.epsilon).exp()
+        kept, turned = (1 - disclosed) * odds / (1 + odds), (1 - disclosed) / (1 + odds)
+        laws = ((arb(0), disclosed), (turned, kept), (kept, turned), (disclosed, arb(0)))
         return delta_of_outcomes(laws, event.sample_rate, ratio)
 
     return delta
@@ -83,7 +83,7 @@ ROW = PoissonVerification(
     ),
     neighbours=lambda event: event.neighbours,
     cells=fixed_cells(_of_outcomes),
-    largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
+    largest_loss=lambda event: largest_sampled_loss(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
     once=_once,
     draw=_draw,
     statements={

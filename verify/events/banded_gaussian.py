@@ -1,10 +1,9 @@
-"""Gaussian noise on banded combinations of the steps' sums, of parts of the data that take turns.
+"""Gaussian noise on banded combinations of the steps' sums, where parts of the data take turns.
 
-Restated: y_t = c_0 x_t + ... + c_(b-1) x_(t-b+1) + z_t with independent z_t. A record of part p adds to x_t only where
-t mod b = p, so each y_t holds at most one of its contributions, and those that hold that of step t are y_t up to
-y_(t+b-1), moved by (c_0, ..., c_(b-1)) times it. Given all that was released before step t, its coin for that step and
-the noise of those rows are fresh: one sampled Gaussian, whose shift is the norm of c. There is one for each t of its
-part.
+The release is y_t = c_0 x_t + ... + c_(b-1) x_(t-b+1) + z_t with independent z_t. A record of part p contributes to x_t
+only if t mod b = p, so each y_t contains at most one of its contributions. The contribution of step t moves y_t up to
+y_(t+b-1) by (c_0, ..., c_(b-1)) times itself. Given all earlier releases, the coin for step t and the noise of these
+rows are independent, so this is one sampled Gaussian whose shift is the norm of c. There is one for each t of its part.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from verify.events import sampled_gaussian
 from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
 from verify.events.toy_training import gaussian_loss
 
-#: Bits in which squares are added up.
+#: The precision in bits for summing squares.
 _BITS = 256
-#: Up to this, a norm above 1 is rounding of the report's own coefficients, and counts as 1.
+#: Norms up to this count as 1: the excess is rounding of the report's own coefficients.
 _ROUNDED = 1 + 2.0**-51
 _TURN = sampled_gaussian.ROW
 
 
 def column_norm(coefficients: tuple[float, ...]) -> tuple[float, float]:
-    """Bounds from below and from above on the norm of a column of the matrix, in ball arithmetic."""
+    """Lower and upper bounds on the norm of a column of the matrix, in ball arithmetic."""
     before = ctx.prec
     ctx.prec = _BITS
     try:
@@ -42,7 +41,7 @@ def column_norm(coefficients: tuple[float, ...]) -> tuple[float, float]:
 
 
 def turn_of(event: BandedGaussian) -> SampledGaussian:
-    """One turn of the record's part: noise over the most that it moves the rows that hold it, and its chance."""
+    """One turn of the record's part as a sampled Gaussian: noise relative to the move of the rows, and its rate."""
     low, high = column_norm(event.coefficients)
     move = 1.0 if abs(low - 1) < 1e-12 and high <= _ROUNDED else high
     return SampledGaussian(
@@ -52,7 +51,7 @@ def turn_of(event: BandedGaussian) -> SampledGaussian:
 
 
 def turns(event: BandedGaussian) -> int:
-    """How often it is the turn of the part that begins."""
+    """The number of turns of the first part."""
     return len(range(0, event.steps, len(event.coefficients)))
 
 
@@ -84,10 +83,10 @@ def _toy(event: BandedGaussian) -> Callable[[int], Draw]:
 
 
 def toy_training(event: BandedGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of runs of ``steps`` steps that release C X + Z, of which the record of the first part is told apart.
+    """Draws losses of runs of ``steps`` steps that release C X + Z, for a record of the first part.
 
-    Its gradient is the clip norm along an axis of its own. ``noise`` scales what is really added: 1 is right, 0.5 a
-    fault that a test must see.
+    Its gradient has clip norm along an axis of its own. ``noise`` scales the noise that is added: 1 is correct, and 0.5
+    is a fault that a test must detect.
     """
     bands, sigma = len(event.coefficients), event.noise_multiplier
     column = np.array(event.coefficients)
@@ -100,7 +99,7 @@ def toy_training(event: BandedGaussian, steps: int, *, noise: float = 1.0) -> Dr
             seen = noise * sigma * rng.standard_normal((count, len(rows)))
             if present:
                 seen += rows * (rng.random((count, 1)) < rate)
-            # Along the column, in units of its length: a number that the record moves by the length.
+            # Projected onto the column; in units of the column's length, the record moves this by the length.
             length = float(np.sqrt(rows @ rows))
             losses += gaussian_loss(seen @ rows / length**2, sigma / length, rate)
         return losses
@@ -110,7 +109,7 @@ def toy_training(event: BandedGaussian, steps: int, *, noise: float = 1.0) -> Dr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandedParameters(BudgetParameters):
-    """A plan of correlated noise; ``bands`` is absent where the plan chose them."""
+    """A plan of banded noise; ``bands`` is absent if the plan chose their number."""
 
     bands: int | None = None
 

@@ -1,6 +1,6 @@
-"""The best of a random number of runs: Papernot and Steinke's theorems 2 and 6 on Renyi divergences of whole orders.
+"""The best of a random number of runs, by Papernot and Steinke's theorems 2 and 6 on Renyi divergences.
 
-From below, the best by a score that tells the record (``verify.losses.selected_runs``).
+The lower bound is for the best by a score that depends on the record (``verify.losses.selected_runs``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from verify.losses.profile_cells import cells_of_profile
 from verify.losses.selected_runs import LawOfRuns, selected_cells
 
 _KNOTS, _LARGEST_ORDER = 8001, 2048
-#: Name of the law of the number of runs -> its shape.
+#: The shape of each distribution of the number of runs.
 SHAPES: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
-#: What a law may leave beyond the number of runs that a report says it never exceeds.
+#: The probability that may lie beyond the number of runs that is said never to be exceeded.
 _BEYOND = math.exp(-99.0)
 
 
@@ -43,9 +43,9 @@ def _more(parameters: Any) -> Mapping[str, Any]:
 
 
 def runs_exceed(mean: float, shape: float | None, most: int) -> bool:
-    """Whether more than ``most`` runs have a chance that counts, by the tail of the law from above."""
+    """Whether more than ``most`` runs have a non-negligible probability, by an upper bound on the tail of the law."""
     if shape is None:
-        logs = most * math.log(mean) - mean - gammaln(most + 1)  # P(K = most), and each next is at most half as likely
+        logs = most * math.log(mean) - mean - gammaln(most + 1)  # log P(K = most); each next is at most half as likely
         return most < 2 * mean or bool(logs > math.log(_BEYOND))
     if mean == 1 or shape > 1:
         return most < 1 or shape > 1
@@ -71,7 +71,7 @@ def _of_runs(event: BestOfRuns) -> LossCells:
 
 
 def _once(event: BestOfRuns) -> DeltaOfRatio:
-    """Of all selections, at the best of the orders; a float, raised by far more than its rounding."""
+    """Delta of all selections by the best order; a float that is raised by far more than its rounding error."""
 
     def delta(ratio: arb) -> arb:
         epsilon = np.array([float(ratio.log().mid())])
@@ -81,7 +81,7 @@ def _once(event: BestOfRuns) -> DeltaOfRatio:
 
 
 def _log_delta(event: BestOfRuns, epsilons: Floats) -> Floats:
-    """(a - 1)(D_a - epsilon + log(1 - 1 / a)) - log a, at the best of many orders a, whole or between."""
+    """Log delta at each epsilon: (a - 1)(D_a - epsilon + log(1 - 1 / a)) - log a, minimized over many orders a."""
     orders, moments, turns, apart = _best_orders(event)
     if not len(orders):
         return np.full_like(epsilons, apart)
@@ -93,9 +93,9 @@ def _log_delta(event: BestOfRuns, epsilons: Floats) -> Floats:
 
 @lru_cache(maxsize=8)
 def _best_orders(event: BestOfRuns) -> tuple[Floats, Floats, Floats, float]:
-    """The orders that are the best at some epsilon, their moments, the epsilons between, and a bound for every epsilon.
+    """The orders that are best at some epsilon, their moments, the epsilons between them, and a bound for all epsilons.
 
-    Each order's line falls by a - 1 as epsilon grows; the least of all lines is their lower envelope.
+    Each order gives a line in epsilon with slope -(a - 1), and the minimum of all lines is their lower envelope.
     """
     orders, moments = _moments(event)
     apart = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
@@ -118,7 +118,7 @@ def _best_orders(event: BestOfRuns) -> tuple[Floats, Floats, Floats, float]:
 
 @lru_cache(maxsize=8)
 def _moments(event: BestOfRuns) -> tuple[Floats, Floats]:
-    """Orders a and (a - 1) D_a of all selections: straight between the orders where D_a is computed."""
+    """Orders a and (a - 1) D_a of all selections, interpolated linearly between the orders where D_a is computed."""
     if event.sample_rate == 1:
         known = 1 + np.geomspace(1e-3, 1e6, 3999)
         run = event.run_steps * known / (2 * event.noise_multiplier**2)
@@ -138,7 +138,7 @@ def _moments(event: BestOfRuns) -> tuple[Floats, Floats]:
 
 
 def _deltas(orders: Floats, run: Floats) -> Floats:
-    """Delta of one run at epsilon log(a / (a - 1)), for each order a: the least over orders b of what D_b implies."""
+    """Delta of one run at epsilon = log(a / (a - 1)) for each order a: the least that D_b implies over orders b."""
     found = np.zeros(len(orders))
     for b, divergence in zip(orders, run, strict=True):
         implied = (b - 1) * (divergence + np.log1p(-1 / orders) + math.log1p(-1 / b)) - math.log(b)
@@ -147,7 +147,7 @@ def _deltas(orders: Floats, run: Floats) -> Floats:
 
 
 def _of_batch(event: BestOfRuns, order: int) -> float:
-    """One Gaussian on a Poisson batch: log sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / 2 s^2), over a - 1."""
+    """D_a of a sampled Gaussian: log sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 s^2)), over a - 1."""
     k = np.arange(order + 1.0)
     ways = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     terms = ways + (order - k) * math.log1p(-event.sample_rate) + k * math.log(event.sample_rate)
@@ -155,13 +155,13 @@ def _of_batch(event: BestOfRuns, order: int) -> float:
 
 
 def _log_gamma(mean: float, shape: float) -> float:
-    """Log of gamma, by bisection: the mean number of runs falls as gamma rises."""
+    """The log of gamma, by bisection: the mean number of runs decreases as gamma increases."""
     low, high = -700.0, -1e-12
     for _ in range(200):
         middle = (low + high) / 2
         rest = -math.expm1(middle)
-        told = rest / -middle if shape == 0 else shape * rest / -math.expm1(shape * middle)
-        low, high = (middle, high) if math.log(told) - middle > math.log(mean) else (low, middle)
+        scaled_mean = rest / -middle if shape == 0 else shape * rest / -math.expm1(shape * middle)
+        low, high = (middle, high) if math.log(scaled_mean) - middle > math.log(mean) else (low, middle)
     return (low + high) / 2
 
 
@@ -183,7 +183,7 @@ ROW = EventVerification(
     drawn=lambda event: poisson_unless_all(event.sample_rate),
     cells=_cells,
     parts=lambda event: [(event, 1)],
-    met=lambda event: False,
+    attained=lambda event: False,
     once=_once,
     in_floats=True,
     statements={

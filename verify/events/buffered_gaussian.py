@@ -1,9 +1,9 @@
-"""Gaussian noise on combinations of all steps' sums that a few buffers make, in passes that keep their order.
+"""Gaussian noise on linear combinations of all steps' sums, computed with a few buffers, in passes of fixed order.
 
-Restated: y_t = c_0 x_t + c_1 x_(t-1) + ... + c_t x_0 + z_t with independent z_t and no negative c. A record of position
-p adds to x_t only where t mod b = p, so that it moves y by sum_i g_i C e_(p + i b) with |g_i| <= 1. Inner products of
-columns are not negative, so the square of the length is largest for equal g_i; and it is largest for p = 0, of which
-other positions have the same rows, later, and cut off. That is one Gaussian of so large a shift, and its length follows
+The release is y_t = c_0 x_t + c_1 x_(t-1) + ... + c_t x_0 + z_t with independent z_t and nonnegative c. A record at
+position p contributes to x_t only if t mod b = p, so it moves y by sum_i g_i C e_(p + i b) with |g_i| <= 1. Inner
+products of columns are nonnegative, so the squared length is largest for equal g_i. It is largest for p = 0, since
+other positions have the same rows, but later and cut off. This is one Gaussian with that shift, whose length follows
 from geometric series, pass by pass.
 """
 
@@ -24,7 +24,7 @@ from privctl.reports.parameters import BudgetParameters
 from verify.events import sampled_gaussian
 from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
 
-#: Bits in which series are added up.
+#: The precision in bits for summing series.
 _BITS = 256
 _GAUSSIAN = sampled_gaussian.ROW
 
@@ -33,7 +33,7 @@ _GAUSSIAN = sampled_gaussian.ROW
 def moved_by_one(
     first: float, weights: tuple[float, ...], decays: tuple[float, ...], steps_per_pass: int, steps: int
 ) -> tuple[float, float]:
-    """Bounds from below and above on how far a record moves the rows, in clip norms, in ball arithmetic."""
+    """Lower and upper bounds on how far a record moves the rows, in clip norms, in ball arithmetic."""
     before = ctx.prec
     ctx.prec = _BITS
     try:
@@ -49,20 +49,20 @@ def moved_by_one(
                     total += w * other_w * g * other_g * (1 - both**after) / (1 - both)
             held = [decay**after * g for (_, decay), g in zip(terms, grown, strict=True)]
         norm = total.sqrt()
-        # Rounding to a float may go either way.
+        # The conversion to a float may round either way.
         return math.nextafter(float(norm.lower()), 0.0), math.nextafter(float(norm.upper()), math.inf)
     finally:
         ctx.prec = before
 
 
 def column(first: float, weights: Sequence[float], decays: Sequence[float], steps: int) -> Floats:
-    """The matrix's first column [steps]: a record's share of each row from its step on."""
+    """The first column [steps] of the matrix: the weight of a contribution in each row from its step on."""
     later = np.power(np.array(decays)[:, None], np.arange(max(0, steps - 1)))
     return np.append(first, np.array(weights) @ later)
 
 
 def _whole(event: BufferedGaussian) -> SampledGaussian:
-    """The one Gaussian that all steps are."""
+    """The single Gaussian that all steps together are equivalent to."""
     length = round(1 / event.sample_rate)
     _, high = moved_by_one(event.first, event.weights, event.decays, length, event.steps)
     return SampledGaussian(noise_multiplier=event.noise_multiplier / high)
@@ -89,10 +89,10 @@ def _toy(event: BufferedGaussian) -> Callable[[int], Draw]:
 
 
 def toy_training(event: BufferedGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of runs of ``steps`` steps that release X + W with C W = Z, of which the first record is told apart.
+    """Draws losses of runs of ``steps`` steps that release X + W with C W = Z, for the first record.
 
-    Its gradient is the clip norm along an axis of its own. ``noise`` scales what is really added: 1 is right, 0.5 a
-    fault that a test must see.
+    Its gradient has clip norm along an axis of its own. ``noise`` scales the noise that is added: 1 is correct, and 0.5
+    is a fault that a test must detect.
     """
     weights, decays = np.array(event.weights)[:, None], np.array(event.decays)[:, None]
     length, sigma = round(1 / event.sample_rate), event.noise_multiplier
@@ -102,7 +102,7 @@ def toy_training(event: BufferedGaussian, steps: int, *, noise: float = 1.0) -> 
         rows[begun:] += shares[: steps - begun]
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        released = np.zeros((len(decays), count))  # what the buffers of whoever watches hold
+        released = np.zeros((len(decays), count))  # the buffers of an observer who recomputes C X + Z
         held, losses = np.zeros_like(released), np.zeros(count)
         for step in range(steps):
             fresh = noise * sigma * rng.standard_normal(count)
@@ -118,7 +118,7 @@ def toy_training(event: BufferedGaussian, steps: int, *, noise: float = 1.0) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedParameters(BudgetParameters):
-    """A plan of noise by buffers; ``buffers`` is absent where the plan chose how many."""
+    """A plan of buffered noise; ``buffers`` is absent if the plan chose their number."""
 
     buffers: int | None = None
 

@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise on a whole number: its probabilities by Poisson's summation formula."""
+"""Discrete Gaussian noise on an integer, with probabilities by Poisson's summation formula."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from verify.events.row import (
 )
 from verify.losses.cells import LossCells, atoms, sampled_losses
 
-#: More outcomes of one step are left to the grids.
+#: The most outcomes for which one step has an exact formula here.
 _MOST_OUTCOMES = 4096
-#: Standard deviations beyond which a float holds no probability, and beyond which balls of 256 bits need none.
+#: Standard deviations beyond which probabilities underflow, and beyond which they are negligible at 256 bits.
 _REACH, _BALL_REACH = 39, 20
 
 
@@ -38,7 +38,7 @@ def _of_outcomes(event: DiscreteGaussianNoise) -> LossCells:
 
 
 def _total(stddev: float) -> float:
-    """Sum of exp(-k^2 / (2 s^2)) over whole numbers, as s sqrt(2 pi) times the sum of exp(-2 (pi s k)^2)."""
+    """The sum of exp(-k^2 / (2 s^2)) over all integers, as s sqrt(2 pi) times the sum of exp(-2 (pi s k)^2)."""
     waves = math.fsum(math.exp(-2 * (math.pi * stddev * k) ** 2) for k in range(1, 200))
     return stddev * math.sqrt(2 * math.pi) * (1 + 2 * waves)
 
@@ -49,7 +49,7 @@ def _once(event: DiscreteGaussianNoise) -> DeltaOfRatio | None:
         return None
     fall = -1 / (2 * arb(event.stddev) ** 2)
     weights = [(fall * k * k).exp() for k in range(side + event.sensitivity + 1)]
-    # Beyond the last outcome every weight is less than half the one before.
+    # Beyond the last outcome, every weight is less than half of the one before.
     beyond = weights[side] * arb(0, 2)
     total = 2 * sum(weights[1:], arb(0)) + weights[0] + beyond
 
@@ -73,7 +73,7 @@ def _draw(event: DiscreteGaussianNoise) -> Draw:
 
 
 def _noise(rng: np.random.Generator, stddev: float, count: int) -> Floats:
-    """By rejecting discrete Laplace noise (Canonne, Kamath and Steinke 2020, algorithm 3)."""
+    """Discrete Gaussian noise by rejection from discrete Laplace noise (Canonne, Kamath and Steinke 2020, alg. 3)."""
     scale = math.floor(stddev) + 1
     fade, found = -math.expm1(-1 / scale), np.empty(0)
     while len(found) < count:

@@ -1,4 +1,4 @@
-"""Discrete Laplace noise on a whole number: by adding up its outcomes."""
+"""Discrete Laplace noise on an integer, by summing over its outcomes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, atoms, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, atoms, largest_sampled_loss, sampled_losses
 
-#: A larger sensitivity is left to the grids.
+#: The largest sensitivity for which one step has an exact formula here.
 _MOST_OUTCOMES = 512
 
 
 def _of_outcomes(event: DiscreteLaplaceNoise) -> LossCells:
-    """Without the record: what is 0 or less, each outcome below the sensitivity, and what is at least that."""
+    """One outcome for all values <= 0, one for each value below the sensitivity, and one for all from it on."""
     outcome = np.arange(event.sensitivity + 1.0)
     fade = math.exp(-event.decay)
     log_q = math.log1p(-fade) - math.log1p(fade) - event.decay * outcome
@@ -43,7 +43,7 @@ def _once(event: DiscreteLaplaceNoise) -> DeltaOfRatio | None:
     def delta(ratio: arb) -> arb:
         fade, most = (-arb(event.decay)).exp(), event.sensitivity
         inner = (1 - fade) / (1 + fade)
-        # Outcomes at both ends stand for all beyond them, which have the same ratio.
+        # The outcomes at both ends include all beyond them, which have the same likelihood ratio.
         laws = [inner * fade**x for x in range(most + 1)]
         laws[0], laws[most] = 1 / (1 + fade), fade**most / (1 + fade)
         return delta_of_outcomes(zip(reversed(laws), laws, strict=True), event.sample_rate, ratio)
@@ -80,7 +80,7 @@ ROW = PoissonVerification(
         solved={"decay": "decay"},
     ),
     cells=fixed_cells(_of_outcomes),
-    largest_loss=lambda event: largest_on_batch(event.decay * event.sensitivity, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(event.decay * event.sensitivity, event.sample_rate),
     once=_once,
     draw=_draw,
     statements={

@@ -1,7 +1,7 @@
-"""The exponential mechanism: delta at every epsilon, restated as (1 - e^((x - e) / 2))^2 / (1 - e^-e), and its law.
+"""The exponential mechanism: delta at epsilon x is (1 - e^((x - e) / 2))^2 / (1 - e^-e); and its loss distribution.
 
-A mechanism whose losses lie in [t - e, t] has the largest delta at x if it has only these two: (1 - e^(t - e)) (1 -
-e^(x - t)) / (1 - e^-e), which is largest where t is halfway between x and e.
+A mechanism whose losses lie in [t - e, t] has the largest delta at x if only the two end points occur. That delta,
+(1 - e^(t - e)) (1 - e^(x - t)) / (1 - e^-e), is largest for t halfway between x and e.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from verify.losses.cells import MOST_CELLS, LossCells, TooFineError, atoms
 
 
 def _cells(event: ExponentialChoice, attained_only: bool) -> CellMaker:
-    if attained_only:  # two candidates, of which one's score rises as the other's falls
+    if attained_only:  # two candidates, where the score of one increases as that of the other decreases
         half = event.epsilon / 2
         logs = -np.log1p(np.exp(np.array([half, -half])))
         return lambda width, reach: atoms(np.array([-half, half]), logs)
@@ -31,7 +31,7 @@ def _of_range(epsilon: float, width: float) -> LossCells:
     if count > MOST_CELLS:
         raise TooFineError(count / MOST_CELLS)
     edges = np.linspace(-epsilon, epsilon, count + 1)
-    # Of e^((l - e) / 2) / 2 / (1 - e^-e), and mirrored without the record.
+    # Integrals of the density e^((l - e) / 2) / 2 / (1 - e^-e); without the record it is mirrored.
     growth = -math.expm1(-(edges[1] - edges[0]) / 2) / -math.expm1(-epsilon)
     p = np.exp((edges[1:] - epsilon) / 2) * growth
     q = p[::-1]
@@ -74,7 +74,7 @@ ROW = EventVerification(
     chances=lambda event: (1.0,),
     drawn=lambda event: None,
     cells=_cells,
-    met=lambda event: False,
+    attained=lambda event: False,
     largest_loss=lambda event: event.epsilon,
     once=_once,
     draw=_draw,

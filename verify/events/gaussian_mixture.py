@@ -1,4 +1,4 @@
-"""Gaussian noise on a number that the record moves by a random amount."""
+"""Gaussian noise on a number that the record shifts by a random amount."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _cells(event: MixtureOfGaussians, attained_only: bool) -> CellMaker:
 
 
 def _moves(event: MixtureOfGaussians) -> tuple[Floats, Floats]:
-    """How far the record moves the number, 0 among it where it may not, and with which probability."""
+    """The possible shifts, including 0, and their probabilities."""
     chances = np.array(event.probabilities) * (event.sample_rate / math.fsum(event.probabilities))
     moves: Floats = np.unique(np.append(event.sensitivities, 0.0))
     where = np.searchsorted(moves, np.append(event.sensitivities, 0.0))
@@ -34,7 +34,7 @@ def _moves(event: MixtureOfGaussians) -> tuple[Floats, Floats]:
 
 
 def _squared_shift(event: MixtureOfGaussians) -> float | None:
-    """Where only one move is possible."""
+    """The squared shift of all steps in standard deviations if only one shift is possible, else None."""
     moves, weights = _moves(event)
     possible = moves[weights > 0]
     return float(event.steps * (possible[0] / event.noise_stddev) ** 2) if len(possible) == 1 else None

@@ -18,7 +18,7 @@ def _cells(event: GroupGaussian, attained_only: bool) -> CellMaker:
 
 
 def _of_group(event: GroupGaussian, width: float, reach: CellReach, attained_only: bool) -> LossCells:
-    """How many of the group are in a batch, all with one contribution, seen through the noise."""
+    """Cells for the noisy number of group members in a batch, all with the same contribution."""
     law, lost = binomial_law([event.sample_rate] * event.group_size)
     cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)
     return replace(cells, p_infinite=cells.p_infinite + (0.0 if attained_only else lost))
@@ -52,7 +52,7 @@ ROW = PoissonVerification(
         fields={"noise_multiplier": ("noise_multiplier", None), "group_size": ("group_size", None), **OF_STEPS},
         solved={"noise multiplier": "noise_multiplier"},
     ),
-    alike=lambda event: event.group_size,
+    group_size=lambda event: event.group_size,
     chances=lambda event: [event.sample_rate] * event.group_size,
     cells=_cells,
     squared_shift=lambda event: (

@@ -19,7 +19,7 @@ from verify.events.row import (
     PlannedAs,
     PoissonVerification,
 )
-from verify.losses.cells import MOST_CELLS, LossCells, largest_on_batch, sampled_losses
+from verify.losses.cells import MOST_CELLS, LossCells, largest_sampled_loss, sampled_losses
 from verify.losses.tails import delta_of_tails
 
 
@@ -28,9 +28,9 @@ def _cells(event: LaplaceNoise, attained_only: bool) -> CellMaker:
 
 
 def _cells_of(event: LaplaceNoise, width: float) -> LossCells:
-    """Laplace noise on a number that the record moves by 1, on a Poisson batch."""
+    """Cells of Laplace noise on a number that the record shifts by 1, on a Poisson batch."""
     most = 1 / event.scale
-    # Without sampling: losses -most and most have masses of their own; between them P has density e^((l - most)/2)/4.
+    # Without sampling, the losses -most and most are atoms; between them, P has density e^((l - most) / 2) / 4.
     rate = event.sample_rate
     base = _laplace_edges(most, rate, width)
     between = np.exp((base[:-1] - most) / 2) * np.expm1(np.diff(base) / 2) / 2
@@ -95,7 +95,7 @@ ROW = PoissonVerification(
         solved={"scale": "scale"},
     ),
     cells=_cells,
-    largest_loss=lambda event: largest_on_batch(1 / event.scale, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(1 / event.scale, event.sample_rate),
     once=_once,
     draw=_draw,
 )

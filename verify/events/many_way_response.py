@@ -1,4 +1,4 @@
-"""Each record's own answer: by listing the chances of every answer."""
+"""k-ary randomized response: each record's own answer, with the probability of every answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from verify.losses.cells import LossCells, atoms
 
 
 def _of_answers(event: ManyWayResponse) -> LossCells:
-    """Two neighbours' answers and, where there are more, all the others at once.
+    """Outcomes for two neighbours: their two true answers and, if there are more, all others merged.
 
-    Against a record that answers at random: the true answer, and all the others.
+    Against a record that answers at random: the true answer, and all others merged.
     """
     other = 1 / (math.expm1(event.epsilon) + event.answers)
     true = math.exp(event.epsilon) * other
@@ -36,9 +36,9 @@ def _once(event: ManyWayResponse) -> DeltaOfRatio:
         odds = arb(event.epsilon).exp()
         if event.neighbours is Adjacency.ZERO_OUT:
             total = odds + event.answers - 1
-            to = odds / total - ratio / event.answers
-            back = (1 - ratio * event.answers / total) * (event.answers - 1) / event.answers
-            return to.max(back).max(arb(0))
+            forward = odds / total - ratio / event.answers
+            backward = (1 - ratio * event.answers / total) * (event.answers - 1) / event.answers
+            return forward.max(backward).max(arb(0))
         return ((odds - ratio) / (odds + event.answers - 1)).max(arb(0))
 
     return delta
@@ -58,15 +58,15 @@ def _largest_back(event: ManyWayResponse) -> float:
 
 def _draw(event: ManyWayResponse) -> Draw:
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        """Answers of a record whose true one is the first, or the second; by the noise parameter of k-ary response."""
+        """Draws answers of a record whose true answer is the first (present) or the second, and their losses."""
         mixed = event.answers / (math.expm1(event.epsilon) + event.answers)
         at_random = np.ones(count, bool) if event.neighbours is Adjacency.ZERO_OUT and not present else None
         at_random = rng.random(count) < mixed if at_random is None else at_random
-        told = np.where(at_random, rng.integers(0, event.answers, count), 0 if present else 1)
+        answer = np.where(at_random, rng.integers(0, event.answers, count), 0 if present else 1)
         if event.neighbours is Adjacency.ZERO_OUT:
             chance = (1 - mixed) + mixed / event.answers, mixed / event.answers
-            return np.asarray(np.log(event.answers * np.where(told == 0, *chance)))
-        return np.asarray(np.where(told == 0, event.epsilon, np.where(told == 1, -event.epsilon, 0.0)))
+            return np.asarray(np.log(event.answers * np.where(answer == 0, *chance)))
+        return np.asarray(np.where(answer == 0, event.epsilon, np.where(answer == 1, -event.epsilon, 0.0)))
 
     return draw
 

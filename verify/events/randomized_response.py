@@ -1,4 +1,4 @@
-"""Bits of a batch, each kept or turned."""
+"""Randomized response on the bits of a batch, each kept or flipped."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, atoms, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, atoms, largest_sampled_loss, sampled_losses
 
-#: More bits of one step are left to the grids.
+#: The most bits for which one step has an exact formula here.
 _MOST_BITS = 512
 
 
 def _cells_of(event: RandomizedResponse) -> LossCells:
-    """Bits that the record turns, all at once, each then kept with log-odds epsilon; on a Poisson batch."""
+    """Cells for a record that flips all bits of its Poisson batch, each of which is then kept with log-odds epsilon."""
     kept = np.arange(event.bits + 1.0)
     chance = 1 / (1 + math.exp(-event.epsilon))
     log_choose = np.array([math.lgamma(event.bits + 1) - math.lgamma(k + 1) - math.lgamma(event.bits - k + 1)
@@ -84,7 +84,7 @@ ROW = PoissonVerification(
         solved={"bit epsilon": "epsilon"},
     ),
     cells=fixed_cells(_cells_of),
-    largest_loss=lambda event: largest_on_batch(event.bits * event.epsilon, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(event.bits * event.epsilon, event.sample_rate),
     once=_once,
     draw=_draw,
 )

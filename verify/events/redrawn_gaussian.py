@@ -1,9 +1,10 @@
-"""Gaussian noise on batches each place of which is drawn afresh among all examples.
+"""Gaussian noise on batches drawn with replacement.
 
-Restated: k places hold the record with probability 1 / n each. Taking it away leaves k places with other examples, so J
-places change by two clip norms each; others opposite to it attain that. Replacing or zeroing it changes J places too,
-but batches without it stay possible. A label j tells J where it is not 0 and is made up where it is: where it is true
-with the chance h, likelihood ratios are 1 - h + h r, where r is that of a Gaussian moved by 2 j.
+Each of k places holds the record with probability 1 / n. Removing it leaves k places with other examples, so the J
+places that held it change by two clip norms each; this is attained if the others are opposite to it. Replacing or
+zeroing it changes J places too, but batches without it remain possible. For the bound, a label j reveals J if J > 0 and
+is made up otherwise. If the label is true with probability h, the likelihood ratio is 1 - h + h r, where r is that of a
+Gaussian shifted by 2 j.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from verify.losses.cells import (
     binomial_law,
     doubled_moves,
     gaussian_mixture,
-    most_telling,
-    one_of,
+    most_revealing,
+    observed_mixture,
     opposite_mixtures,
     symmetrize,
 )
 
 
 def _law(event: RedrawnGaussian) -> tuple[Floats, float]:
-    """Chances of 0, 1, 2, ... places with the record, and what is cut off."""
+    """The probabilities of 0, 1, 2, ... places with the record, and the mass cut off."""
     return binomial_law([1 / event.examples] * event.draws)
 
 
@@ -48,12 +49,12 @@ def _cells(event: RedrawnGaussian, attained_only: bool) -> CellMaker:
         return lambda width, reach: _of_replaced(law, lost, noise, width, reach)
     if event.neighbours is Adjacency.ZERO_OUT:
         return lambda width, reach: _of_zeroed(moves, law, noise, width, reach)
-    # All others contribute nothing.
+    # Attained if all other records contribute nothing.
     return lambda width, reach: opposite_mixtures(moves, law, noise, width, reach)
 
 
 def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: CellReach) -> LossCells:
-    """Gaussians moved by 2 j, each where its label is true; either way round."""
+    """Cells for the labelled Gaussians shifted by 2 j, in either order."""
     times = np.flatnonzero(law[1:]) + 1
     true, least = law[times], times[0]
     by_cost = np.log(true / true[0]) + 2 * np.log(times / least) + 2 * (times**2 - float(least) ** 2) / noise / noise
@@ -63,12 +64,15 @@ def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: Ce
         (chance, gaussian_mixture(np.array([0.0, 2.0 * j]), np.array([1 - rate, rate]), noise, width, reach))
         for j, chance, rate in zip(times, chances, true / chances, strict=True)
     ]
-    return symmetrize(_with_lost(one_of(parts), lost))
+    return symmetrize(_with_lost(observed_mixture(parts), lost))
 
 
 def _of_zeroed(moves: Floats, law: Floats, noise: float, width: float, reach: CellReach) -> LossCells:
-    """All others contribute nothing, or the opposite: then places move by 2 with the record, and by 1 zeroed."""
-    return most_telling([make(moves, law, noise, width, reach) for make in (gaussian_mixture, doubled_moves)])
+    """Attained cells if the other records contribute nothing, or the opposite of the record, whichever reveals more.
+
+    In the second case each place shifts the sum by 2 with the record and by 1 with the zeroed record.
+    """
+    return most_revealing([make(moves, law, noise, width, reach) for make in (gaussian_mixture, doubled_moves)])
 
 
 def _with_lost(cells: LossCells, lost: float) -> LossCells:
@@ -82,7 +86,7 @@ def _draw(event: RedrawnGaussian) -> Draw | None:
     moves, variance = 2 * np.arange(len(law)), event.noise_multiplier**2
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        """All others contribute -1, the record 1: places filled one by one."""
+        """Draws losses for data in which the record contributes 1 and all others -1, filling places one by one."""
         places = rng.integers(0, event.examples, (event.draws, count)) if present else np.ones((event.draws, count))
         sums = np.where(places == 0, 1.0, -1.0).sum(0)
         seen = sums + event.draws + event.noise_multiplier * rng.standard_normal(count)
@@ -93,7 +97,7 @@ def _draw(event: RedrawnGaussian) -> Draw | None:
 
 
 def _chance(event: RedrawnGaussian) -> float:
-    """To be drawn at all."""
+    """The probability that the record is drawn at all."""
     return 1 - (1 - 1 / event.examples) ** event.draws
 
 
@@ -121,7 +125,7 @@ ROW = EventVerification(
     drawn=lambda event: Batches.WITH_REPLACEMENT,
     cells=_cells,
     zeroed=lambda event: event.neighbours is Adjacency.ZERO_OUT,
-    met=lambda event: event.neighbours is Adjacency.ADD_OR_REMOVE,
+    attained=lambda event: event.neighbours is Adjacency.ADD_OR_REMOVE,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps),
     draw=_draw,
     noise=lambda event: event.noise_multiplier,

@@ -1,4 +1,4 @@
-"""Gaussian noise on Poisson batches, for neighbours in one of which a record contributes the opposite."""
+"""Gaussian noise on Poisson batches, for neighbours in which a record's contribution is replaced by its opposite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``verify`` needs to know of a kind of event, restated independently of the accounting it checks."""
+"""What ``verify`` needs to know about a kind of event, stated independently of the accounting it checks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from verify.losses.cells import CellReach, LossCells
 Kind = TypeVar("Kind", bound=Event)
 Floats = NDArray[np.float64]
 
-#: Draws that many losses log(p / q), with the record (True) or without it.
+#: Draws a number of losses log(p / q), with the record (True) or without it.
 Draw = Callable[[np.random.Generator, int, bool], Floats]
-#: The cells of one step's loss, no wider than the given width.
+#: Makes the cells of one step's loss, no wider than the given width.
 CellMaker = Callable[[float, CellReach], LossCells]
 #: Delta of one step at e^epsilon for the worse order of neighbours, in ball arithmetic.
 DeltaOfRatio = Callable[[arb], arb]
 
 
-def _nothing(parameters: BudgetParameters) -> Mapping[str, Any]:
+def _no_fields(parameters: BudgetParameters) -> Mapping[str, Any]:
     return {}
 
 
@@ -35,27 +35,27 @@ def _nothing(parameters: BudgetParameters) -> Mapping[str, Any]:
 class PlannedAs:
     """How a report of ``privctl account`` describes an event.
 
-    ``mechanism`` is the parameter of that name, ``parameters`` the class of all of them. ``fields``: parameter ->
-    (event field, default; None: unknown). ``solved``: name of a searched quantity -> its field. ``more`` gives further
-    fields that follow from the parameters.
+    ``mechanism`` is the parameter of that name, and ``parameters`` the class of all parameters. ``fields`` maps a
+    parameter to its event field and default (None if unknown). ``solved`` maps the name of a quantity that was solved
+    for to its field. ``more`` gives further fields that follow from the parameters.
     """
 
     mechanism: str
     parameters: type[BudgetParameters] = BudgetParameters
     fields: Mapping[str, tuple[str, Any]]
     solved: Mapping[str, str] = field(default_factory=dict)
-    more: Callable[[Any], Mapping[str, Any]] = _nothing
+    more: Callable[[Any], Mapping[str, Any]] = _no_fields
 
 
-#: Parameters of any event whose steps take a share of the data.
+#: Parameters of any event whose steps sample the data.
 OF_STEPS: Mapping[str, tuple[str, Any]] = {"sample_rate": ("sample_rate", 1.0), "steps": ("steps", 1)}
 
 
-def _none(event: Event) -> None:
+def _no_value(event: Event) -> None:
     return None
 
 
-def _yes(event: Event) -> bool:
+def _always(event: Event) -> bool:
     return True
 
 
@@ -67,29 +67,29 @@ def _zero(event: Event) -> float:
     return 0.0
 
 
-def _endless(event: Event) -> float:
+def _infinite(event: Event) -> float:
     return float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventVerification(Generic[Kind]):
-    """One kind of event to the verifier, a row of ``ROWS``.
+    """How one kind of event is verified: a row of ``ROWS``.
 
-    ``neighbours`` is the adjacency for which its bounds hold, ``unit`` whose presence they protect. ``chances`` are the
-    chances of each protected record to take part in a step. ``drawn`` is the condition on its batches, None where there
-    is none. ``cells`` makes the cells of one step; with True, only those that some data set attains.
+    ``neighbours`` is the adjacency for which its bounds hold, and ``unit`` the unit of privacy. ``chances`` gives the
+    probability of each protected record to take part in a step. ``drawn`` is the condition on its batches, None if
+    there is none. ``cells`` makes the cells of one step; with True, only those that some data set attains.
 
-    The others help where they apply. ``alike`` is how many records its neighbours differ by. ``parts`` are smaller
-    events, each with how often it occurs, that together are the event, where these are not its steps. ``joined`` makes
-    one step of all events of the kind in a ledger, where that is what they amount to. ``squared_shift`` is that of the
-    single Gaussian equivalent to all steps, ``zeroed`` whether cells for a record removed bound one zeroed, too,
-    ``met`` whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that
-    of one step, ``largest_back`` that in the other order of the neighbours where it may be larger. ``once`` gives the
-    delta of one step, ``draw`` losses of one step, ``toy`` a small training to simulate; None where there is none.
-    ``information`` is the nats about a secret. ``noise`` is its noise multiplier where it has one; ``with_noise``, the
-    event with another noise multiplier, for kinds whose guarantees state one.
-    ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
-    all kinds share, as in ``verify.texts``.
+    The other fields are optional. ``group_size`` is the number of records in which neighbours differ. ``parts`` lists
+    smaller events with their multiplicities that together are the event, if these are not its steps. ``joined`` merges
+    all events of the kind in a ledger into one step, if that is equivalent. ``squared_shift`` is that of the single
+    Gaussian equivalent to all steps. ``zeroed`` is whether cells for removing a record also bound zeroing it.
+    ``attained`` is whether some data set attains the cells used for upper bounds. ``tilt`` scales the tilting exponent.
+    ``largest_loss`` is that of one step, and ``largest_back`` that in the other order of the neighbours if it may
+    differ. ``once`` gives the delta of one step, ``draw`` losses of one step, and ``toy`` a small training to simulate;
+    each is None if there is none. ``information`` is the nats about a secret. ``noise`` is the noise multiplier, if
+    there is one, and ``with_noise`` the event with another one, for kinds whose guarantees state it. ``in_floats`` is
+    whether its noise is added in floating point. ``statements`` are the texts its assumptions may have beyond those of
+    all kinds, as in ``verify.texts``.
     """
 
     planned: PlannedAs
@@ -98,27 +98,27 @@ class EventVerification(Generic[Kind]):
     drawn: Callable[[Kind], Batches | None]
     cells: Callable[[Kind, bool], CellMaker]
     unit: PrivacyUnit = PrivacyUnit.EXAMPLE
-    alike: Callable[[Kind], int] = _one
-    parts: Callable[[Kind], Sequence[tuple[Event, int]] | None] = _none
+    group_size: Callable[[Kind], int] = _one
+    parts: Callable[[Kind], Sequence[tuple[Event, int]] | None] = _no_value
     joined: Callable[[Sequence[Kind]], Kind] | None = None
-    squared_shift: Callable[[Kind], float | None] = _none
-    zeroed: Callable[[Kind], bool] = _yes
-    met: Callable[[Kind], bool] = _yes
+    squared_shift: Callable[[Kind], float | None] = _no_value
+    zeroed: Callable[[Kind], bool] = _always
+    attained: Callable[[Kind], bool] = _always
     tilt: Callable[[Kind], float] = _zero
-    largest_loss: Callable[[Kind], float] = _endless
+    largest_loss: Callable[[Kind], float] = _infinite
     largest_back: Callable[[Kind], float] | None = None
-    once: Callable[[Kind], DeltaOfRatio | None] = _none
-    draw: Callable[[Kind], Draw | None] = _none
-    toy: Callable[[Kind], Callable[[int], Draw] | None] = _none
-    information: Callable[[Kind], BoundPair | None] = _none
-    noise: Callable[[Kind], float | None] = _none
+    once: Callable[[Kind], DeltaOfRatio | None] = _no_value
+    draw: Callable[[Kind], Draw | None] = _no_value
+    toy: Callable[[Kind], Callable[[int], Draw] | None] = _no_value
+    information: Callable[[Kind], BoundPair | None] = _no_value
+    noise: Callable[[Kind], float | None] = _no_value
     with_noise: Callable[[Kind, float], Kind] | None = None
     in_floats: bool = False
     statements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def poisson_unless_all(rate: float) -> Batches | None:
-    """Poisson, unless every record takes part."""
+    """Poisson batches, or None if every record takes part."""
     return None if rate == 1 else Batches.POISSON
 
 
@@ -126,7 +126,7 @@ def _added_or_removed(event: Event) -> Adjacency:
     return Adjacency.ADD_OR_REMOVE
 
 
-def _alike(event: SampledEvent) -> Sequence[float]:
+def _single_rate(event: SampledEvent) -> Sequence[float]:
     return (event.sample_rate,)
 
 
@@ -142,19 +142,19 @@ class PoissonVerification(EventVerification[SampledKind]):
     """A kind on Poisson batches of one rate, whose bounds hold for adding or removing a record."""
 
     neighbours: Callable[[SampledKind], Adjacency] = _added_or_removed
-    chances: Callable[[SampledKind], Sequence[float]] = _alike
+    chances: Callable[[SampledKind], Sequence[float]] = _single_rate
     drawn: Callable[[SampledKind], Batches | None] = _by_coins
 
 
 def fixed_cells(law: Callable[[Kind], LossCells]) -> Callable[[Kind, bool], CellMaker]:
-    """For kinds with few outcomes: the cells of ``law``, of whatever width, which are attained."""
+    """``cells`` of a kind with few outcomes: those of ``law``, regardless of the width, which are attained."""
     return lambda event, attained_only: lambda width, reach: law(event)
 
 
 def delta_of_outcomes(laws: Iterable[tuple[arb, arb]], rate: float, ratio: arb) -> arb:
-    """Delta at e^epsilon = ``ratio``, the worse order's, from the outcomes' masses.
+    """Delta at e^epsilon = ``ratio`` in the worse order, from the masses of the outcomes.
 
-    ``laws`` has each outcome's mass with the record in the batch, and without it; ``rate`` is the chance of the first.
+    ``laws`` has each outcome's mass with the record in the batch and without it; ``rate`` is the sampling rate.
     """
     chance, totals = arb(rate), [arb(0), arb(0)]
     for held, without in laws:

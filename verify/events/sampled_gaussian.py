@@ -1,4 +1,4 @@
-"""Gaussian noise on clipped sums: batches by coins, in passes, or of fixed size."""
+"""Gaussian noise on clipped sums, with Poisson batches, batches in passes, or batches of fixed size."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from verify.losses.one_step_a_pass import FINE, ROUGH, pass_cells
 from verify.losses.tails import delta_of_tails, normal_above
 from verify.losses.visits import visits
 
-#: Cells this wide are for a first look only.
+#: Cells wider than this are used only for a rough sketch.
 _WIDE = 1e3
-#: How neighbours differ, by how batches are drawn.
+#: The adjacency for each way of drawing batches.
 _NEIGHBOURS = {
     Batches.POISSON: Adjacency.ADD_OR_REMOVE, Batches.SHUFFLED: Adjacency.ZERO_OUT,
     Batches.FIXED_SIZE: Adjacency.REPLACE_ONE, Batches.BALLS_AND_BINS: Adjacency.ADD_OR_REMOVE,
@@ -35,7 +35,7 @@ _NEIGHBOURS = {
 
 
 def _drawn(event: SampledGaussian) -> Batches | None:
-    """Whole batches need nothing, but passes are still passes."""
+    """The condition on batches: none if each batch is the whole data, except for shuffled passes."""
     whole = event.sample_rate == 1 and event.batches is not Batches.SHUFFLED
     return None if whole else event.batches
 
@@ -59,18 +59,18 @@ def _cells(event: SampledGaussian, attained_only: bool) -> CellMaker:
 
 
 def _of_pass(event: SampledGaussian, width: float, *, above: bool) -> LossCells:
-    """A pass, or the beginning of one, in which each record is in one batch; wide cells are for a first look."""
+    """Cells of a balls-and-bins pass, or of the beginning of one; few points for a rough sketch."""
     count = ROUGH if width > _WIDE else FINE
     return pass_cells(event.noise_multiplier, _batches_in_pass(event), event.steps, count, above=above)
 
 
 def _batches_in_pass(event: SampledGaussian) -> int:
-    """The whole number whose inverse the rate is."""
+    """The number of batches in a pass, the inverse of the rate."""
     return round(1 / event.sample_rate)
 
 
 def _parts(event: SampledGaussian) -> list[tuple[SampledGaussian, int]] | None:
-    """Passes, and what was begun of the last one."""
+    """The whole passes, and the part of the last one that was begun."""
     if event.batches is not Batches.BALLS_AND_BINS or event.sample_rate == 1:
         return None
     whole, begun = divmod(event.steps, _batches_in_pass(event))
@@ -79,7 +79,7 @@ def _parts(event: SampledGaussian) -> list[tuple[SampledGaussian, int]] | None:
 
 
 def _sampled(event: SampledGaussian, width: float, reach: CellReach) -> LossCells:
-    """A clipped sum of a Poisson batch with noise; cells of loss ``width`` or less."""
+    """Cells of a noisy clipped sum over a Poisson batch, with losses at most ``width`` apart."""
     mixture = np.array([0.0, 1.0]), np.array([1 - event.sample_rate, event.sample_rate])
     return gaussian_mixture(*mixture, event.noise_multiplier, width, reach)
 
@@ -149,7 +149,7 @@ ROW = EventVerification(
     cells=_cells,
     squared_shift=_squared_shift,
     parts=_parts,
-    met=lambda event: event.batches is not Batches.FIXED_SIZE and _parts(event) is None,
+    attained=lambda event: event.batches is not Batches.FIXED_SIZE and _parts(event) is None,
     tilt=_tilt,
     once=_once,
     draw=_draw,

@@ -22,14 +22,14 @@ def _cells(event: SecretMixture, attained_only: bool) -> CellMaker:
 
 
 def _cells_of(event: SecretMixture, width: float, reach: CellReach) -> LossCells:
-    """The number of a secret's records in a batch, seen through the noise, against none."""
+    """Cells of the noisy number of a secret's records in a batch, against none."""
     law, lost = binomial_law(event.probabilities)
     cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)
     return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
 def _squared_shift(event: SecretMixture) -> float | None:
-    """Where all records take part in every step, each step is one Gaussian."""
+    """The squared shift of all steps if all records take part in every step, else None."""
     if any(chance != 1 for chance in event.probabilities):
         return None
     return event.steps * (len(event.probabilities) / event.noise_multiplier) ** 2
@@ -40,7 +40,7 @@ def _records(parameters: SecretParameters) -> Mapping[str, Any]:
 
 
 def _chances(records: Sequence[str]) -> Iterator[float]:
-    """The probabilities that P or PxCOUNT stands for."""
+    """Yields the probabilities that each P or PxCOUNT stands for."""
     for text in records:
         chance, _, count = text.partition("x")
         try:

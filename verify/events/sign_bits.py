@@ -1,4 +1,4 @@
-"""Published signs (FERRET), which compose with nothing; what they give away is judged in ``verify.recompute.signs``."""
+"""Published signs (FERRET), which compose with no other event; ``verify.recompute.signs`` verifies them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A toy training end to end: DP-SGD in a few lines, run many times with and without one record.
+"""A toy training: DP-SGD in a few lines, run many times with and without one record.
 
-Logistic regression on public points in one coordinate; the record's loss is linear in another, so that its clipped
-gradient is always the clip norm along it. Whoever sees all weights can compute the privacy loss of what was released.
+Logistic regression on public points in one coordinate. The record's loss is linear in another coordinate, so that its
+clipped gradient always has the clip norm along it. An observer of all weights can compute the privacy loss.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _LEARNING_RATE = 0.5
 def toy_training(
     event: SampledGaussian | TruncatedGaussian, steps: int, *, noise: float = 1.0, taken: float | None = None
 ) -> Draw:
-    """Losses of runs of ``steps`` steps at the event's rate and noise, on Poisson, balls-and-bins or cut batches.
+    """Draws losses of runs of ``steps`` steps at the event's rate and noise, for three ways of drawing batches.
 
-    Of batches that are cut, ``taken`` is the chance that the record is in one; the other records do not show along its
-    coordinate. ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
+    Batches are Poisson, balls-and-bins or truncated. For truncated batches, ``taken`` is the probability that the
+    record is in one; the other records have no effect along its coordinate. ``noise`` scales the noise that is added: 1
+    is correct, and 0.5 is a fault that a test must detect.
     """
     sigma, rate = event.noise_multiplier, event.sample_rate
     cut = event if isinstance(event, TruncatedGaussian) else None
@@ -55,7 +56,7 @@ def toy_training(
             total += noise * sigma * rng.standard_normal((count, 2))
             before = weights.copy()
             weights -= _LEARNING_RATE * total / expected
-            # What an observer of the weights gets back.
+            # The noisy sum, as an observer recovers it from the weights.
             seen = (weights[:, 1] - before[:, 1]) * expected / _LEARNING_RATE
             if in_bins:
                 losses += ratios.after(step, seen, last=step == steps - 1)
@@ -67,7 +68,7 @@ def toy_training(
 
 
 def pass_losses(event: SampledGaussian) -> Draw:
-    """Losses of one balls-and-bins pass, or of the ``event.steps`` steps that begin it, seen whole."""
+    """Draws losses of a balls-and-bins pass, or of its first ``event.steps`` steps, as a whole."""
     sigma, rate = event.noise_multiplier, event.sample_rate
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
@@ -82,26 +83,26 @@ def pass_losses(event: SampledGaussian) -> Draw:
 
 
 class _PassRatios:
-    """The losses of balls-and-bins passes: a record's step is equally likely to be any of a pass."""
+    """Accumulates the losses of balls-and-bins passes, in which each step is equally likely to be the record's."""
 
     def __init__(self, count: int, sigma: float, rate: float) -> None:
         self._sigma, self._bins = sigma, round(1 / rate)
         self._log_sum = np.full(count, -math.inf)
 
     def after(self, step: int, seen: Floats, *, last: bool) -> Floats:
-        """The loss of the pass that ``step`` ends, 0 within one; ``last`` ends it early."""
+        """The loss of a pass if ``step`` ends it, otherwise 0; ``last`` ends it early."""
         self._log_sum = np.logaddexp(self._log_sum, gaussian_loss(seen, self._sigma, 1.0))
         begun = step % self._bins + 1
         if begun < self._bins and not last:
             return np.zeros_like(seen)
-        # In the steps that are missing the record would not have been seen: a ratio of 1.
+        # If the record's step is one of the missing ones, nothing was observed of it: a likelihood ratio of 1.
         missing = math.log(self._bins - begun) if begun < self._bins else -math.inf
         whole = np.logaddexp(self._log_sum, missing) - math.log(self._bins)
         self._log_sum = np.full(len(seen), -math.inf)
         return np.asarray(whole)
 
 
-#: Who takes part in a step, one column a record and the last for the one that is told apart.
+#: Which records take part in a step, one column per record; the last column is the record in question.
 _TakesPart = Callable[[int], NDArray[Any]]
 
 
@@ -115,7 +116,7 @@ def _by_coins(rng: np.random.Generator, count: int, rate: float, records: int, p
 
 
 def _cut(rng: np.random.Generator, chosen: NDArray[Any], event: TruncatedGaussian) -> None:
-    """Leave in ``chosen`` those that are kept where more records than it shows fill the batch; one row a run."""
+    """Truncates the batches in ``chosen``, one row per run, given the records beyond its columns that are drawn too."""
     unseen = rng.binomial(event.examples - chosen.shape[1], event.sample_rate, len(chosen))
     seen = chosen.sum(1)
     full = np.flatnonzero(seen + unseen > event.largest_batch)
@@ -138,7 +139,7 @@ def _by_bins(rng: np.random.Generator, count: int, rate: float) -> _TakesPart:
 
 
 def gaussian_loss(x: Floats, sigma: float, rate: float) -> Floats:
-    """log((1 - q) + q e^((2x - 1) / (2 sigma^2))) of noisy sums ``x`` in clip norms."""
+    """The loss log((1 - q) + q e^((2x - 1) / (2 sigma^2))) of noisy sums ``x`` in clip norms."""
     grown = (2 * x - 1) / (2 * sigma * sigma)
     if rate == 1:
         return np.asarray(grown)

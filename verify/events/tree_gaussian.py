@@ -1,8 +1,8 @@
-"""Gaussian noise on the nodes of binary trees over the steps, in passes that keep their order.
+"""Gaussian noise on the nodes of binary trees over the steps, in passes of fixed order.
 
-Restated: a record of position p takes part at p, p + b, p + 2b, ... Its step t lies, on level l, in node
-floor((t mod L) / 2^l) of tree floor(t / L), which is released if all of its steps are within the tree. A record moves a
-node by as many clip norms as it has steps below it at most, and all nodes together by the root of the sum of squares.
+A record at position p takes part in steps p, p + b, p + 2b, ... On level l, step t lies in node floor((t mod L) / 2^l)
+of tree floor(t / L), which is released if all of its steps are within the tree. A record moves a node by at most as
+many clip norms as it has steps below it, and all nodes together by the root of the sum of squares.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _GAUSSIAN = sampled_gaussian.ROW
 
 @lru_cache(maxsize=64)
 def moved_by_one(leaves: int, steps_per_pass: int, steps: int) -> int:
-    """The square of how far the worst placed record moves all nodes, in clip norms: steps counted node by node."""
-    if steps_per_pass == leaves:  # once a tree: the record of the first step is in one node of every level
+    """The squared distance, in clip norms, by which the worst position moves all nodes, counting steps node by node."""
+    if steps_per_pass == leaves:  # once per tree: the record of the first step is in one node on every level
         trees = [leaves] * min(1, steps // leaves) + [steps % leaves]
         levels = [sum(1 << level <= tree for level in range(64)) for tree in trees]
         return levels[0] * (steps // leaves) + levels[-1]
@@ -42,7 +42,7 @@ def moved_by_one(leaves: int, steps_per_pass: int, steps: int) -> int:
 
 
 def _released(times: Whole, leaves: int, steps: int, level: int) -> Whole:
-    """A number of the node of ``level`` that holds each of ``times``; -1 where it is never complete."""
+    """The index of the node on ``level`` that contains each of ``times``; -1 if it is never complete."""
     tree, within = times // leaves, times % leaves
     of_tree = np.minimum(leaves, steps - tree * leaves)
     node = within >> level
@@ -54,7 +54,7 @@ def _squared_shift(event: TreeGaussian) -> float:
 
 
 def _whole(event: TreeGaussian) -> SampledGaussian:
-    """The one Gaussian that all trees are."""
+    """The single Gaussian that all trees together are equivalent to."""
     return SampledGaussian(noise_multiplier=1 / math.sqrt(_squared_shift(event)))
 
 
@@ -79,16 +79,16 @@ def _toy(event: TreeGaussian) -> Callable[[int], Draw]:
 
 
 def toy_training(event: TreeGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of ``steps`` steps that release every node as it is complete, of which the first record is told apart.
+    """Draws losses of ``steps`` steps that release every node once it is complete, for the first record.
 
-    Its contribution is the clip norm along an axis of its own. ``noise`` scales what is really added: 1 is right, 0.5 a
-    fault that a test must see.
+    Its contribution is the clip norm along an axis of its own. ``noise`` scales the noise that is added: 1 is correct,
+    and 0.5 is a fault that a test must detect.
     """
     length, sigma = round(1 / event.sample_rate), event.noise_multiplier
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
         losses = np.zeros(count)
-        open_nodes: dict[int, int] = {}  # level -> how often the record took part in the node that is being summed
+        open_nodes: dict[int, int] = {}  # for each level, how often the record took part in the current node
         for step in range(steps):
             done = step % event.leaves + 1
             if done == 1:
@@ -96,8 +96,8 @@ def toy_training(event: TreeGaussian, steps: int, *, noise: float = 1.0) -> Draw
             for level in open_nodes:
                 open_nodes[level] += step % length == 0
                 if done % (1 << level) == 0:
-                    told = open_nodes[level] * present + noise * sigma * rng.standard_normal(count)
-                    losses += open_nodes[level] * (told - open_nodes[level] / 2) / sigma**2
+                    released = open_nodes[level] * present + noise * sigma * rng.standard_normal(count)
+                    losses += open_nodes[level] * (released - open_nodes[level] / 2) / sigma**2
                     open_nodes[level] = 0
         return losses
 

@@ -1,4 +1,4 @@
-"""Gaussian noise on Poisson batches of which none is larger than stated, the rest being left out at random."""
+"""Gaussian noise on truncated Poisson batches: of a larger batch, a random subset of the stated size is kept."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from privctl.domain.events import Batches, TruncatedGaussian
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
 from verify.events.toy_training import gaussian_loss, toy_training
-from verify.losses.cells import CellReach, LossCells, gaussian_mixture, one_of
+from verify.losses.cells import CellReach, LossCells, gaussian_mixture, observed_mixture
 
 _BITS = 256
 
 
 def _tail(at_least: int, trials: int, rate: float) -> arb:
-    """P(Bin(trials, rate) >= at_least), the regularized incomplete beta function."""
+    """P(Binomial(trials, rate) >= at_least), by the regularized incomplete beta function."""
     if at_least > trials:
         return arb(0)
     if rate == 1:
@@ -36,10 +36,13 @@ def _tail(at_least: int, trials: int, rate: float) -> arb:
 
 @lru_cache(maxsize=64)
 def _chances(event: TruncatedGaussian) -> tuple[float, float, float]:
-    """That the others fill the batch; that the record is in it then; and that it is in it at all. Rounded up."""
+    """The probabilities that the other records fill a batch, that the record is then kept, and that it is taken at all.
+
+    The first two are rounded up, the last one is rounded down.
+    """
     size, records, rate = event.largest_batch, event.examples, event.sample_rate
     full = _tail(size, records - 1, rate)
-    # Of M others with M >= size, size / (M + 1) of those drawn together with the record are kept.
+    # If the record is drawn along with M >= size others, it is kept with probability size / (M + 1).
     kept = _tail(size + 1, records, rate) * size / records
     given = float((kept / full).upper()) if bool(full > 0) else 0.0
     return float(full.upper()), min(1.0, given), float((kept + rate * (1 - full)).lower())
@@ -47,7 +50,7 @@ def _chances(event: TruncatedGaussian) -> tuple[float, float, float]:
 
 def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
     full, replaced, taken = _chances(event)
-    if attained_only:  # all others contribute nothing
+    if attained_only:  # attained if all other records contribute nothing
         return lambda width, reach: _moved(event.noise_multiplier, 1.0, taken, width, reach)
 
     def cells(width: float, reach: CellReach) -> LossCells:
@@ -55,18 +58,18 @@ def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
         if full == 0:
             return usual
         swapped = _moved(event.noise_multiplier, 2.0, replaced, width, reach)
-        return one_of([(1 - min(full, 1.0), usual), (min(full, 1.0), swapped)])
+        return observed_mixture([(1 - min(full, 1.0), usual), (min(full, 1.0), swapped)])
 
     return cells
 
 
 def _moved(noise: float, by: float, rate: float, width: float, reach: CellReach) -> LossCells:
-    """A sum that moves by ``by`` clip norms with probability ``rate``."""
+    """Cells of a noisy sum that shifts by ``by`` clip norms with probability ``rate``."""
     return gaussian_mixture(np.array([0.0, by]), np.array([1 - rate, rate]), noise, width, reach)
 
 
 def _draw(event: TruncatedGaussian) -> Draw:
-    """Of data in which all others contribute nothing."""
+    """Draws losses for data in which all other records contribute nothing."""
     sigma, taken = event.noise_multiplier, _chances(event)[2]
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
@@ -106,7 +109,7 @@ ROW = PoissonVerification(
     drawn=lambda event: Batches.TRUNCATED_POISSON,
     cells=_cells,
     zeroed=lambda event: False,
-    met=lambda event: False,
+    attained=lambda event: False,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,
     draw=_draw,
     toy=_toy,

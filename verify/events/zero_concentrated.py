@@ -1,6 +1,6 @@
-"""A mechanism of which zero-concentrated differential privacy is stated: what follows at every epsilon, as cells.
+"""A mechanism with stated zero-concentrated differential privacy, as cells of the privacy profile that follows.
 
-The best order a for an epsilon solves rho (2 a - 1) + log(1 - 1 / a) = epsilon - xi, where the left side rises with a.
+The best order a for an epsilon solves rho (2 a - 1) + log(1 - 1 / a) = epsilon - xi, whose left side increases with a.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats
 from verify.losses.cells import LossCells, plain_gaussian
 from verify.losses.profile_cells import cells_of_profile
 
-#: Epsilons at which delta is computed.
+#: The number of epsilons at which delta is computed.
 _KNOTS = 16001
 
 
 def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
-    """All steps of all ``events`` as one step: divergences add up."""
+    """All steps of all ``events`` merged into one step, since divergences add up."""
     return ZeroConcentratedDp(
         rho=math.fsum(e.steps * e.rho for e in events), xi=math.fsum(e.steps * e.xi for e in events),
         neighbours=events[0].neighbours,
@@ -32,7 +32,7 @@ def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
 
 
 def _cells(event: ZeroConcentratedDp, attained_only: bool) -> CellMaker:
-    if attained_only:  # a Gaussian has this rho
+    if attained_only:  # attained by a Gaussian with this rho
         return lambda width, reach: plain_gaussian(math.sqrt(2 * event.rho), width, reach)
     return lambda width, reach: _of_profile(event.rho, event.xi)
 
@@ -43,7 +43,7 @@ def _of_profile(rho: float, xi: float) -> LossCells:
 
 
 def _best_order(rho: float, target: Floats) -> Floats:
-    """Order less 1, by bisection of its logarithm."""
+    """The best order minus 1 for each ``target`` epsilon - xi, by bisection of its logarithm."""
     low, high = np.full_like(target, -60.0), np.full_like(target, 60.0)
     for _ in range(70):
         middle = (low + high) / 2
@@ -92,7 +92,7 @@ ROW = EventVerification(
     drawn=lambda event: None,
     cells=_cells,
     joined=_joined,
-    met=lambda event: False,
+    attained=lambda event: False,
     once=_once,
     statements={
         "contribution": (

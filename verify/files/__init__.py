@@ -1,1 +1,1 @@
-"""Files that a report names, where they are at hand: whether they are those, and lead nowhere else."""
+"""The files that a report names, if present: whether they are the recorded ones, and load nothing else."""

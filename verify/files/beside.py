@@ -1,4 +1,4 @@
-"""What lies beside weights: the base of an adapter is the one that was listed, and no configuration leads elsewhere."""
+"""Files that accompany weights: an adapter's base is the recorded one, and no configuration loads anything else."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from privctl.models.guard.adapters import base_at_hand
 from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import ADAPTER_NAME
-from verify.files.configuration import misleading
+from verify.files.configuration import misleading_reason
 from verify.files.places import located
 from verify.methods.expected import TRAINING
 
 _MODEL = "model"
-#: Steps that read a model only after such a check, and write what they read.
+#: Steps that check the configuration of the model they read, and write it to their output.
 _MAKERS = ("retrain", "noise", "replay")
 
 
 def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """A verdict for each file of the base that is at hand with another digest than the report at ``path`` records.
+    """Yields a verdict for each file of an adapter's base that is present but differs from the recorded digest.
 
-    Looked at are the files where the report found them, and after a training those of the base that the adapter it
-    wrote names now. Other steps may have been given another base than the one named.
+    Files are looked for where the report at ``path`` found them and, for a training, in the base that the written
+    adapter now names. Other steps may have been given another base than the named one.
     """
     adapters = [located(path, a.path) for a in _adapters(report)]
     if not adapters:
@@ -52,11 +52,11 @@ def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
 
 
 def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Refute each file, as far as it is at hand, whose keys no step lets through; the digest does not excuse it."""
+    """Refutes each configuration that no step would have accepted, even if its digest is the recorded one."""
     if report.step not in _MAKERS:
         return
     for artifact in report.outputs:
-        if reason := misleading(located(path, artifact.path)):
+        if reason := misleading_reason(located(path, artifact.path)):
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
 
 
@@ -68,7 +68,7 @@ def _named(folder: Path) -> Path | None:
     try:
         return base_at_hand(folder)
     except PrivctlError:
-        return None  # its configuration is judged by itself
+        return None  # its configuration is checked separately
 
 
 def _same(files: NamedFiles, place: Path, artifact: Artifact) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a configuration beside released weights leads a loader to other weights, or to code."""
+"""Whether a configuration next to released weights makes a loader read other weights or run code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from privctl.models.guard.keys import CONFIGURATIONS, check_released, read_objec
 from privctl.storage.reader import ADAPTER_CONFIG
 
 
-def misleading(place: Path) -> str:
-    """Why a loader that reads the file at ``place`` might take other weights or code; "" if it does not."""
+def misleading_reason(place: Path) -> str:
+    """Why a loader that reads the file at ``place`` might load other weights or code; "" if it would not."""
     if place.name not in (*CONFIGURATIONS, ADAPTER_CONFIG) or not os.path.isfile(place):
         return ""
     try:
@@ -27,7 +27,7 @@ def misleading(place: Path) -> str:
 
 
 def _of_peft(key: str, value: Any) -> bool:
-    """Whether an adapter's ``key`` is its base, or the class of transformers that peft wraps when no task is named."""
+    """Whether peft itself writes this entry: the base, or the transformers class it wraps if no task is named."""
     if key != "auto_mapping" or value is None:
         return key in (BASE, "auto_mapping")
     library = value.get("parent_library") if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""The data that a report speaks of against the file at hand: how many records it has, and whether it is that file."""
+"""Compares the training data of a report with the given file: the number of records, and the digest."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from verify.methods.expected import EXTERNAL, TRAINING
 from verify.stated import readable
 
 _SUBJECT = "data"
-#: Tasks whose records have other fields than a text and a label.
+#: Tasks whose records have fields other than a text and a label.
 _HEADS = {"token-classification": HeadKind.TOKENS, "question-answering": HeadKind.SPAN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataAtHand:
-    """What was counted: ``examples`` records, or units of privacy.
+    """Counts taken from the given data; ``examples`` is the number of records or of privacy units.
 
-    ``digests`` are those of its files; a folder of class folders has one. ``possible`` are the least and the most that
-    the same choice of records may give elsewhere, None where it gives the same everywhere. ``similar`` is how many
-    users have names spelled like another's, None where records have no users.
+    ``digests`` are those of its files; a folder of class folders has one. ``possible`` holds the least and the largest
+    number of examples that the same selection may give with another solver version, or None if it is deterministic.
+    ``similar`` is the number of users whose names are spelled like another's, or None if records have no users.
     """
 
     name: str
@@ -39,7 +39,7 @@ class DataAtHand:
 
 
 def stated(report: PrivacyReport) -> int | None:
-    """How many examples the report says there are; None where it speaks of none."""
+    """The number of examples stated in the report, or None."""
     if report.step in (TRAINING, EXTERNAL):
         parameters = readable(TrainingParameters, report)
         return None if parameters is None else parameters.examples
@@ -49,13 +49,13 @@ def stated(report: PrivacyReport) -> int | None:
 
 
 def unit_of(report: PrivacyReport) -> str | None:
-    """The field that says whom a record belongs to, where the report names one."""
+    """The field that holds the user of a record, if the report names one."""
     parameters = readable(TrainingParameters, report)
     return None if parameters is None else parameters.unit
 
 
 def columns_of(report: PrivacyReport) -> Columns | None:
-    """How the training that ``report`` is of read its data; None for other reports."""
+    """The columns that the training read from its data; None for reports of other steps."""
     parameters = readable(TrainingParameters, report)
     if report.step != TRAINING or parameters is None:
         return None
@@ -67,21 +67,21 @@ def columns_of(report: PrivacyReport) -> Columns | None:
     )
 
 
-def most_of(report: PrivacyReport) -> int | None:
-    """The most records of one owner that were used, where the report states it."""
+def record_limit_of(report: PrivacyReport) -> int | None:
+    """The stated limit on records per user, or None."""
     parameters = readable(TrainingParameters, report)
     return None if parameters is None else parameters.max_records_per_user
 
 
-def shared_of(report: PrivacyReport) -> SharedRecords | None:
-    """How records of several users were chosen, where the report states it in a way that is known."""
+def shared_records_of(report: PrivacyReport) -> SharedRecords | None:
+    """The stated rule for records shared by several users; None if there is none or it is unknown."""
     parameters = readable(TrainingParameters, report)
     stated = None if parameters is None else parameters.shared_records
     return SharedRecords(stated) if stated in list(SharedRecords) else None
 
 
 def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
-    """The number of examples, the rate that follows from it, and the digest of the file, as far as they are stated."""
+    """Compares the number of examples, the users with similar names, and the digests, as far as they are stated."""
     count = stated(report)
     if count is None:
         yield _verdict(Outcome.INCONCLUSIVE, "the report does not say how many examples there were")
@@ -102,11 +102,13 @@ def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
     if data.digests and recorded:
         same = sorted(data.digests) == sorted(recorded)
-        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {_told(len(recorded), same)}")
+        yield _verdict(
+            Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {_digests_agree(len(recorded), same)}"
+        )
 
 
 def _names(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
-    """Whether the report says how many users have names that only their spelling tells from another's."""
+    """Compares the stated number of users whose names differ from another's only in spelling."""
     parameters = readable(TrainingParameters, report)
     stated = None if parameters is None else parameters.similar_names
     if data.similar is None or report.step != TRAINING or (stated is None and not data.similar):
@@ -120,7 +122,7 @@ def _names(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
         yield _verdict(Outcome.PROVED, f"{found}, as the report says")
 
 
-def _told(files: int, same: bool) -> str:
+def _digests_agree(files: int, same: bool) -> str:
     if files == 1:
         good, bad = "is what was trained on", "is not what was trained on: its digest differs"
     else:
@@ -130,7 +132,7 @@ def _told(files: int, same: bool) -> str:
 
 
 def _rates(report: PrivacyReport, data: DataAtHand) -> str:
-    """What the number means for a ledger of Poisson batches."""
+    """The end of a sentence on what the number means for the sampling rate; "" if the ledger has no single rate."""
     ledger, parameters = report.mechanism, readable(TrainingParameters, report)
     if (
         not isinstance(ledger, Ledger)

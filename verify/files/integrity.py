@@ -1,4 +1,4 @@
-"""Integrity: whether the bytes at hand still have the digests that the chain of reports records."""
+"""Integrity: whether files still have the digests recorded in the chain of reports."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from verify.files.places import located
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
 _AS_RECORDED, _NOT_AS_RECORDED = "its digest is the one recorded", "its digest is not the one recorded"
-_OTHERS = "the report describes other weights: none of its outputs is this file"
-#: Roles of what a step read beside weights.
+_OTHER_WEIGHTS = "the report describes other weights: none of its outputs is this file"
+#: Roles of the files that a step read along with the weights.
 _BESIDE_ROLES = frozenset({_COMPANION_ROLE, "config", "tokenizer", "preprocessor"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainLink:
-    """One report of the chain, newest first; ``report`` is None where it is missing or unreadable."""
+    """One report of the chain, ``depth`` parents from the first; ``report`` is None if it is missing or unreadable."""
 
     path: Path
     depth: int
@@ -46,23 +46,23 @@ class ChainLink:
 def check_chain(
     path: Path, weights: Mapping[Path, TensorHasher], files: NamedFiles | None = None
 ) -> tuple[ChainLink, ...]:
-    """Follow the report at ``path`` and its parents, checking every digest that can be checked.
+    """Follow the report at ``path`` and its parents, and check every digest that can be checked.
 
-    ``weights`` are the model's files as just hashed; they are held against the first report's outputs. Every report is
-    read once, however often it is named, and at most ``MOST_REPORTS`` are followed.
+    ``weights`` are the hashed files of the model, which are compared with the outputs of the first report. Every report
+    is read once, however often it is named, and at most ``MOST_REPORTS`` are followed.
     """
     return tuple(_Chain(files or NamedFiles()).links(path, weights))
 
 
 class _Chain:
-    """The chain's links, with what is wrong with each."""
+    """Walks a chain of reports and checks each link."""
 
     def __init__(self, files: NamedFiles) -> None:
         self.files = files
         self.reports = ReportFiles()
 
     def links(self, start: Path, weights: Mapping[Path, TensorHasher]) -> Iterator[ChainLink]:
-        """Every report once, newest first; one named with two digests is judged twice."""
+        """Every report once, newest first; a report named with two digests is checked against both."""
         try:
             for visit in walk([start], self.reports, most=MOST_REPORTS):
                 yield self._link(visit, weights if visit.depth == 0 else {})
@@ -86,17 +86,17 @@ class _Chain:
         return ChainLink(path=path, depth=visit.depth, report=file.report, verdicts=tuple(verdicts))
 
     def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
-        """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
+        """The step must have read what a parent wrote; undecided if a parent is missing or unreadable."""
         written: dict[str, tuple[TensorDigest, ...]] = {}
-        beside: dict[str, str] = {}
+        companions: dict[str, str] = {}
         for place in dict.fromkeys(path_of(path, parent) for parent in report.parents):
             found = self.reports.at(place)
             if found.report is None:
                 return
             written |= {a.digest: a.tensors for a in found.report.outputs}
-            beside |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
+            companions |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
         for artifact in report.inputs if report.parents else ():
-            recorded = beside.get(Path(artifact.path).name, artifact.digest)
+            recorded = companions.get(Path(artifact.path).name, artifact.digest)
             if artifact.role in _BESIDE_ROLES and recorded != artifact.digest:
                 yield Verdict(
                     subject=artifact.path,
@@ -124,7 +124,7 @@ def _unread(visit: Visit, outcome: Outcome, reason: str) -> ChainLink:
 
 
 def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
-    """The files at hand against the outputs recorded, wherever they lie now; a changed tensor is named."""
+    """Compares hashed weights with the recorded outputs, wherever the files are now, and names changed tensors."""
     recorded = [a for a in report.outputs if a.role == _MODEL_ROLE]
     for file, hasher in weights.items():
         same = next((a for a in recorded if a.digest == hasher.file_digest), None)
@@ -132,7 +132,7 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
         artifact = same or next((a for a in recorded if path_of(path, a) == here), None)
         artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
-            yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason=_OTHERS)
+            yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason=_OTHER_WEIGHTS)
             continue
         recorded.remove(artifact)
         changed = changed_tensors(hasher.tensors, artifact.tensors) if artifact.tensors else []
@@ -151,9 +151,9 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
 
 
 def check_beside(paths: Sequence[Path], weights: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
-    """Reports at ``paths``, which a reader may take for that of ``weights``, as just hashed, though they list others.
+    """Refutes each report at ``paths`` that a reader may take for the report of ``weights`` but that lists others.
 
-    What is no report, or one that lists no weights, is passed over.
+    Files that are not reports, and reports that list no weights, are skipped.
     """
     reports = ReportFiles()
     for path in paths:
@@ -171,15 +171,15 @@ def check_beside(paths: Sequence[Path], weights: Mapping[Path, TensorHasher]) ->
 def _check_others(
     path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher], files: NamedFiles
 ) -> Iterator[Verdict]:
-    """Outputs that are not weights (scores, configuration, tokenizer); a companion is looked for beside the weights."""
-    beside = next((file.absolute().parent for file in weights), None)
-    yield from _check_unlisted(report, weights, beside)
+    """Checks outputs other than weights (scores, configuration, tokenizer); companions must lie next to the weights."""
+    model_folder = next((file.absolute().parent for file in weights), None)
+    yield from _check_unlisted(report, weights, model_folder)
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
         place = path_of(path, artifact)
-        if artifact.role == _COMPANION_ROLE and beside is not None:
-            place = beside / place.name
+        if artifact.role == _COMPANION_ROLE and model_folder is not None:
+            place = model_folder / place.name
         if not os.path.isfile(place):
             yield Verdict(subject=place.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
             continue
@@ -193,16 +193,16 @@ def _check_others(
 
 
 def _check_unlisted(
-    report: PrivacyReport, weights: Mapping[Path, TensorHasher], beside: Path | None
+    report: PrivacyReport, weights: Mapping[Path, TensorHasher], model_folder: Path | None
 ) -> Iterator[Verdict]:
-    """Files in a model's folder that the report does not list: a loader may take them for part of the model."""
+    """Refutes files in a model's folder that the report does not list, since a loader may take them for its part."""
     listed = {Path(a.path).name for a in report.outputs if a.role == _COMPANION_ROLE}
-    if beside is None or not listed:
+    if model_folder is None or not listed:
         return
-    known, strays = {file.name for file in weights} | listed, _strays(beside)
+    known, strays = {file.name for file in weights} | listed, _strays(model_folder)
     adapter = {file.name for file in weights} == {ADAPTER_NAME}
-    for path in files_of(beside):
-        name = path.relative_to(beside).as_posix()
+    for path in files_of(model_folder):
+        name = path.relative_to(model_folder).as_posix()
         if name not in known:
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
         elif path in strays or (name in listed and never_released(name, adapter=adapter)):
@@ -211,7 +211,7 @@ def _check_unlisted(
 
 
 def _strays(folder: Path) -> frozenset[Path]:
-    """Weights in ``folder`` that are no part of the model there; none where it is not a model's folder."""
+    """Weight files in ``folder`` that are not part of the model there; empty if it is not a model's folder."""
     try:
         with open_checkpoint(folder) as checkpoint:
             return frozenset(strays_of(checkpoint))
@@ -220,7 +220,7 @@ def _strays(folder: Path) -> frozenset[Path]:
 
 
 def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (), tensors: int = 0) -> Verdict:
-    """A digest against the one recorded; ``changed`` are those of a file's so many ``tensors`` that differ."""
+    """Compares a digest with the recorded one; ``changed`` names those of the file's ``tensors`` that differ."""
     if found == recorded:
         return Verdict(subject=subject, outcome=Outcome.PROVED, reason=_AS_RECORDED)
     which = f"; changed: {', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}" if changed else ""
@@ -230,7 +230,7 @@ def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (
 
 
 def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Omission]]:
-    """The log of audits in which the report at ``path`` says it stands; that it is not at hand is no fault."""
+    """Checks the audit log that the report at ``path`` names; an absent log is only an omission."""
     if report.log is None:
         return [], []
     place = located(path, report.log.path)

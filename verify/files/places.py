@@ -1,4 +1,4 @@
-"""Where the files that a report names should lie, and which of them are there."""
+"""The paths of the files that a report names, and which of them exist."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from privctl.storage.digest import NamedFiles
 
 
 def located(path: Path, named: str) -> Path:
-    """Where the file that the report at ``path`` calls ``named`` should lie."""
+    """The absolute path of the file that the report at ``path`` calls ``named``."""
     return Path(os.path.normpath(path.parent.absolute() / named))
 
 
 def at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, Path]]:
-    """Those of ``artifacts`` that are files there."""
+    """Those of ``artifacts`` that exist as files, each with its path."""
     return [(a, place) for a in artifacts if os.path.isfile(place := located(path, a.path))]
 
 
 def as_recorded(path: Path, artifact: Artifact) -> Path | None:
-    """The file ``artifact`` of the report at ``path``; None where it is missing or another by now."""
+    """The path of ``artifact`` of the report at ``path``; None if it is missing or no longer as recorded."""
     place = located(path, artifact.path)
     return place if place.is_file() and NamedFiles().is_as_recorded(place, artifact.digest, artifact.bytes) else None

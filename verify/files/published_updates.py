@@ -1,7 +1,7 @@
-"""The stream of updates beside a training by published numbers: what its header says against what the report says.
+"""Compares the header of an update stream with the report of the training by published numbers that wrote it.
 
-The header decides what the stream replays to: the public seed, the groups, and how many directions each has. The
-report's figures of what was published follow from the same settings, so both must state them alike.
+The header decides what the stream replays to: the public seed, the groups, and the directions of each. The report's
+figures on what was published follow from the same settings, so the two must agree.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from verify.compare import compare
 from verify.files.places import located
 
 _ROLE, _KEY = "updates", "privctl.updates"
-#: What is compared, where the report states it -> its name in the header, and in the rule of the updates there.
+#: The entries that are compared: by their names in the header, and in its update rule.
 _HEADER = {"public_seed": "seed", "groups": "groups", "fire_probability": "fire_probability", "lost_steps": "lost"}
 _RULE = ("directions", "steps", "learning_rate", "silent", "update_scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedUpdates:
-    """What a training by published numbers, or a replay of one, says of its updates."""
+    """The parameters on updates of a training by published numbers, or of a replay of one."""
 
     fired: int
     public_seed: str
@@ -44,9 +44,9 @@ class StatedUpdates:
 
 
 def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Refute each figure of the report at ``path`` that the stream which it names states otherwise, where it is there.
+    """Refutes each figure of the report at ``path`` that disagrees with its update stream, if that is present.
 
-    A stream that cannot be read is refuted as well. Whether it is the one recorded is the chain's business.
+    An unreadable stream is refuted as well. Whether it is the recorded one is checked with the chain.
     """
     if report.step not in ("retrain", "replay"):
         return
@@ -72,11 +72,14 @@ def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
 
 def _differences(stated: StatedUpdates, header: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
     source = "the stream of updates has"
-    said = {name: header[key] for name, key in _HEADER.items() if key in header}
-    said |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}  # older streams have one direction
-    for field, there in said.items():
-        here = getattr(stated, field)
-        if here is not None:
-            yield from compare(field, list(map(list, here)) if field == "lost_steps" else here, there, source)
-    if not header.get("lost"):  # of a step that was begun and never made, nothing is in the stream
+    expected = {name: header[key] for name, key in _HEADER.items() if key in header}
+    # Older streams do not state the number of directions, which is 1.
+    expected |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}
+    for field, in_header in expected.items():
+        in_report = getattr(stated, field)
+        if in_report is not None:
+            yield from compare(
+                field, list(map(list, in_report)) if field == "lost_steps" else in_report, in_header, source
+            )
+    if not header.get("lost"):  # the stream holds nothing of a step that was begun and lost
         yield from compare("fired", stated.fired, header.get("published"), source)

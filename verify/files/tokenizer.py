@@ -1,8 +1,8 @@
-"""Whether the tokenizer and chat template that are released are those that the training began with.
+"""Whether the released tokenizer and chat template are the ones the training started from.
 
-Each could hold what the weights do not tell. Words, their numbers, merges and the template must be the same, where the
-files that the report names are at hand. How a tokenizer splits a text may be written anew by another version of
-transformers, so that is only named.
+Either could reveal what the weights do not. The vocabulary, its ids, the merges and the template must be the same, if
+the files that the report names are present. Another version of transformers may write the rules for splitting text
+differently, so a difference in those is only listed as an omission.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BEGAN = ("start-", "base-")
 _WORDS, _CONFIG, _TEMPLATE, _TEMPLATES = (
     "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
-#: Files of a vocabulary, which older tokenizers have in place of a tokenizer.json.
+#: The vocabulary files that older tokenizers have instead of a tokenizer.json.
 _NUMBERED, _LISTED, _MERGES = "vocab.json", "vocab.txt", "merges.txt"
 _READ = (_WORDS, _CONFIG, _TEMPLATE, _TEMPLATES, _NUMBERED, _LISTED, _MERGES)
 #: The parts of a tokenizer that say how it splits a text.
@@ -36,31 +36,31 @@ _SPLITS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTokenizer:
-    """What was found, and what was not compared."""
+    """The verdicts on a tokenizer, and what could not be compared."""
 
     verdicts: tuple[Verdict, ...] = ()
     omissions: tuple[Omission, ...] = ()
 
 
 def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
-    """Hold what the training at ``path`` released against what it says that it began with."""
+    """Compare the tokenizer that a training released with the one it started from; ``path`` is that of its report."""
     released = _files(path, report, released=True)
     if report.step != TRAINING or not released.keys() & {_WORDS, _TEMPLATE, _TEMPLATES}:
         return ComparedTokenizer()
     begun = _files(path, report, released=False)
     faults, left_out = [], []
     try:
-        before = _began_with(begun)
+        before = _initial_tokenizer(begun)
         if _WORDS in released and before is not None:
             after = _object(released[_WORDS])
-            faults += list(_other_words(before, after))
+            faults += list(_vocabulary_changes(before, after))
             left_out += list(_not_compared(before, after))
         elif _WORDS in released:
             left_out.append("its words: the tokenizer that the training began with is not at hand, or not named")
         template, first = _template(released), _template(begun)
         if template is None or template == first:
             pass
-        elif isinstance(first, str) or (first is None and _had_none(begun)):
+        elif isinstance(first, str) or (first is None and _had_no_template(begun)):
             faults.append("its chat template is not that of the model that the training began with")
         else:
             left_out.append("its chat template: that of the model that the training began with is not at hand")
@@ -73,7 +73,7 @@ def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
 
 
 def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Path]:
-    """Files of one side by name, as far as they are there and as recorded."""
+    """The released or the initial files, by name, as far as they are present and as recorded."""
     digests, found = NamedFiles(), {}
     for artifact in report.outputs if released else report.inputs:
         name = PurePosixPath(artifact.path).name
@@ -85,7 +85,7 @@ def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Pa
                 if digests.digest(place) == artifact.digest:
                     found[name] = place
             except PrivctlError:
-                continue  # the chain's verdict says so
+                continue  # reported by the verdict on the chain
     return found
 
 
@@ -96,8 +96,8 @@ def _object(place: Path) -> Mapping[str, Any]:
     return data
 
 
-def _began_with(begun: Mapping[str, Path]) -> Mapping[str, Any] | None:
-    """The tokenizer among the files ``begun`` with, in the form of a tokenizer.json; None where there is none."""
+def _initial_tokenizer(begun: Mapping[str, Path]) -> Mapping[str, Any] | None:
+    """The tokenizer among the initial files, in the form of a tokenizer.json; None if there is none."""
     if _WORDS in begun:
         return _object(begun[_WORDS])
     if _NUMBERED in begun and _MERGES in begun:
@@ -111,12 +111,12 @@ def _began_with(begun: Mapping[str, Path]) -> Mapping[str, Any] | None:
     return {"model": {"vocab": vocabulary, "merges": merges}}
 
 
-def _other_words(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+def _vocabulary_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     if before["model"].get("vocab") != after["model"].get("vocab"):
         yield "its words, or their numbers, are not those of the tokenizer that the training began with"
     if _merges(before) != _merges(after):
         yield "its merges are not those of the tokenizer that the training began with"
-    first, last = _named(before), _added(after)
+    first, last = _known_token_ids(before), _added(after)
     renumbered = {token for token in first.keys() & last.keys() if first[token] != last[token]}
     if changed := sorted(map(str, renumbered | (_added(before).keys() - last.keys()))):
         yield f"its added token {changed[0]!r} is not that of the tokenizer that the training began with"
@@ -128,13 +128,13 @@ def _not_compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterat
     elif changed := [name for name in _SPLITS if before.get(name) != after.get(name)]:
         parts = ", ".join(changed)
         yield f"how it splits a text: its {parts} are written otherwise than in what the training began with"
-    if new := sorted(map(str, _added(after).keys() - _named(before).keys())):
+    if new := sorted(map(str, _added(after).keys() - _known_token_ids(before).keys())):
         more = "" if len(new) == 1 else f" and {len(new) - 1} more"
         yield f"its added token {new[0]!r}{more}, which the files that the training began with do not name"
 
 
 def _merges(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Pairs, which older files write as one string."""
+    """The merges as tuples; older files write each as one string."""
     merges = data["model"].get("merges") or []
     return [tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in merges]
 
@@ -143,19 +143,19 @@ def _added(data: Mapping[str, Any]) -> dict[Any, Any]:
     return {each["content"]: each["id"] for each in data.get("added_tokens") or []}
 
 
-def _named(data: Mapping[str, Any]) -> dict[Any, Any]:
-    """The tokens that may be added: files of a vocabulary name them among its words."""
+def _known_token_ids(data: Mapping[str, Any]) -> dict[Any, Any]:
+    """The ids of tokens that may be added: the added tokens, or the whole vocabulary if only that is stated."""
     return _added(data) if "added_tokens" in data else dict(data["model"]["vocab"])
 
 
-def _had_none(begun: Mapping[str, Path]) -> bool:
-    """Whether there was no template in the folder that the training ``begun`` with, named by the report or not."""
+def _had_no_template(begun: Mapping[str, Path]) -> bool:
+    """Whether the initial model's folder holds no template, whether or not the report names one."""
     config = begun.get(_CONFIG)
     return config is not None and not any(os.path.lexists(config.with_name(name)) for name in (_TEMPLATE, _TEMPLATES))
 
 
 def _template(files: Mapping[str, Path]) -> Any:
-    """The chat template among ``files``; None where there is none."""
+    """The chat template among ``files``, or None."""
     if _TEMPLATE in files:
         return read_text(files[_TEMPLATE])
     for name in (_TEMPLATES, _CONFIG):

@@ -1,1 +1,1 @@
-"""Probabilities of common laws, and quantiles."""
+"""Probabilities and quantiles of common distributions."""

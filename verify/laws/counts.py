@@ -1,4 +1,4 @@
-"""Laws of counts, by terms summed, where the audit asks scipy: binomial, hypergeometric. Standard library only."""
+"""Binomial and hypergeometric tails, summed term by term where the audit calls scipy. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def at_most(most: int, total: int, chance: float) -> float:
-    """P(Binomial(total, chance) <= most), summed from the term next to ``most`` away from the mean."""
+    """P(Binomial(total, chance) <= most), summed from ``most`` away from the mean."""
     if not 0 < chance < 1:
         return 1.0 if chance <= 0 or most >= total else 0.0
     below = most < total * chance
@@ -22,7 +22,7 @@ def at_most(most: int, total: int, chance: float) -> float:
 
 
 def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
-    """Fisher's exact test: P(so many or more of ``found + other_found`` are among the first ``total``)."""
+    """One-sided Fisher's exact test: P(at least ``found`` of all ``found + other_found`` are in the first group)."""
     everyone, counted = total + other_total, found + other_found
     log_all = _log_choices(everyone, counted)
     terms = (

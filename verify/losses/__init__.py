@@ -1,1 +1,1 @@
-"""Privacy losses of one step or one pass, on cells and from both sides: what kinds of events are made of."""
+"""Discretized privacy losses of one step or one pass, bounded from both sides, from which events are built."""

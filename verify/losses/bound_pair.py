@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-#: A claimed epsilon is a float: it may be off by this much, relatively, and still be the number meant.
+#: Relative difference up to which a claimed float counts as the number meant.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPair:
-    """``lower`` <= the quantity <= ``upper``; inf where no finite upper bound is known."""
+    """``lower`` <= the quantity <= ``upper``; ``upper`` is infinite if no finite bound is known."""
 
     lower: float
     upper: float
@@ -21,13 +21,13 @@ class BoundPair:
             raise ValueError(f"lower {self.lower!r} is not at most upper {self.upper!r}")
 
     def at_most(self, claimed: float, rounding: float = ROUNDING) -> bool | None:
-        """Whether the quantity is at most ``claimed``, up to a relative ``rounding``; None where that is open."""
+        """Whether the quantity is at most ``claimed``, up to a relative ``rounding``; None if that is undecided."""
         if self.upper <= claimed * (1 + rounding):
             return True
         return False if self.lower > claimed * (1 + rounding) else None
 
     def near(self, claimed: float, rounding: float = ROUNDING) -> bool:
-        """Whether ``claimed`` lies within, up to a relative ``rounding``."""
+        """Whether ``claimed`` lies within the bounds, up to a relative ``rounding``."""
         slack = rounding * max(abs(claimed), abs(self.upper) if math.isfinite(self.upper) else 0.0)
         return self.lower - slack <= claimed <= self.upper + slack
 

@@ -1,11 +1,11 @@
-"""One step's two laws, cut into cells of the output: with the record (P) and without it (Q).
+"""The two output distributions of a step, with the record (P) and without it (Q), cut into cells.
 
-Each cell holds its masses under both laws and the losses log(p / q) at its two ends, which rise along the output. This
-is all that a bound from either side needs. Masses are integrals of the densities by Gauss-Legendre (4 nodes, cells so
-narrow that the error is far below ``MASS_ERROR``), and come from the normal cdf where a cell is wide.
+Each cell holds its masses under both distributions and the losses log(p / q) at its two ends, which increase along the
+output. Upper and lower bounds need nothing else. Masses are integrals of the densities by Gauss-Legendre quadrature
+(4 nodes, with cells so narrow that the error is far below ``MASS_ERROR``), or come from the normal cdf for wide cells.
 
-Sampling at rate q turns the laws into (1 - q) Q + q P against Q, and a loss l into log(1 - q + q e^l): the order of
-outputs stays.
+Sampling at rate q turns the pair into (1 - q) Q + q P against Q, and a loss l into log(1 - q + q e^l), which preserves
+the order of outputs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from scipy.special import log_ndtr, logsumexp
 
 Floats = NDArray[np.float64]
 
-#: Relative error of any cell's mass, many times what rounding and quadrature cause.
+#: A bound on the relative error of any cell's mass, many times what rounding and quadrature cause.
 MASS_ERROR = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
-#: More than these do not fit.
+#: The most cells that fit in memory.
 MOST_CELLS = 3_000_000
 #: Counts with less mass than this are cut off.
 _CUT = 1e-30
-#: Where cells are compared by what they tell.
+#: The delta at which ``most_revealing`` compares cells.
 _SMALL_DELTA = 1e-6
 #: Losses closer than this count as equal.
 _FLAT = 1e-14
@@ -36,12 +36,12 @@ _FLAT = 1e-14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossCells:
-    """Cells of one step, by rising loss; all arrays have shape (cells,).
+    """The cells of one step in order of increasing loss; all arrays have shape (cells,).
 
-    ``low`` and ``high`` are the losses at a cell's ends, equal for atoms; ``p`` and ``q`` its masses; ``up`` the part
-    of ``p`` that goes to the upper end when all of it is put on the ends so that P and Q keep their masses.
-    ``p_infinite`` is P-mass of unbounded loss, ``q_infinite`` the Q-mass where it is unbounded below. ``error`` is the
-    largest relative error of a mass.
+    ``low`` and ``high`` are the losses at a cell's ends, equal for atoms; ``p`` and ``q`` are its masses. ``up`` is the
+    part of ``p`` that goes to the upper end if all mass is moved to the ends so that the masses of P and Q are
+    preserved. ``p_infinite`` is the mass under P of loss +infinity, ``q_infinite`` the mass under Q of loss -infinity.
+    ``error`` is the largest relative error of a mass.
     """
 
     low: Floats
@@ -55,7 +55,7 @@ class LossCells:
 
     def reversed(self) -> LossCells:
         """The same step with P and Q exchanged."""
-        # The part of Q at what is now the upper end, -low: Q-masses of the ends are e^-loss times their P-masses.
+        # The part of Q at the new upper end, -low: the masses of the ends under Q are e^-loss times those under P.
         with np.errstate(over="ignore", invalid="ignore"):
             up = np.where(self.p > self.up, (self.p - self.up) * np.exp(-self.low), 0.0)
             up = np.where(self.high - self.low < _FLAT, self.q, up)
@@ -68,14 +68,14 @@ class LossCells:
 
 @dataclass(frozen=True, slots=True)
 class CellReach:
-    """How far cells extend: to tails of exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
+    """The range of cells: to tails of mass exp(``log_tail``), and to losses of +-``loss``; the rest is one cell."""
 
     log_tail: float
     loss: float = math.inf
 
 
 class TooFineError(ValueError):
-    """More cells would be needed than fit; ``factor`` is how many times more."""
+    """More cells would be needed than fit in memory; ``factor`` is how many times more."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(f"{factor:.3g} times as many cells would be needed as fit")
@@ -83,21 +83,21 @@ class TooFineError(ValueError):
 
 
 def atoms(losses: Floats, log_p: Floats) -> LossCells:
-    """Cells of a law on points; the Q-mass at each is e^-loss times its P-mass."""
+    """Cells of a discrete distribution; the mass of each point under Q is e^-loss times that under P."""
     order = np.argsort(losses)
     losses, p = losses[order], np.exp(log_p[order])
     return LossCells(low=losses, high=losses, p=p, q=np.exp(log_p[order] - losses), up=np.zeros_like(p))
 
 
 def plain_gaussian(mu: float, width: float, reach: CellReach) -> LossCells:
-    """N(mu, 1) against N(0, 1)."""
+    """Cells of N(mu, 1) against N(0, 1)."""
     return gaussian_mixture(np.array([1.0]), np.array([1.0]), 1 / mu, width, reach)
 
 
 def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
-    """sum_k weights[k] N(shifts[k], stddev^2) against N(0, stddev^2); ``shifts`` (k,) are 0 or more.
+    """Cells of sum_k weights[k] N(shifts[k], stddev^2) against N(0, stddev^2), for nonnegative ``shifts`` (k,).
 
-    Raises TooFineError where it would take more cells than fit.
+    Raises TooFineError if it would take more cells than fit.
     """
     keep = weights > 0
     steps, logs = shifts[keep] / stddev, np.log(weights[keep])
@@ -109,14 +109,14 @@ def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: floa
     edges = _edges(lambda x: _slope(x, steps, logs), low, high, width, most)
     losses = _loss(edges, steps, logs)
     p, q, up = _masses(edges, losses, steps, logs)
-    # What lies beyond the last edges is a cell of its own; its P-mass counts as lost where the loss has no bound.
+    # The range beyond each end is a cell of its own; its mass under P counts as infinite loss if the loss is unbounded.
     rest = np.exp(logs[steps > 0])
     bounded = bool((steps == 0).any())
     beyond = np.exp(log_ndtr(edges[0] - steps[steps > 0])) @ rest
     outside = math.exp(log_ndtr(edges[0])), math.exp(log_ndtr(-edges[-1]))
     bottom = float(logs[steps == 0].max()) if bounded else float(losses[0])
     below = float(beyond) + math.exp(bottom) * outside[0] if bounded else float(beyond)
-    # Below, P = e^bottom Q + what the record adds, which all has the larger loss.
+    # Below, P = e^bottom Q plus the contribution of the record, which is put entirely at the larger loss.
     moved = float(beyond) / -math.expm1(bottom - losses[0]) if losses[0] - bottom > _FLAT else below
     return LossCells(
         low=np.concatenate([[bottom], losses]),
@@ -130,7 +130,7 @@ def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: floa
 
 
 def _within(loss: Callable[[float], float], low: float, high: float, target: float) -> float:
-    """Where the loss is about ``target``, kept between ``low`` and ``high``."""
+    """The output at which the increasing loss is about ``target``, clipped to [``low``, ``high``]."""
     if loss(low) >= target:
         return low
     if loss(high) <= target:
@@ -142,9 +142,9 @@ def _within(loss: Callable[[float], float], low: float, high: float, target: flo
 
 
 def _edges(slope: Callable[[Floats], Floats], low: float, high: float, width: float, rate: float) -> Floats:
-    """Outputs from ``low`` to ``high``, so close that a cell's loss is ``width`` at most and its density is smooth.
+    """Outputs from ``low`` to ``high``, so close that the loss changes by at most ``width`` within a cell.
 
-    ``rate`` is the largest rate at which likelihoods may grow.
+    They are also close enough for the density to be smooth within a cell; ``rate`` bounds the growth of the likelihood.
     """
     marks = np.linspace(low, high, 4001)
     density = np.maximum(slope(marks) * 1.02 / width, (1 + rate + np.abs(marks)) / 0.25)
@@ -156,7 +156,7 @@ def _edges(slope: Callable[[Floats], Floats], low: float, high: float, width: fl
 
 
 def _loss(x: Floats, steps: Floats, logs: Floats) -> Floats:
-    """Log sum_k w_k exp(a_k x - a_k^2 / 2), accurate also where it is near 0."""
+    """Log sum_k w_k exp(a_k x - a_k^2 / 2), with small relative error also near 0."""
     if len(steps) == 1:
         return np.asarray(steps[0] * (x - steps[0] / 2) + logs[0])
     change, top = np.zeros_like(x), np.full_like(x, -np.inf)
@@ -179,7 +179,7 @@ def _slope(x: Floats, steps: Floats, logs: Floats) -> Floats:
 
 
 def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Masses of the cells under P and Q, and the part of P that goes to the upper ends."""
+    """The masses of the cells under P and Q, and the part of P that goes to the upper ends."""
     p, q, up = np.zeros((3, len(edges) - 1))
     gap, span = np.diff(edges), np.diff(losses)
     flat = span < _FLAT
@@ -188,16 +188,16 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
             x = edges[:-1] + node * gap
             loss = np.clip(_loss(x, steps, logs), losses[:-1], losses[1:])
             share = weight * gap / math.sqrt(2 * math.pi)
-            with_record = share * np.exp(loss - x * x / 2)  # e^loss alone may leave the floats
+            with_record = share * np.exp(loss - x * x / 2)  # e^loss alone may overflow
             q += share * np.exp(-x * x / 2)
             p += with_record
-            # Of an atom between both ends, the part that keeps the masses: (1 - e^-(l - low)) / (1 - e^-(high - low)).
+            # The part of an atom at loss l that preserves both masses: (1 - e^-(l - low)) / (1 - e^-(high - low)).
             up += with_record * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))
     return p, q, np.minimum(up, p)
 
 
-def most_telling(candidates: Sequence[LossCells]) -> LossCells:
-    """Of cells that bound delta from below, those whose epsilon is about the largest at a small delta."""
+def most_revealing(candidates: Sequence[LossCells]) -> LossCells:
+    """Of several candidates for a lower bound, the cells with about the largest epsilon at a small delta."""
 
     def epsilon(cells: LossCells) -> float:
         low, high = 0.0, 600.0
@@ -212,29 +212,30 @@ def most_telling(candidates: Sequence[LossCells]) -> LossCells:
 
 
 def sampled_losses(losses: Floats, rate: float) -> Floats:
-    """Losses at sampling ``rate`` from those without sampling: accurate near 0, and where e^loss overflows."""
+    """Losses at sampling ``rate`` from those without sampling, accurate near 0 and where e^loss overflows."""
     if rate == 1:
         return losses
     near = np.log1p(rate * np.expm1(np.clip(losses, -30, 30)))
     return np.where(np.abs(losses) < 30, near, np.logaddexp(math.log1p(-rate), math.log(rate) + losses))
 
 
-def largest_on_batch(most: float, rate: float) -> float:
-    """The loss ``most`` without sampling as it is at ``rate``."""
-    if most > 500:  # e^most may leave the floats
+def largest_sampled_loss(most: float, rate: float) -> float:
+    """The loss at sampling ``rate`` that corresponds to the loss ``most`` without sampling."""
+    if most > 500:  # e^most may overflow
         return most + math.log(rate + (1 - rate) * math.exp(-most))
     return math.log1p(rate * math.expm1(most))
 
 
 def symmetrize(cells: LossCells) -> LossCells:
-    """Cells of a pair that dominates ``cells`` in either order, at every loss above 0.
+    """Cells of a pair that dominates ``cells`` in both orders, at every loss above 0.
 
-    For batches of fixed size the two orders bound each other's replacement (Balle, Barthe and Gaboardi 2018, theorem
-    9): delta at epsilon >= 0 is that of the first order, and for epsilon < 0 follows from exchanging the data sets.
+    For batches of fixed size, replacement is bounded by the same pair in either order (Balle, Barthe and Gaboardi 2018,
+    theorem 9): delta at epsilon >= 0 is that of the first order, and delta at epsilon < 0 follows by exchanging the
+    data sets.
     """
     kept = np.maximum(cells.high, 0.0) > 0
     low, high, p, q, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.q, cells.up))
-    # A cell across 0 is cut there; its part above 0 counts, rounded up.
+    # A cell that contains 0 is cut there; its part above 0 is kept, rounded up.
     across = low < 0
     up = np.where(across, p, up)
     low = np.where(across, 0.0, low)
@@ -250,8 +251,8 @@ def symmetrize(cells: LossCells) -> LossCells:
     )  # fmt: skip
 
 
-def one_of(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
-    """One of several with its chance, and it is seen which."""
+def observed_mixture(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
+    """Cells of a mixture of steps with given probabilities, where the observer sees which one occurred."""
     low = np.concatenate([cells.low for _, cells in parts])
     order = np.argsort(low, kind="stable")
     high = np.concatenate([cells.high for _, cells in parts])[order]
@@ -265,15 +266,15 @@ def one_of(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
 
 
 def replaced_record(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
-    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, which can occur."""
+    """Cells of (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): an attainable case of a replaced record."""
     moves, weights = np.array([0.0, 1.0]), np.array([1 - sample_rate, sample_rate])
     return opposite_mixtures(moves, weights, noise_multiplier, width, reach)
 
 
 def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
-    """sum_k weights[k] N(moves[k], stddev^2) against the same with -moves, which are 0 or more; no loss is infinite.
+    """Cells of sum_k weights[k] N(moves[k], stddev^2) against the same with -moves, for nonnegative ``moves``.
 
-    The map x -> -x exchanges its two orders.
+    No loss is infinite. The map x -> -x exchanges the two orders.
     """
     keep = weights > 0
     steps, logs = moves[keep] / stddev, np.log(weights[keep])
@@ -289,9 +290,9 @@ def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: floa
 
 
 def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
-    """sum_k weights[k] N(2 moves[k], stddev^2) against the same with ``moves``, which are 0 or more.
+    """Cells of sum_k weights[k] N(2 moves[k], stddev^2) against the same with ``moves``, which are nonnegative.
 
-    Losses need not rise along the output, so these cells bound delta from below only.
+    Losses need not increase along the output, so these cells give only lower bounds on delta.
     """
     keep = weights > 0
     steps, logs = moves[keep] / stddev, np.log(weights[keep])
@@ -310,14 +311,14 @@ def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, r
 
 
 def _normal(edges: Floats) -> Floats:
-    """Masses of N(0, 1) below, between and above ``edges``, each from the smaller tail."""
+    """The masses of N(0, 1) below, between and above ``edges``, each from the smaller tail."""
     left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
     inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))
     return np.concatenate([left[:1], inner, right[-1:]])
 
 
 def binomial_law(probabilities: Sequence[float]) -> tuple[Floats, float]:
-    """The probabilities of 0, 1, 2, ... successes, adding one record at a time, and the mass cut off."""
+    """The Poisson binomial probabilities of 0, 1, 2, ... successes, and the mass that was cut off."""
     law, lost = np.ones(1), 0.0
     for chance in probabilities:
         law = np.concatenate([law * (1 - chance), [0.0]]) + np.concatenate([[0.0], law * chance])

@@ -1,12 +1,12 @@
-"""Passes in which a record takes part in one step, drawn uniformly for it alone: the loss of one pass, on points.
+"""Passes in which each record takes part in one step, drawn uniformly and independently: the loss of one pass.
 
-The ratio of the likelihoods with and without the record is the mean over the steps of exp(x_i / s^2 - 1 / (2 s^2)),
-where x_i is the noise of step i with standard deviation s; all these terms are independent and have mean 1 without the
-record. A law is held on points. Moving each bit of it to the two points around it, with its mean kept, can only raise
-the mean of a convex function of the sum, and so any delta in either order; replacing all within a cell by their mean
-can only lower it (Jensen). Between these two lies the truth.
+The likelihood ratio with and without the record is the mean over the steps of exp(x_i / s^2 - 1 / (2 s^2)), where x_i
+is the noise of step i with standard deviation s. Without the record, these terms are independent with mean 1. A
+distribution is stored as masses on points. Moving each mass to its two neighbouring points with the mean preserved can
+only increase the expectation of a convex function of the sum, and so any delta in either order. Replacing all mass in a
+cell by its mean can only decrease it (Jensen). The true value lies between the two.
 
-Points are chosen by a rough law with a few hundred of them.
+Points are chosen from a coarse version of the distribution with a few hundred points.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from verify.losses.cells import Floats, LossCells
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Points of rough cells and of fine ones, and of a rough law.
+#: The number of points for rough and for fine cells, and for a coarse distribution.
 ROUGH, FINE = 600, 2200
 _FEW = 250
-#: Scores beyond this do not matter: a probability of 3e-45.
+#: Scores beyond this are negligible, with a probability of 3e-45.
 _REACH = 14.0
-#: Less of a law than this lies beyond the points on either side.
+#: Less mass than this lies beyond the points on either side.
 _LEAST = 1e-44
-#: Marks of the scale on which points lie, and bars of the histogram by which they are chosen.
+#: The number of marks of the scale on which points lie, and of bars in the histogram by which they are chosen.
 _MARKS, _BARS = 1 << 18, 1500
-#: Points are dense like these powers of the histogram, in these shares.
+#: The density of points is a mixture of powers of the histogram: (weight, power).
 _SHARES = ((0.4, 0.3), (0.4, 0.14), (0.2, 0.0))
-#: Relative error of a mass by rounding: sums of at most a million positive terms, twenty times over.
+#: A bound on the relative rounding error of a mass: sums of at most a million positive terms, nested twenty times.
 ERROR = 1e-9
-#: Sums that are looked at together.
+#: The number of sums processed at a time.
 _AT_ONCE = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointLaw:
-    """``masses`` at rising ``points``, both of shape (points,), 0 perhaps among them; ``far``: the mean at infinity."""
+    """``masses`` at increasing ``points``, both (points,), possibly with 0; ``far`` is the mean moved to infinity."""
 
     points: Floats
     masses: Floats
@@ -50,9 +50,9 @@ class PointLaw:
 
 
 def pass_cells(noise_multiplier: float, batches: int, steps: int, count: int, *, above: bool) -> LossCells:
-    """Atoms of a pass of which ``steps`` of its ``batches`` steps are taken; they bound any delta from above or below.
+    """Cells of a pass of which only ``steps`` of its ``batches`` steps are taken, for bounds from above or below.
 
-    Raises OverflowError where there is so little noise that likelihood ratios leave the floats.
+    Raises OverflowError if there is so little noise that likelihood ratios overflow.
     """
     law = _mean_of_terms(noise_multiplier, batches, steps, count, above)
     seen = law.points > 0
@@ -85,7 +85,7 @@ def _one_term(noise: float, count: int, above: bool) -> PointLaw:
 
 
 def _cells(edges: Floats) -> Floats:
-    """Normal masses below, between and above ``edges``, each from the tail that is smaller there."""
+    """The masses of N(0, 1) below, between and above ``edges``, each from the smaller tail."""
     left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
     inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))
     return np.concatenate([left[:1], inner, right[-1:]])
@@ -107,7 +107,7 @@ def _sum(one: PointLaw, other: PointLaw, count: int, above: bool) -> PointLaw:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ruler:
-    """Points among the marks of a fine logarithmic scale, and for each of its cells that of the points."""
+    """Points among the marks of a fine logarithmic scale, with a table from marks to the cells between points."""
 
     first: float
     per_log: float
@@ -115,19 +115,19 @@ class Ruler:
     points: Floats
 
     def cells(self, sums: Floats) -> NDArray[np.intp]:
-        """In which cell between the points each of ``sums`` lies."""
+        """The index of the cell between points that contains each of ``sums``."""
         with np.errstate(divide="ignore"):
             mark = (np.log(sums) - self.first) * self.per_log
         return np.asarray(self.cell[np.clip(np.floor(mark), -1, len(self.cell) - 2).astype(np.int64) + 1])
 
 
 def _placed(points: Floats, masses: Floats, moments: Floats, far: float, above: bool) -> PointLaw:
-    """A law from the masses and moments of the cells below, between and above the ``points``."""
+    """The distribution on ``points``, from the masses and first moments of the cells below, between and above them."""
     if not above:
         held = masses > 0
         return PointLaw(points=moments[held] / masses[held], masses=masses[held])
     ends = np.append(0.0, points)
-    # The cell between ends[i] and ends[i + 1]; above the last one all mass stays there, its surplus goes to infinity.
+    # Splits the mass between ends[i] and ends[i + 1]. Mass above the last end stays there and its excess mean is "far".
     share = np.clip((moments[:-1] - ends[:-1] * masses[:-1]) / np.diff(ends), 0.0, masses[:-1])
     placed = np.append(masses[:-1] - share, masses[-1])
     placed[1:] += share
@@ -135,7 +135,7 @@ def _placed(points: Floats, masses: Floats, moments: Floats, far: float, above: 
 
 
 def _ruler(one: PointLaw, other: PointLaw, count: int) -> Ruler:
-    """Points for the sum: dense where much of its law lies with the record or without it, and not too far apart."""
+    """Points for the sum: dense where there is much mass with or without the record, and nowhere too sparse."""
     (a, p), (b, q) = (_rough(law) for law in (one, other))
     sums, weights = np.add.outer(a, b).ravel(), np.multiply.outer(p, q).ravel()
     weights = (weights * (1 + sums / float(weights @ sums)))[sums > 0]
@@ -150,13 +150,13 @@ def _ruler(one: PointLaw, other: PointLaw, count: int) -> Ruler:
     reached = np.interp(marks, np.linspace(low, high, _BARS + 1), np.append(0.0, np.cumsum(dense)))
     chosen = np.unique(np.searchsorted(reached, np.linspace(0, float(reached[-1]), count), side="left"))
     chosen = np.unique(np.clip(chosen, 0, _MARKS - 1))
-    # Position k of the table is for sums between marks k - 1 and k.
+    # Entry k of the table is for sums between marks k - 1 and k.
     cell = np.searchsorted(chosen, np.arange(_MARKS + 1))
     return Ruler(first=float(low), per_log=(_MARKS - 1) / float(high - low), cell=cell, points=np.exp(marks[chosen]))
 
 
 def _rough(law: PointLaw) -> tuple[Floats, Floats]:
-    """The law on at most a few hundred points."""
+    """The points and masses of the distribution, merged to at most a few hundred points."""
     starts = np.arange(0, len(law.points), max(1, -(-len(law.points) // _FEW)))
     masses = np.add.reduceat(law.masses, starts)
     moments = np.add.reduceat(law.masses * law.points, starts)

@@ -1,4 +1,4 @@
-"""A record of a Poisson batch replaced by its opposite, under Gaussian noise: the loss of one step, on cells."""
+"""Cells of one step with Gaussian noise in which a record of a Poisson batch is replaced by its opposite."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 #: Losses closer than this count as equal.
 _FLAT = 1e-14
-#: e to this is still a float.
+#: The exponential of this does not overflow.
 _LARGE = 700.0
 
 
 def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
-    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1), of standard deviation ``noise_multiplier``; 0 < q < 1.
+    """Cells of (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1), with the same standard deviation; 0 < q < 1.
 
-    The loss rises with the output by at most 2 / noise, in deviations. Raises TooFineError where it would take more
-    cells than fit.
+    The loss increases by at most 2 / noise per standard deviation of the output. Raises TooFineError if it would take
+    more cells than fit.
     """
     far, side = 1 / noise_multiplier, math.sqrt(-2 * reach.log_tail)
     end = _within(far, sample_rate, far + side, reach.loss)
@@ -38,7 +38,7 @@ def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, re
             x = edges[:-1] + node * np.diff(edges)
             loss = np.clip(_loss(x, far, sample_rate), losses[:-1], losses[1:])
             absent = weight * np.diff(edges) * _density(-x, far, sample_rate)
-            # Beyond the floats' exponents the other order's density itself, which is as exact.
+            # If the exponential would overflow, the density is computed directly, which is as accurate.
             present = np.where(
                 loss < _LARGE,
                 absent * np.exp(np.minimum(loss, _LARGE)),
@@ -47,7 +47,7 @@ def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, re
             q += absent
             p += present
             up += present * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))
-    # Beyond the edges losses have no bound: one order's mass there counts as infinite, the other's as at the edge.
+    # Losses beyond the edges are unbounded: the likelier order's mass counts as infinite, the other's as at the edge.
     likely, unlikely = (
         math.exp(log_ndtr(at - end)) * sample_rate + (1 - sample_rate) * math.exp(log_ndtr(-end)) for at in (far, -far)
     )
@@ -59,15 +59,15 @@ def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, re
 
 
 def _density(x: Floats, far: float, rate: float) -> Floats:
-    """Of (1 - rate) N(0, 1) + rate N(far, 1)."""
+    """The density of (1 - rate) N(0, 1) + rate N(far, 1)."""
     still, moved = np.exp(-x * x / 2), np.exp(-((x - far) ** 2) / 2)
     return np.asarray(((1 - rate) * still + rate * moved) / math.sqrt(2 * math.pi))
 
 
 def _loss(x: Floats, far: float, rate: float) -> Floats:
-    """Log of the ratio of the densities at ``x`` and ``-x``; what both share cancels before it is taken."""
+    """The log ratio of the densities at ``x`` and ``-x``, with common terms cancelled first."""
     drop = far * far / 2
-    # (a + c e^y) / (a + c e^-y) = 1 + 2 c sinh(y) / (a + c e^-y), for y of either sign by symmetry.
+    # (a + c e^y) / (a + c e^-y) = 1 + 2 c sinh(y) / (a + c e^-y); negative x follow by symmetry.
     y = far * np.abs(x)
     with np.errstate(over="ignore"):
         small = np.log1p(2 * rate * math.exp(-drop) * np.sinh(np.minimum(y, 30.0)) / (
@@ -79,7 +79,7 @@ def _loss(x: Floats, far: float, rate: float) -> Floats:
 
 
 def _within(far: float, rate: float, most: float, loss: float) -> float:
-    """Where the loss reaches ``loss``, rounded up, or ``most``."""
+    """The output at which the loss reaches ``loss``, rounded up, or ``most`` if that is smaller."""
     low, high = 0.0, most
     if float(_loss(np.array([most]), far, rate)[0]) <= loss:
         return most

@@ -1,4 +1,4 @@
-"""Cells of a pair that dominates every mechanism with known deltas, from the deltas at many epsilons."""
+"""Cells of a pair that dominates every mechanism with a known privacy profile, from deltas at many epsilons."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import numpy as np
 
 from verify.losses.cells import Floats, LossCells
 
-#: Epsilons at which delta is computed, up to one where it is about exp(-650) or, at most, this epsilon.
+#: Deltas are computed up to the epsilon at which they are about exp(-_LEAST_LOG), or up to _MOST.
 _LEAST_LOG, _MOST = 650.0, 590.0
 
 
 def cells_of_profile(log_delta: Callable[[Floats], Floats], knots: int) -> LossCells:
-    """The slope of delta in e^epsilon is the Q-mass of larger losses: its changes, made monotone, are the masses.
+    """Cells whose masses under Q are the changes of the slope of delta as a function of e^epsilon, made monotone.
 
-    ``log_delta`` gives logs of deltas that hold at epsilons of 0 and more, in either order of the neighbours.
+    That slope is minus the mass under Q of larger losses. ``log_delta`` gives logs of deltas that hold at epsilons >= 0
+    in either order of the neighbours; ``knots`` is the number of epsilons.
     """
     low, high = 0.0, _MOST
     for _ in range(40):
@@ -24,11 +25,11 @@ def cells_of_profile(log_delta: Callable[[Floats], Floats], knots: int) -> LossC
         low, high = (low, middle) if tiny else (middle, high)
     epsilons = np.linspace(0.0, high, knots)
     deltas = np.exp(log_delta(epsilons)) * (1 + 1e-12)
-    # At 0, no more than on the line from any point to its mirror image.
+    # Delta at 0 is at most on the line from any point of the curve to its mirror image.
     deltas[0] = min(deltas[0], float((deltas + (1 - deltas) * np.tanh(epsilons / 2)).min()))
     deltas = np.minimum.accumulate(deltas)
     widths = np.diff(np.expm1(epsilons))
-    from scipy.optimize import isotonic_regression  # here, as importing it takes longer than most verifications
+    from scipy.optimize import isotonic_regression  # imported here because the import is slower than most verifications
 
     slopes = isotonic_regression(np.diff(deltas) / widths, weights=widths).x
     q = np.maximum(np.diff(np.append(slopes, 0.0)), 0.0)

@@ -1,9 +1,9 @@
-"""The best of a random number of runs, from below: what a score that tells most gives away.
+"""A lower bound for the best of a random number of runs: the loss under a score that reveals the most.
 
-A score may be any function of what a run released. Here it is the statistic that tells the record best: the sum of the
-rounded losses of the run's steps. With F its distribution function and G the generating function of the number of runs,
-the statistic of the run with the highest score has the distribution function G(F). Masses are sums of products of
-positive numbers throughout, so that their errors are relative; a statistic far out counts as one that is not seen.
+A score may be any function of what a run released. Here it is the most informative statistic about the record: the sum
+of the rounded losses of the run's steps. If F is its distribution function and G the generating function of the number
+of runs, the statistic of the run with the highest score has distribution function G(F). Masses are sums of products of
+positive numbers throughout, so their errors are relative. Extreme values of the statistic count as unobserved.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from verify.losses.cells import CellReach, Floats, LossCells, gaussian_mixture, most_telling
+from verify.losses.cells import CellReach, Floats, LossCells, gaussian_mixture, most_revealing
 
-#: Points of a run's statistic that are aimed at, and at most; beyond less than this of either law nothing is seen.
+#: The desired and the largest number of points of a run's statistic, and the tail mass that counts as unobserved.
 _POINTS, _MOST_POINTS, _UNSEEN = 900, 2500, 1e-22
 _LOG_TAIL = -60.0
 #: Relative error of a mass of one step, and of a product or a sum.
@@ -25,9 +25,9 @@ _STEP_ERROR, _UNIT = 1e-12, 2.3e-16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatisticLaw:
-    """Masses ``p`` with the record and ``q`` without it (points,) of a statistic from position ``first`` on.
+    """Masses ``p`` with the record and ``q`` without it, both (points,), of a statistic from position ``first`` on.
 
-    ``unseen`` are the masses of both of what is not seen, ``error`` is the largest relative error of a mass.
+    ``unseen`` holds the unobserved mass of each; ``error`` is the largest relative error of a mass.
     """
 
     first: int
@@ -39,21 +39,21 @@ class StatisticLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawOfRuns:
-    """A truncated negative binomial law by its ``shape`` and the log of gamma, or Poisson's (None) by its ``mean``."""
+    """The law of the number of runs: truncated negative binomial with ``shape`` and gamma, or Poisson (shape None)."""
 
     mean: float
     shape: float | None
     log_gamma: float = 0.0
 
     def best(self, masses: Floats) -> Floats:
-        """Masses of the best of them, of which each run has ``masses``, worst first."""
+        """The masses of the best run's statistic if each run's has ``masses``, worst value first."""
         better = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)
         if self.shape is None:
             return np.asarray(np.exp(-self.mean * better) * -np.expm1(-self.mean * masses))
         if self.mean == 1:
             return masses
         rest = -math.expm1(self.log_gamma)
-        least = math.exp(self.log_gamma) + rest * better  # 1 - (1 - gamma) F at the upper end of each step of F
+        least = math.exp(self.log_gamma) + rest * better  # 1 - (1 - gamma) F at the upper end of each jump of F
         logs = np.log1p(rest * masses / least)
         if self.shape == 0:
             return np.asarray(logs / -self.log_gamma)
@@ -63,9 +63,9 @@ class LawOfRuns:
 
 @lru_cache(maxsize=8)
 def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, runs: LawOfRuns) -> LossCells:
-    """One selection: of all runs that of the highest statistic is released, or of the lowest, whichever tells more.
+    """Cells of one selection that releases the run with the highest or the lowest statistic, whichever reveals more.
 
-    Raises OverflowError where there is so little noise that likelihood ratios leave the floats.
+    Raises OverflowError if there is so little noise that likelihood ratios overflow.
     """
     if sample_rate == 1:
         noise_multiplier, run_steps = noise_multiplier / math.sqrt(run_steps), 1
@@ -73,7 +73,7 @@ def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, 
         raise OverflowError(f"noise of {noise_multiplier:g} clip norms is too little for this bound")
     run = _of_run(noise_multiplier, sample_rate, run_steps)
     found = [_of_best(run, runs, highest=highest) for highest in (True, False)]
-    return most_telling(found)
+    return most_revealing(found)
 
 
 def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
@@ -81,9 +81,9 @@ def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
     p, q = (
         runs.best(np.append(unseen, masses[order])) for masses, unseen in zip((run.p, run.q), run.unseen, strict=True)
     )
-    if runs.shape is None:  # no run, and nothing released
-        none = math.exp(-runs.mean)
-        p, q = np.append(p, none), np.append(q, none)
+    if runs.shape is None:  # there may be no run, and nothing released
+        no_run = math.exp(-runs.mean)
+        p, q = np.append(p, no_run), np.append(q, no_run)
     both = (p > 0) & (q > 0)
     losses = np.log(p[both]) - np.log(q[both])
     rank = np.argsort(losses, kind="stable")
@@ -121,12 +121,12 @@ def _placed(cells: LossCells, width: float) -> StatisticLaw:
 
 
 def _power(step: StatisticLaw, steps: int) -> StatisticLaw | None:
-    """The law of ``steps`` steps; None where it has too many points."""
+    """The distribution of the statistic after ``steps`` steps; None if it has too many points."""
     total = step
     for digit in bin(steps)[3:]:
-        total = _seen(_sum(total, total))
+        total = _without_ends(_sum(total, total))
         if digit == "1":
-            total = _seen(_sum(total, step))
+            total = _without_ends(_sum(total, step))
         if len(total.p) > _MOST_POINTS:
             return None
     return total
@@ -140,8 +140,8 @@ def _sum(one: StatisticLaw, other: StatisticLaw) -> StatisticLaw:
     )  # fmt: skip
 
 
-def _seen(law: StatisticLaw) -> StatisticLaw:
-    """The same without its ends, which count as not seen."""
+def _without_ends(law: StatisticLaw) -> StatisticLaw:
+    """The same distribution without its extreme ends, which count as unobserved."""
     either = np.maximum(law.p, law.q)
     begin = int(np.searchsorted(np.cumsum(either), _UNSEEN))
     end = len(either) - int(np.searchsorted(np.cumsum(either[::-1]), _UNSEEN))

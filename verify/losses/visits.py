@@ -1,7 +1,7 @@
-"""How often one record is used in passes over the data: by counting the steps at which passes begin.
+"""How often a record is used in passes over the data, by counting the steps at which passes begin.
 
-A rate is a float, so it may stand for any batch size / data set size that rounds to it. The two ends of that interval
-give the number of batches in a pass: without the last, smaller one (the shortest pass) or with it.
+A rate is a float, so it may stand for any batch size / data set size that rounds to it. The ends of that interval give
+the number of batches in a pass, without the last, smaller batch (the shortest pass) or with it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from fractions import Fraction
 
 
 def visits(rate: float, steps: int) -> tuple[int, int]:
-    """The fewest and the most visits of the record that is visited most, in ``steps`` steps that begin with a pass.
+    """The least and the largest possible number of visits of the most visited record in ``steps`` steps.
 
-    Example: batches of 30 out of 100 and 30 steps: 8 where the last ten make a batch, 10 where they are dropped.
+    The first step begins a pass. Example: with batches of 30 out of 100 and 30 steps, 8 if the last ten records make a
+    batch, and 10 if they are dropped.
     """
     if rate == 0:
         return 0, 0
@@ -21,7 +22,7 @@ def visits(rate: float, steps: int) -> tuple[int, int]:
         (Fraction(rate) + Fraction(math.nextafter(rate, towards))) / 2 if towards != rate else Fraction(rate)
         for towards in (0.0, 1.0)
     )
-    # Of one unit of data, batches of the least share fit most often.
+    # The smallest rate gives the largest number of whole batches in a pass.
     without_last = (Fraction(1) / below).__floor__()
     with_last = (Fraction(1) / above).__ceil__()
     lengths = sorted((without_last, with_last))

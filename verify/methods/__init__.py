@@ -1,6 +1,6 @@
-"""What is expected of each training method's report, one module a method.
+"""What verify expects of each training method's report, one module per method.
 
-A new method is such a module with an ``EXPECTED``, and a row in ``METHODS``.
+A new method adds a module with an ``EXPECTED``, and a row in ``METHODS``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 
 from verify.methods.expected import ExpectedMethod
 
-#: Name of a method, as reports state it -> the module whose ``EXPECTED`` it is; imported on first use.
+#: For each method name in reports, the module that holds its ``EXPECTED``; imported on first use.
 METHODS: dict[str, str] = {
     "dp-sgd": "verify.methods.dp_sgd",
     "dp-zo": "verify.methods.dp_zo",
@@ -22,7 +22,7 @@ METHODS: dict[str, str] = {
 
 
 def expected_of(name: str | None) -> ExpectedMethod | None:
-    """What is expected of the method called ``name``; None for one that is not known here."""
+    """What verify expects of the method called ``name``; None for an unknown method."""
     return None if name is None or name not in METHODS else _loaded(METHODS[name])
 
 

@@ -1,4 +1,4 @@
-"""Clipped training without noise: the facts that noise added later is made for."""
+"""Clipped training without noise: the training facts that noise added later is calibrated to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verify.texts.warnings.forms import OWNER_OF_MEASURES, UNPROTECTED, form
 def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> Iterator[str]:
     if not isinstance(mechanism, ClippedTraining):
         return
-    for name, here, there in (
+    for name, in_mechanism, in_parameters in (
         ("clip_norm", mechanism.clip_norm, parameters.clip_norm),
         ("learning_rate", mechanism.learning_rate, parameters.learning_rate),
         ("momentum", mechanism.momentum, parameters.momentum),
@@ -24,7 +24,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> I
         ("batch_size", mechanism.batch_size, parameters.batch_size),
         ("optimizer", mechanism.optimizer, parameters.optimizer),
     ):
-        yield from compare(f"mechanism's {name}", here, there, "the parameters say")
+        yield from compare(f"mechanism's {name}", in_mechanism, in_parameters, "the parameters say")
     yield from compare("dataset_size", mechanism.dataset_size, parameters.examples, "the parameters say")
     if mechanism.steps is None and parameters.updates is not None:
         a_pass = math.ceil(mechanism.dataset_size / mechanism.batch_size)

@@ -1,4 +1,4 @@
-"""DP-SGD: all steps begun, at the rate and noise of the recipe."""
+"""DP-SGD: the ledger must hold every step begun, at the stated sampling rate and noise multiplier."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from verify.texts.accountants import TIGHT
 from verify.texts.assumptions import TESTED
 from verify.texts.warnings.forms import CHOSEN_BY_HELD_OUT, EARLIER, ONE_RUN, OWNER, WHOLE_SEARCH, form
 
-#: By so much the norm of a column may exceed 1, which its coefficients' last digits are good for.
+#: The excess over 1 that rounding of the coefficients may give the norm of a column.
 _ROUNDED = 2.0**-50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyGradients(StatedTraining):
-    """Of a method that adds noise to clipped gradients of Poisson batches."""
+    """The parameters of a method that adds noise to clipped gradients of Poisson batches."""
 
     sample_rate: float
     noise_multiplier: float
@@ -46,9 +46,9 @@ class NoisyGradients(StatedTraining):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedSearch:
-    """A private search: ``settings`` is ``name=value,value`` for each, ``most_runs`` is never exceeded.
+    """A private search: ``settings`` lists ``name=value,value`` for each setting, ``most_runs`` is never exceeded.
 
-    ``earlier`` searches of the same data were begun for the same output, by the log beside it; None for none.
+    ``earlier`` is how many searches of the same data the log next to the output lists before this one, None for none.
     """
 
     settings: str
@@ -60,7 +60,7 @@ class StatedSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedMatrix:
-    """The matrix that correlates noise over all steps, as the event ``BufferedGaussian`` has it."""
+    """The matrix that correlates noise over all steps, with the fields of the event ``BufferedGaussian``."""
 
     first: float
     weights: tuple[float, ...]
@@ -69,18 +69,19 @@ class StatedMatrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedTraining(NoisyGradients):
-    """``search`` is what is said of the search of which it is the best run, where it is one."""
+    """A run that may be the best of a private ``search``."""
 
     search: StatedSearch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSteps(SearchedTraining):
-    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, or ``matrix`` that of all, where it is so.
+    """The parameters of DP-SGD.
 
-    ``largest_batch`` is how many examples of a larger draw are kept. ``public_...`` say how public records are mixed in
-    (``verify.settings.public_records``). The others are those of a clip norm that changes,
-    ``clip_norms`` being its path (``verify.settings.clip_norms``).
+    ``coefficients`` correlate the noise of as many consecutive steps, and ``matrix`` that of all steps.
+    ``largest_batch`` is how many examples of a larger batch are kept. ``public_...`` are the settings for mixing in
+    public records (``verify.settings.public_records``). The others belong to an adaptive clip norm, whose sequence is
+    ``clip_norms`` (``verify.settings.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
@@ -98,12 +99,12 @@ class PrivateSteps(SearchedTraining):
 
 
 def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
-    """Its events; None where one of another kind is among them."""
+    """The ledger's events if all are sampled Gaussians, otherwise None."""
     events = [event for event in ledger.events if isinstance(event, SampledGaussian)]
     return events if len(events) == len(ledger.events) else None
 
 
-#: How the batches of steps are drawn that have one way only.
+#: How batches are drawn, for the kinds of events that allow only one way.
 _BATCHES_OF = {
     BandedGaussian: Batches.CYCLIC_POISSON,
     BufferedGaussian: Batches.FIXED_ORDER,
@@ -116,11 +117,11 @@ def steps_disagree(
     events: Sequence[SampledGaussian | BandedGaussian | BufferedGaussian | GroupGaussian | TruncatedGaussian],
     parameters: NoisyGradients,
 ) -> Iterator[str]:
-    """What differs between the events of the steps and the parameters."""
+    """Yields one sentence per difference between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
     yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
     rate = parameters.sample_rate
-    if parameters.plan is not None:  # of its records, the one drawn most often is accounted for
+    if parameters.plan is not None:  # the ledger is for the record that is drawn most often
         rate = parameters.plan.largest_probability or 0.0
         if rate < parameters.sample_rate * (1 - ROUNDING):
             mean = f"{parameters.sample_rate:.6g}, the mean of its probabilities"
@@ -136,8 +137,8 @@ def steps_disagree(
         yield f"{made} made, but the ledger holds {counted(total, 'step')}"
 
 
-#: A parameter that is stated where a run trained so -> what it says.
-_ALONE = {
+#: Parameters of which a report may state at most one, with what each means.
+_KINDS = {
     "search": "it is the best of several runs",
     "coefficients": "noise is correlated over some steps",
     "matrix": "noise is correlated over all steps",
@@ -145,43 +146,43 @@ _ALONE = {
     "largest_batch": "batches are cut to a largest size",
     "plan": "a plan of secrets says how often each record is drawn",
 }
-#: A clip norm that changes goes with cut batches, and with none of the others.
+#: An adaptive clip norm may be combined with truncated batches, and with none of the others.
 _CHANGES, _GOES_WITH = "target_unclipped_quantile", "largest_batch"
 
 
-def together(parameters: PrivateSteps) -> Iterator[str]:
-    """What the ``parameters`` state of two ways to train that no bound covers together."""
-    stated = [name for name in _ALONE if getattr(parameters, name) is not None]
+def combined_variants(parameters: PrivateSteps) -> Iterator[str]:
+    """Yields a sentence if the parameters combine two variants that no bound covers combined_variants."""
+    stated = [name for name in _KINDS if getattr(parameters, name) is not None]
     if len(stated) > 1:
-        yield f"{_ALONE[stated[0]]}, and {_ALONE[stated[1]]}: no training does both, and no bound here covers both"
+        yield f"{_KINDS[stated[0]]}, and {_KINDS[stated[1]]}: no training does both, and no bound here covers both"
     if getattr(parameters, _CHANGES) is not None and (others := [name for name in stated if name != _GOES_WITH]):
-        yield f"the clip norm changes, and {_ALONE[others[0]]}: no training does both, and no bound here covers both"
+        yield f"the clip norm changes, and {_KINDS[others[0]]}: no training does both, and no bound here covers both"
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Iterator[str]:
     yield from norms_disagree(_norms(parameters))
-    yield from together(parameters)
+    yield from combined_variants(parameters)
     yield from users.disagreements(parameters)
     if not isinstance(mechanism, Ledger):
         return
     if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):
         yield from search_disagrees(mechanism, parameters)
     elif parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
-        yield from _of_correlated(mechanism, parameters)
+        yield from _banded_disagreements(mechanism, parameters)
     elif parameters.matrix is not None or any(isinstance(each, BufferedGaussian) for each in mechanism.events):
-        yield from _of_buffers(mechanism, parameters)
+        yield from _buffered_disagreements(mechanism, parameters)
     elif parameters.max_records_per_user is not None or any(isinstance(e, GroupGaussian) for e in mechanism.events):
-        yield from _of_users(mechanism, parameters)
+        yield from _group_disagreements(mechanism, parameters)
     elif parameters.largest_batch is not None or any(isinstance(e, TruncatedGaussian) for e in mechanism.events):
-        yield from _of_cut_batches(mechanism, parameters)
+        yield from _truncated_disagreements(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)
     else:
         yield "the ledger holds events of another kind than the steps that this method makes"
 
 
-def _of_users(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
-    """What is wrong where each record of a user is clipped by itself: the ledger must be of groups of so many."""
+def _group_disagreements(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """Checks a run that clips each record of a user separately: the ledger must protect groups of that many records."""
     event = ledger.events[0]
     if len(ledger.events) != 1 or not isinstance(event, GroupGaussian):
         yield "the parameters clip each record of a user by itself, but the ledger does not protect groups of records"
@@ -193,8 +194,8 @@ def _of_users(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     yield from steps_disagree([event], parameters)
 
 
-def _of_cut_batches(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
-    """What is wrong where larger batches are cut: a record may then replace another, so each bound must know it."""
+def _truncated_disagreements(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """Checks a run with truncated batches, where one record may displace another, which the ledger must account for."""
     event = ledger.events[0]
     if len(ledger.events) != 1 or not isinstance(event, TruncatedGaussian):
         yield "the parameters cut batches to a largest size, but the ledger holds steps of another kind"
@@ -219,8 +220,8 @@ def _premises(parameters: PrivateSteps, _: Guarantee) -> Iterator[str]:
     yield from public_records.premises(parameters)
 
 
-def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
-    """What is wrong with noise that is correlated: its matrix, how far apart a record takes part, and how often."""
+def _banded_disagreements(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """Checks banded correlated noise: its matrix, the ledger, and the probability with which a record takes part."""
     event, stated = ledger.events[0], parameters.coefficients
     if len(ledger.events) != 1 or not isinstance(event, BandedGaussian):
         yield "the parameters correlate the noise of steps, but the ledger holds more than one event, or another kind"
@@ -240,8 +241,8 @@ def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     yield from steps_disagree([event], parameters)
 
 
-def _of_buffers(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
-    """What is wrong with noise that buffers correlate: its matrix, and how far one record moves the rows by it."""
+def _buffered_disagreements(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """Checks noise correlated over all steps: its matrix, and the sensitivity of its rows to one record."""
     event, stated = ledger.events[0], parameters.matrix
     if len(ledger.events) != 1 or not isinstance(event, BufferedGaussian):
         yield "the parameters correlate the noise of all steps, but the ledger holds more than one event, or another"
@@ -262,7 +263,7 @@ def _of_buffers(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
 
 
 def search_premises(parameters: SearchedTraining) -> Iterator[str]:
-    """The assumptions that the guarantee of a private search states."""
+    """Yields the assumptions that the guarantee of a private search must state."""
     if parameters.search is not None:
         yield "selection"
         if parameters.search.earlier:
@@ -270,7 +271,7 @@ def search_premises(parameters: SearchedTraining) -> Iterator[str]:
 
 
 def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[str]:
-    """What is wrong with the best of several runs: their law, what each is, and whether this is one of them."""
+    """Checks the best of several runs: the law of their number, the event of a run, and the settings chosen."""
     event, stated = ledger.events[0], parameters.search
     if len(ledger.events) != 1 or not isinstance(event, BestOfRuns) or event.steps != 1:
         yield "the parameters name a search, but the ledger holds something else than the best of its runs"
@@ -294,11 +295,11 @@ def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[s
     released, steps = parameters.released_numbers, stated.most_runs * parameters.steps_begun
     if released is not None and steps > 0 and (released < steps or released % steps):
         yield f"released_numbers is {released}, which is not the same number in each of {steps} steps of all runs"
-    yield from _chosen(stated.settings, parameters)
+    yield from _unsearched_settings(stated.settings, parameters)
 
 
-def _chosen(settings: str, parameters: SearchedTraining) -> Iterator[str]:
-    """A setting that the run has, and the search does not name."""
+def _unsearched_settings(settings: str, parameters: SearchedTraining) -> Iterator[str]:
+    """Yields a sentence for each setting of the run that is not among the values searched."""
     for part in settings.split():
         name, _, values = part.partition("=")
         here = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
@@ -315,7 +316,7 @@ def _same(text: str, value: object) -> bool:
         return False
 
 
-#: What the guarantee of a private search says in place of, and beside, what that of one run says.
+#: Statements of the guarantee of a private search that replace or extend those of a single run.
 OF_SEARCHES = {
     "contribution": (
         "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
@@ -340,7 +341,7 @@ def _unbounded(parameters: PrivateSteps, adaptive: bool) -> str:
 
 
 def private_run_warns(_: PrivacyReport, parameters: NoisyGradients) -> Iterator[str]:
-    """The warnings of a run with noise, or of the best run of a search."""
+    """Yields the warnings of a noisy run, or of the best run of a private search."""
     search = parameters.search if isinstance(parameters, SearchedTraining) else None
     yield OWNER
     if search is None:
@@ -351,7 +352,7 @@ def private_run_warns(_: PrivacyReport, parameters: NoisyGradients) -> Iterator[
         yield form(EARLIER, searches=counted(search.earlier, "earlier search", "earlier searches"))
 
 
-#: What a guarantee says where public records are mixed in; ``verify.settings.public_records`` compares the numbers.
+#: Statements of a guarantee with public records mixed in; ``verify.settings.public_records`` compares the numbers.
 OF_PUBLIC_RECORDS = {
     public_records.MIXED: (
         r"the \d+ public records were chosen without looking at the private ones, and nothing in them needs "

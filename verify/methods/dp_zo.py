@@ -1,4 +1,4 @@
-"""DP-ZO: in each step begun a few numbers, the noisy sums of loss differences along directions of a public seed."""
+"""DP-ZO: each step releases a few noisy sums of loss differences, along directions drawn from a public seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLIPPING = "differences"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZerothOrderTraining(SearchedTraining):
-    """``directions`` numbers a step; ``perturbation`` is how far weights moved to compare losses."""
+    """A step releases ``directions`` numbers; ``perturbation`` is how far weights move to compare losses."""
 
     directions: int
     perturbation: float

@@ -1,4 +1,4 @@
-"""DPQuant: DP-SGD whose layers are rounded to few bits, chosen by noisy measurements of the data."""
+"""DPQuant: DP-SGD with some layers quantized to few bits, chosen by noisy measurements of the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AS_PUBLISHED = "dpquant, measurements as its paper makes and accounts for them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayersOfEpoch:
-    """The layers that were rounded in one epoch (counted from 0), and what they were chosen by."""
+    """The layers that were quantized in one epoch (counted from 0), and the scores they were chosen by."""
 
     epoch: int
     quantized: tuple[str, ...]
@@ -30,8 +30,8 @@ class LayersOfEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundedTraining(NoisyGradients):
-    """``measure_...`` are of the measurements, each a Gaussian of its own rate and noise multiplier."""
+class QuantizedTraining(NoisyGradients):
+    """The parameters of DPQuant; each measurement is a Gaussian with its own sampling rate and noise multiplier."""
 
     format: str | None = None
     luq_levels: int | None = None
@@ -64,17 +64,17 @@ class RoundedTraining(NoisyGradients):
     epsilon_share_of_measurements: float | None = None
 
 
-def _disagreements(mechanism: Mechanism | None, parameters: RoundedTraining) -> Iterator[str]:
+def _disagreements(mechanism: Mechanism | None, parameters: QuantizedTraining) -> Iterator[str]:
     yield from _released(parameters)
     if isinstance(mechanism, Ledger) and (events := sampled_only(mechanism)) is not None:
         yield from _measurements(events[1:], parameters)
         yield from steps_disagree(events[:1], parameters)
 
 
-def _released(parameters: RoundedTraining) -> Iterator[str]:
-    """Scores begin at 0, and nothing but a measurement changes them, of which each repetition counts."""
-    yield from _of_no_record(parameters)
-    if _exact(parameters):
+def _released(parameters: QuantizedTraining) -> Iterator[str]:
+    """The measurements begun must explain how often the scores changed; they start at 0, and each repetition counts."""
+    yield from _measurement_source(parameters)
+    if _without_private_records(parameters):
         return
     stated = [epoch.scores for epoch in parameters.layer_schedule if epoch.scores is not None]
     begin = (0.0,) * len(parameters.layer_names)
@@ -84,13 +84,13 @@ def _released(parameters: RoundedTraining) -> Iterator[str]:
         yield f"scores changed {changes} times, for which {least} measurements begin, and it states {begun}"
 
 
-def _exact(parameters: RoundedTraining) -> bool:
+def _without_private_records(parameters: QuantizedTraining) -> bool:
     """Whether layers were measured without private records."""
     return parameters.measured_public_records is not None or parameters.measured_synthetic_inputs is not None
 
 
-def _of_no_record(parameters: RoundedTraining) -> Iterator[str]:
-    """What layers were measured on is stated once, and nothing beside it that only a release has."""
+def _measurement_source(parameters: QuantizedTraining) -> Iterator[str]:
+    """Layers must be measured on one stated kind of records, without private measurements if those are not private."""
     counts = {
         "private": parameters.measurements_planned,
         "public": parameters.measured_public_records,
@@ -99,14 +99,14 @@ def _of_no_record(parameters: RoundedTraining) -> Iterator[str]:
     stated = [name for name, count in counts.items() if count is not None]
     if parameters.sensitivity is not None or len(stated) > 1 or counts["synthetic"] is not None:
         yield from compare("what layers are measured on", ", ".join(stated), parameters.sensitivity, "sensitivity says")
-    if _exact(parameters) and parameters.measurements_begun:
+    if _without_private_records(parameters) and parameters.measurements_begun:
         yield f"{parameters.measurements_begun} measurements of private records began, and it states none that may"
     if counts["synthetic"] is not None:
         yield from _divergences(parameters)
 
 
-def _divergences(parameters: RoundedTraining) -> Iterator[str]:
-    """Scores of made-up inputs are divergences, and change where a measurement is due, and only there."""
+def _divergences(parameters: QuantizedTraining) -> Iterator[str]:
+    """Scores from synthetic inputs must be divergences, and may change only in epochs where a measurement is due."""
     every, before = parameters.measure_every or 1, None
     for epoch in parameters.layer_schedule:
         if epoch.scores is None or any(score < 0 for score in epoch.scores):
@@ -116,8 +116,8 @@ def _divergences(parameters: RoundedTraining) -> Iterator[str]:
         before = None if epoch.scores is None else tuple(epoch.scores)
 
 
-def _measurements(events: Sequence[SampledGaussian], parameters: RoundedTraining) -> Iterator[str]:
-    """Every measurement begun, at its own rate and noise, is the ledger's second event."""
+def _measurements(events: Sequence[SampledGaussian], parameters: QuantizedTraining) -> Iterator[str]:
+    """The ledger's second event must hold every measurement begun, at its own sampling rate and noise."""
     begun = parameters.measurements_begun or 0
     yield from compare("number of measurements in the ledger", sum(e.steps for e in events), begun, "the run began")
     for event in events:
@@ -127,7 +127,7 @@ def _measurements(events: Sequence[SampledGaussian], parameters: RoundedTraining
         yield from of_poisson_batches(event)
 
 
-def _premises(parameters: RoundedTraining, guarantee: Guarantee) -> Iterator[str]:
+def _premises(parameters: QuantizedTraining, guarantee: Guarantee) -> Iterator[str]:
     yield from ("public rounding", "rounding by example")
     if parameters.measured_public_records is not None:
         yield "public measurements"
@@ -138,13 +138,13 @@ def _premises(parameters: RoundedTraining, guarantee: Guarantee) -> Iterator[str
 
 
 _DEAR = "the measurements take {share} % of epsilon; raise --measure-noise or --measure-every, or give {advice}"
-#: The second is from before layers could be measured on made-up inputs.
+#: The second text is that of versions that could not measure on synthetic inputs.
 _ADVICE = "--sensitivity synthetic, which takes none|--layers random, which measures nothing"
-#: Of epsilon, from which on the share of measurements is warned of; and the figure that states it.
+#: The share of epsilon above which measurements need a warning, and the quantity that states the share.
 _MOST, _SHARE = 0.1, "share of epsilon that measurements take"
 
 
-def _warned(report: PrivacyReport, parameters: RoundedTraining) -> Iterator[str]:
+def _warned(report: PrivacyReport, parameters: QuantizedTraining) -> Iterator[str]:
     yield from private_run_warns(report, parameters)
     shares = (i.estimate for i in report.evidence if i.quantity == _SHARE and i.estimate is not None)
     for share in shares:
@@ -153,7 +153,7 @@ def _warned(report: PrivacyReport, parameters: RoundedTraining) -> Iterator[str]
 
 
 EXPECTED = ExpectedMethod(
-    parameters=RoundedTraining,
+    parameters=QuantizedTraining,
     mechanisms=(Ledger, NoneType),
     disagreements=_disagreements,
     premises=_premises,

@@ -13,13 +13,13 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import TrainingParameters
 from verify.compare import compare
 
-#: Steps that train; here, as what needs no more than their names needs no numpy.
+#: Steps that train. They are defined here so that code which needs only the names does not import numpy.
 TRAINING, EXTERNAL = "retrain", "external-training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedTraining(TrainingParameters):
-    """The parameters of any training; a report that lacks any of these is rejected. Methods may require more."""
+    """The parameters of any training; a report that lacks one of them is rejected. Methods may require more."""
 
     method: str
     task: str
@@ -30,18 +30,18 @@ class StatedTraining(TrainingParameters):
 
 
 def nothing(*_: Any) -> Iterator[str]:
-    """No objection."""
+    """Yields nothing."""
     yield from ()
 
 
 def numbers_of_steps(parameters: Any) -> int | None:
-    """A lower bound on the numbers that a method of noisy gradients released: one per step begun."""
+    """A lower bound on how many numbers a method with noisy gradients released: at least one per step begun."""
     counts = [count for count in (parameters.steps_begun, parameters.released_numbers) if count is not None]
     return max(counts, default=None)
 
 
 def of_poisson_batches(event: SampledGaussian) -> Iterator[str]:
-    """A sentence where the batches of an event are not Poisson samples."""
+    """Yields a sentence if the batches of the event are not Poisson samples."""
     yield from compare("kind of batches in the ledger", event.batches, Batches.POISSON, "this method draws")
 
 
@@ -57,13 +57,13 @@ class ExpectedMethod:
     ledger. ``warnings`` are the texts of its own warnings, and ``warned`` yields those, as regular expressions, that a
     report with such parameters must have, in addition to those of every training.
 
-    ``released`` is a lower bound on the noisy numbers released, None where the report does not say. ``signs`` are the
-    signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
-    rounding may move what is released by more than the margin clipping reserves. ``noised`` tells whether the gradients
-    received noise. ``clipped`` tells whether they were clipped. ``users`` tells whether a user's records may be clipped
-    one by one, or several as one. ``unbounded`` (given also whether the optimizer is
-    adaptive) says why nothing bounds how far the weights moved, "" where something does. ``undecided`` says what of
-    the method's own parameters could not be looked at, a sentence each, so that the report stays open.
+    ``released`` is a lower bound on the noisy numbers released, None if the report does not say. ``signs`` is the
+    mechanism of the published signs. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if
+    not empty, says why rounding may change a release by more than the margin that clipping reserves. ``noised`` tells
+    whether the gradients received noise, ``clipped`` whether they were clipped, and ``users`` whether a user's records
+    may be clipped one by one or several as one. ``unbounded`` (also given whether the optimizer is adaptive) says why
+    nothing bounds how far the weights moved, or "" if something does. ``undecided`` yields a sentence for each of the
+    method's parameters that could not be checked, which makes the verdict inconclusive.
     """
 
     parameters: type[StatedTraining] = StatedTraining

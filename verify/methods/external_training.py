@@ -1,4 +1,4 @@
-"""What the report of a training in another program's loop must say: its numbers agree, and nothing is enforced."""
+"""Reports of training in another program's loop: their numbers must agree, and no assumption may count as enforced."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from verify.settings.users import unit_of_privacy
 
 STEP = "external-training"
 _OWN_LOOP, _OPACUS, _TRAINER, UNKNOWN = "own-loop", "opacus", "transformers-trainer", "unknown"
-#: Program -> the mechanisms of its reports, and the assumption that says what was taken at its word.
+#: For each program, the mechanism of its reports and the assumption on what was taken from it unchecked.
 _PROGRAMS: dict[str, tuple[type, str]] = {
     _OWN_LOOP: (Ledger, "own loop"),
     _OPACUS: (Ledger, "reported ledger"),
     _TRAINER: (NoneType, ""),
     UNKNOWN: (NoneType, ""),
 }
-#: What a program that privctl serves, and did not write, cannot break: where its noise comes from, and its grid.
+#: Assumptions that another program's loop cannot break: the source of the noise, and its grid.
 _NOT_ASSERTED = frozenset({"secret noise", "float arithmetic"})
 _ALWAYS = ("starting weights", "unit of privacy", "number of examples", "other releases", "secret noise")
 
 
 def parameters_of(report: PrivacyReport) -> ExternalTrainingParameters:
-    """Its parameters. Raises ParametersError where they cannot be read."""
+    """The parameters of the report. Raises ParametersError if they are unreadable."""
     return parameters_as(ExternalTrainingParameters, report)
 
 
 def disagreements(report: PrivacyReport) -> Iterator[str]:
-    """What differs between its parameters, its mechanism and its guarantees; a sentence each."""
+    """Yields one sentence per difference between the parameters, the mechanism and the guarantees."""
     parameters, mechanism = parameters_of(report), report.mechanism
     if parameters.program not in _PROGRAMS:
         yield f"privctl writes no report of a training in {shown(parameters.program)}"
@@ -51,7 +51,7 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
 
 
 def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:
-    """What is wrong with the parameters of users."""
+    """Yields one sentence per fault in the parameters on users."""
     of_users = (parameters.unit, parameters.records, parameters.similar_names)
     if of_users == (None, None, None) and parameters.records_per_draw is None:
         return
@@ -68,17 +68,17 @@ def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:
 
 
 def misstated(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
-    """What its assumptions say of whom it protects that its parameters do not."""
+    """Yields a sentence for each assumption on the unit of privacy that disagrees with the parameters."""
     parameters = parameters_of(report)
     own, goes_on = unit_of_privacy(
         TrainingParameters(unit=parameters.unit, records_per_draw=parameters.records_per_draw)
     )
-    said = statements.get("unit of privacy", own)
-    if not (said == own or (goes_on and said.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    statement = statements.get("unit of privacy", own)
+    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
-    if not (said := statements.get("names of users", differing)).startswith(differing):
-        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    if not (statement := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"
 
 
 def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -87,8 +87,8 @@ def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) ->
     if stated is not None and f"there are {parameters.examples} examples" not in stated:
         yield f"its assumption 'number of examples' speaks of others than {parameters.examples}"
     if guarantee.arithmetic is not None:
-        counted, said = guarantee.arithmetic.coordinates, parameters.released_numbers
-        yield from compare("parameter released_numbers", said, counted, "the guarantee counts")
+        counted, released = guarantee.arithmetic.coordinates, parameters.released_numbers
+        yield from compare("parameter released_numbers", released, counted, "the guarantee counts")
 
 
 def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterat
 
 
 def _norms(parameters: ExternalTrainingParameters) -> StatedNorms:
-    """Its clip norms: one a step made, of which some that were begun may not have been."""
+    """The clip norms: one per step made, since some of the steps begun may not have been made."""
     return StatedNorms(
         clip_norm=parameters.clip_norm,
         clipping=parameters.clipping,
@@ -128,9 +128,9 @@ def _norms(parameters: ExternalTrainingParameters) -> StatedNorms:
 
 
 def _own_event(event: SampledGaussian, parameters: ExternalTrainingParameters) -> Iterator[str]:
-    said = "the parameters say"
-    yield from compare("rate in the ledger", event.sample_rate, parameters.sample_rate, said)
-    yield from compare("noise multiplier in the ledger", event.noise_multiplier, parameters.noise_multiplier, said)
+    source = "the parameters say"
+    yield from compare("rate in the ledger", event.sample_rate, parameters.sample_rate, source)
+    yield from compare("noise multiplier in the ledger", event.noise_multiplier, parameters.noise_multiplier, source)
 
 
 def _own_loop(parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _own_loop(parameters: ExternalTrainingParameters) -> Iterator[str]:
 
 
 def required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
-    """The assumptions that ``guarantee`` must state, beside those of its mechanism."""
+    """Yields the assumptions that ``guarantee`` must state in addition to those of its mechanism."""
     yield from _ALWAYS
     parameters = parameters_of(report)
     program = parameters.program
@@ -160,5 +160,5 @@ def required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 
 def may_enforce(name: str) -> bool:
-    """Whether the state of the assumption called ``name`` may be better than asserted."""
+    """Whether the assumption called ``name`` may be stated as better than asserted."""
     return name in _NOT_ASSERTED

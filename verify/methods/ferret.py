@@ -22,11 +22,11 @@ from verify.texts.accountants import RENYI, TIGHT
 from verify.texts.assumptions import TESTED
 from verify.texts.warnings.forms import ONE_RUN, OWNER, form
 
-#: More coins than this are not tossed again (a GiB of keystream), nor those of more steps.
+#: The most coins (a GiB of keystream) and the most steps whose coins are recomputed.
 MOST_COINS, MOST_STEPS = 1 << 27, 1 << 20
-#: More groups than this are not listed where all publish in each step.
+#: The most groups that are listed if all of them publish in each step.
 MOST_GROUPS = 1 << 22
-#: Which keystream holds coins, and the counter that its first block has (NIST SP 800-38D, 7.1).
+#: The number of the keystream that holds the coins, and the counter of its first block (NIST SP 800-38D, 7.1).
 _LANE, _FIRST = 3, 2
 
 
@@ -35,9 +35,9 @@ _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignTraining(StatedTraining):
-    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any.
+    """The parameters of FERRET; ``fired`` counts the chances at which a group published, in ``fired_steps`` steps.
 
-    A group has a chance for each of its ``directions`` in each step.
+    A group has one chance for each of its ``directions`` in each step. Steps in which no group published do not count.
     """
 
     release: str
@@ -63,25 +63,25 @@ class SignTraining(StatedTraining):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tossed:
-    """How often each group publishes, ``by_group``, and in how many steps how many groups do, ``together``."""
+class PublishCounts:
+    """How often each group publishes, and in how many steps a number of groups publishes ``together``."""
 
     by_group: tuple[int, ...]
     together: Counter[int]
 
 
 @lru_cache(maxsize=8)
-def tossed(seed: str, groups: int, chance: float, steps: int) -> Tossed | None:
-    """The coins of the public ``seed``, of ``steps`` steps for each of ``groups`` groups; None where they are too many.
+def publish_counts(seed: str, groups: int, chance: float, steps: int) -> PublishCounts | None:
+    """Counts which of ``groups`` groups publish in ``steps`` steps, by the coins of the public ``seed``.
 
-    A coin is a word of 64 bits, the next of its step's keystream, and falls on its side below ``chance`` * 2^64.
-    Raises ValueError for a ``seed`` that is not hexadecimal.
+    A coin is the next 64-bit word of its step's keystream; the group publishes if it is below ``chance`` * 2^64.
+    Returns None if the coins are too many. Raises ValueError for a ``seed`` that is not hexadecimal.
     """
-    import numpy as np  # not at the start: a gate over audits needs none
+    import numpy as np  # imported here because a gate over audits must not load it
 
     key = hashlib.sha256(b"privctl ferret masks" + bytes.fromhex(seed)).digest()
     if chance == 1 and 1 <= groups <= MOST_GROUPS and steps >= 1:  # whatever the coins are
-        return Tossed(by_group=(steps,) * groups, together=Counter({groups: steps}))
+        return PublishCounts(by_group=(steps,) * groups, together=Counter({groups: steps}))
     if not (groups >= 1 and 1 <= steps <= MOST_STEPS and groups * steps <= MOST_COINS and 0 < chance < 1):
         return None
     limit, by_group, together = np.uint64(int(chance * 2.0**64)), np.zeros(groups, np.int64), Counter[int]()
@@ -92,7 +92,7 @@ def tossed(seed: str, groups: int, chance: float, steps: int) -> Tossed | None:
         if number := int(fell.sum()):
             by_group += fell
             together[number] += 1
-    return Tossed(by_group=tuple(by_group.tolist()), together=together)
+    return PublishCounts(by_group=tuple(by_group.tolist()), together=together)
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
@@ -110,13 +110,13 @@ def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Ite
 
 
 def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
-    """Who publishes in which step follows from a public seed, so that no report can count fewer."""
+    """Compares the counts with the public seed, which decides who publishes in which step."""
     if parameters.public_seed is None:
         yield "it states no public seed, from which it follows which groups published"
         return
-    found = _tossed(parameters)
+    found = _publish_counts(parameters)
     if found is None:
-        return  # ``_untossed`` says so
+        return  # reported by ``_too_many_coins``
     source = "by the coins of the public seed it is"
     yield from compare("fired", parameters.fired, sum(found.by_group), source)
     yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
@@ -132,21 +132,21 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
             yield "how many groups the ledger has in a step is not what the coins of the public seed give"
 
 
-def _tossed(parameters: SignTraining) -> Tossed | None:
-    """The coins of each group, or of each of its directions, one after another."""
+def _publish_counts(parameters: SignTraining) -> PublishCounts | None:
+    """The counts for each group, or for each direction of each group in order."""
     coins = parameters.number_of_groups * max(1, parameters.directions)
-    return tossed(parameters.public_seed or "", coins, parameters.fire_probability, parameters.steps)
+    return publish_counts(parameters.public_seed or "", coins, parameters.fire_probability, parameters.steps)
 
 
-def _untossed(parameters: SignTraining) -> Iterator[str]:
-    """That the coins are too many to be tossed again."""
-    if _tossed(parameters) is None:
+def _too_many_coins(parameters: SignTraining) -> Iterator[str]:
+    """Yields a sentence if there are too many coins to recompute."""
+    if _publish_counts(parameters) is None:
         coins = parameters.number_of_groups * parameters.directions * parameters.steps
         yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are tossed again"
 
 
 def _directions(parameters: SignTraining) -> Iterator[str]:
-    """Whether as many may have fired as did, and whether the release allows several directions."""
+    """Checks that the stated number of publications is possible, and that the release allows several directions."""
     each, release = parameters.directions, parameters.release
     if each > 1 and release != _GAUSSIAN:
         yield f"directions is {each}, and the release {release!r} has one"
@@ -158,19 +158,19 @@ def _directions(parameters: SignTraining) -> Iterator[str]:
 
 
 def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
-    """The signs of the recipe, all that fired."""
+    """Compares the mechanism of published signs with the parameters."""
     yield from compare("release", parameters.release, _PUBLISHED, "signs as they are is")
-    for name, here, key, there in (
+    for name, in_mechanism, key, in_parameters in (
         ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups * parameters.directions),
         ("fire_probability", mechanism.fire_probability, "fire_probability", parameters.fire_probability),
         ("sample_rate", mechanism.sample_rate, "sample_rate", parameters.sample_rate),
         ("steps", mechanism.steps, "steps", parameters.steps),
     ):
-        yield from compare(f"mechanism's {name}", here, there, f"parameter {key} says")
+        yield from compare(f"mechanism's {name}", in_mechanism, in_parameters, f"parameter {key} says")
 
 
 def _noised(ledger: Ledger, parameters: SignTraining) -> Iterator[str]:
-    """The steps in which anything fired, with as many values in each as fired together."""
+    """Compares the ledger with the steps in which groups published and with how many published in each."""
     total = sum(event.steps for event in ledger.events)
     yield from compare("number of steps in the ledger", total, parameters.fired_steps, "fired_steps says")
     values = 0
@@ -201,7 +201,7 @@ def _event(event: Event, parameters: SignTraining) -> Iterator[str]:
 
 
 def _values(event: Event, parameters: SignTraining) -> int:
-    """How many groups fired together in the event's steps."""
+    """How many groups published together in each of the event's steps."""
     if isinstance(event, RandomizedResponse):
         return event.bits
     if not isinstance(event, SampledGaussian) or parameters.noise_multiplier is None:
@@ -217,7 +217,7 @@ def _premises(parameters: SignTraining, guarantee: Guarantee) -> Iterator[str]:
 
 
 def _signs(parameters: SignTraining) -> SignBits:
-    """Noise before a sign is taken leaves it one bit. Raises ValueError for numbers that no run has."""
+    """The published signs, one bit each with or without noise. Raises ValueError for numbers that no run has."""
     return SignBits(
         groups=parameters.number_of_groups * parameters.directions,
         fire_probability=parameters.fire_probability,
@@ -264,8 +264,8 @@ EXPECTED = ExpectedMethod(
     warned=_warned,
     released=lambda parameters: parameters.fired,
     signs=_signs,
-    # All of a batch may change with one record there, whatever is clipped.
+    # These releases bound the change of a whole batch's signs, whatever is clipped.
     unclipped=lambda parameters: parameters.release in (_RESPONSES, _DITHERED),
     unbounded=_unbounded,
-    undecided=_untossed,
+    undecided=_too_many_coins,
 )

@@ -1,4 +1,4 @@
-"""The book of claims: the privacy claims of five papers and of what private training rests on, judged on demand.
+"""The book of claims: privacy claims of five papers and of the foundations of private training, judged on demand.
 
 Adding a paper is one module and one row here.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from verify.papers.claim import Paper
 
-#: Short name -> (where the paper's claims are, its title for ``--help``).
+#: For each short name, where the paper's claims are, and its title for ``--help``.
 PAPERS: dict[str, tuple[str, str]] = {
     "dp-weights": ("verify.papers.dp_weights:PAPER", "DP-Weights: Gaussian noise on finished weights"),
     "ferret": ("verify.papers.ferret:PAPER", "FERRET: training by published sign bits"),

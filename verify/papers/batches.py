@@ -1,4 +1,4 @@
-"""Batches and neighbours: shuffling, balls and bins, replacement, groups, and batches that are cut.
+"""Batches and neighbours: shuffling, balls and bins, replacement, groups, and truncated batches.
 
 Balle, Barthe and Gaboardi 2018, theorem 9; Choquette-Choo, Ganesh, Steinke and Thakurta 2023, lemma 4.5;
 Chua et al. 2024, "How Private are DP-SGD Implementations?"; Chua et al. 2025, "Balls-and-Bins Sampling for DP-SGD".
@@ -21,18 +21,18 @@ from verify.prove.library import training
 from verify.prove.prover import Prover
 
 _DELTA, _SMALL_DELTA = Fraction(1, 10**5), Fraction(1, 10**6)
-#: One pass in batches, and its noise.
+#: The number of batches in a pass, and the noise multiplier.
 _PASS, _NOISE = 10_000, Fraction(1, 2)
-#: Where the largest of the sums is cut.
+#: Thresholds on the largest of the sums.
 _CUT, _CUT_OF_TWO = Fraction(17, 4), Fraction(1, 2)
-#: The share of the records in a batch, and the epsilon of one of fixed size.
+#: The fraction of the records in a batch, and the epsilon of a batch of fixed size.
 _RATE, _FIXED = Fraction(1, 10), Fraction("6.58")
 
 
 def _shuffled(prover: Prover) -> Judgement:
-    """All others contribute -1. A batch of them is 0; with the record, which contributes 1, it is 2, zeroed 1."""
+    """All other records contribute -1. Relative to a batch of these, the record of 1 adds 2, and the zeroed one 1."""
     others = (Fraction(0), _PASS - 1)
-    event = maxima.some_above(_CUT, _NOISE, [(2, 1), others], [(1, 1), others])
+    event = maxima.any_above(_CUT, _NOISE, [(2, 1), others], [(1, 1), others])
     words = f"one pass of {_PASS} shuffled batches, a record of 1 among others of -1, or zeroed"
     return judge_event(prover, "shuffled-as-poisson", words, event, _SMALL_DELTA, Fraction("1.96"))
 
@@ -45,40 +45,42 @@ def _poisson(prover: Prover) -> Judgement:
 
 
 def _bins(prover: Prover) -> Judgement:
-    """With two Poisson batches of rate 1/2 a record is in none with probability 1/4, so no delta exceeds 3/4."""
-    event = maxima.some_above(_CUT_OF_TWO, Fraction(1, 4), [(1, 1), (0, 1)], [(0, 2)])
+    """In two Poisson batches of rate 1/2, a record is in none with probability 1/4, so delta is at most 3/4."""
+    event = maxima.any_above(_CUT_OF_TWO, Fraction(1, 4), [(1, 1), (0, 1)], [(0, 2)])
     words = "a pass of two steps of noise 1/4, which use the record for certain"
     return judge_event(prover, "bins-as-poisson", words, event, Fraction(3, 4), 0)
 
 
-def single_use() -> Fraction:
-    """The epsilon of one Gaussian of noise 1 at 1e-5, from above."""
+def single_gaussian_epsilon() -> Fraction:
+    """An upper bound on the epsilon of one Gaussian with noise multiplier 1 at delta 1e-5."""
     return gaussian.epsilon(_DELTA, 1, digits=12).high
 
 
 def _replaced(prover: Prover) -> Judgement:
     words = "one sum of noise 1 in which a record of 1 becomes one of -1"
-    return judge_gaussian(prover, "replaced-as-removed", words, single_use(), _DELTA, Fraction(4))
+    return judge_gaussian(prover, "replaced-as-removed", words, single_gaussian_epsilon(), _DELTA, Fraction(4))
 
 
 def _group(prover: Prover) -> Judgement:
     words = "two records of 1 in one sum of noise 1"
-    return judge_gaussian(prover, "group-times", words, 2 * single_use(), _DELTA, Fraction(4))
+    return judge_gaussian(prover, "group-times", words, 2 * single_gaussian_epsilon(), _DELTA, Fraction(4))
 
 
 def _cut(prover: Prover) -> Judgement:
-    """Batches of one among two records: the record takes the other's place half of the time, and moves the sum by 2."""
+    """A batch of one of two records: the record displaces the other half of the time, and moves the sum by 2."""
     words = "a batch of at most 1 of two records, of 1 and -1: half of the time one takes the other's place"
-    return judge_floor(prover, "cut-for-nothing", words, (Fraction(1, 2), Fraction(1, 2), 1), _DELTA, single_use())
+    return judge_floor(
+        prover, "cut-for-nothing", words, (Fraction(1, 2), Fraction(1, 2), 1), _DELTA, single_gaussian_epsilon()
+    )
 
 
 def fixed_batch(epsilon: Rational) -> DrawnEvent:
-    """One of ten in a batch: a record of 1 among others of -1, which is replaced by one of them."""
+    """A batch of a tenth of the records, where a record of 1 among others of -1 is replaced by one of them."""
     return drawn_event(binomial_weights(1, _RATE), 2, 1, epsilon)
 
 
 def redrawn_batch(epsilon: Rational) -> DrawnEvent:
-    """A hundred draws among a thousand records: one of 1 among others of -1, or without it."""
+    """A hundred draws from a thousand records, with or without a record of 1 among others of -1."""
     return drawn_event(binomial_weights(100, _RATE / 100), 2, 1, epsilon)
 
 

@@ -1,6 +1,6 @@
-"""Claims given on the command line: does this noise give the stated privacy?
+"""Checks claims given on the command line: whether a mechanism has the stated privacy.
 
-PROVED and REFUTED rest on enclosures and a proof; INCONCLUSIVE says what was tried.
+PROVED and REFUTED rest on enclosures and a proof. INCONCLUSIVE says what was tried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
 from verify.papers.judging import approx, bound_text, judge_gaussian
-from verify.papers.sampling import floor_text, judge_sampled, shows_only
+from verify.papers.sampling import floor_text, judge_sampled, search_result
 from verify.prove.enclosures import information
 from verify.prove.enclosures.composition import RepeatedRelease, worst_case
 from verify.prove.enclosures.enclosure import Interval, ball, below, decimal, enclose
@@ -27,7 +27,7 @@ from verify.prove.enclosures.sampled import laplace_floor
 from verify.prove.library.numbers import NumericComparison, decide
 from verify.prove.prover import Prover
 
-#: Beyond these, exact numbers are too long to be of use.
+#: Limits beyond which exact numbers are too long to be useful.
 MOST_EPSILON, MOST_STEPS = 100_000, 1_000_000
 
 
@@ -40,7 +40,7 @@ def check_gaussian(
     steps: int = 1,
     sample_rate: Fraction = Fraction(1),
 ) -> Judgement:
-    """(``epsilon``, ``delta``)-DP of ``steps`` Gaussian mechanisms, on Poisson batches where the rate is below 1.
+    """Whether ``steps`` Gaussian mechanisms, sampled if the rate is below 1, are (``epsilon``, ``delta``)-DP.
 
     Raises CommandError for numbers out of range.
     """
@@ -71,7 +71,7 @@ def check_laplace(
     steps: int = 1,
     sample_rate: Fraction = Fraction(1),
 ) -> Judgement:
-    """The same for Laplace noise of ``scale`` / sensitivity on one number."""
+    """Like ``check_gaussian``, for Laplace noise of ``scale`` / sensitivity on one number."""
     _ranges(epsilon, steps, delta=delta, sample_rate=sample_rate)
     _positive("scale", scale)
     words = f"{steps} Laplace mechanism{'s' * (steps > 1)} of scale {decimal(scale)}"
@@ -94,7 +94,7 @@ def check_laplace(
 
 
 def _laplace_total(scale: Fraction, rate: Fraction, steps: int) -> Interval:
-    """The largest loss; where every example is used it is rational."""
+    """The largest loss of all steps, which is rational if the rate is 0 or 1."""
     if rate == 1:
         return Interval(low=steps / scale, high=steps / scale)
     if rate == 0:
@@ -137,7 +137,7 @@ def _laplace_with_delta(
         )
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"{words}: the worst case of such releases needs delta {bound_text(needed)}, and {shows_only(floor)}",
+        reason=f"{words}: the worst case of such releases needs delta {bound_text(needed)}, and {search_result(floor)}",
     )
 
 
@@ -151,7 +151,7 @@ def check_ferret(
     nats: Fraction | None = None,
     delta: Fraction | None = None,
 ) -> Judgement:
-    """What FERRET's sign bits tell: at most ``nats`` on average, or (any epsilon, ``delta``)-DP; give one."""
+    """Whether FERRET's signs reveal at most ``nats`` on average, or are (any epsilon, ``delta``)-DP; give one."""
     _ranges(Fraction(0), steps, sample_rate=sample_rate, fire_probability=fire_probability)
     if not 1 <= groups <= MOST_STEPS:
         raise CommandError(f"--groups is {groups}; it must lie between 1 and {MOST_STEPS}")
@@ -214,10 +214,10 @@ def check_secret(
     prior: Fraction,
     posterior: Fraction,
 ) -> Judgement:
-    """That nobody guesses the secret better than ``posterior``, whose prior is at most ``prior`` on every content.
+    """Whether no guess of a secret succeeds above ``posterior`` if each content has at most probability ``prior``.
 
-    ``chances`` are those of its records to be in a batch. PROVED by the divergence from the secret's absence and Fano's
-    inequality; REFUTED by contents that pull the sum opposite ways.
+    ``chances`` are the sampling probabilities of its records. PROVED by the divergence from the secret's absence and
+    Fano's inequality; REFUTED by contents that pull the sum in opposite directions.
     """
     _ranges(Fraction(0), steps, prior=prior, posterior=posterior)
     _positive("noise-multiplier", noise_multiplier)
@@ -259,7 +259,7 @@ def check_secret(
 def _secret_refuted(
     chances: Sequence[Fraction], noise: Fraction, steps: int, prior: Fraction, posterior: Fraction, nats: str
 ) -> Judgement:
-    """2 m contents, half pulling each way, each of prior 1 / (2 m) <= ``prior``: the sign tells which half."""
+    """Tries to refute the claim with 2 m equally likely contents, half pulling each way; the sign tells which half."""
     try:
         advantage = two_contents_advantage(chances, noise, steps)
     except ValueError:

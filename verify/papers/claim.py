@@ -14,7 +14,7 @@ from verify.prove.theorem import Proof
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The outcome, the reason, the number that does hold, and a witness that a reader can check by hand."""
+    """The outcome, its reason, the number that does hold, and a witness that a reader can check by hand."""
 
     outcome: Outcome
     reason: str
@@ -30,7 +30,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedClaim:
-    """One sentence of a paper in plain words; ``expected`` is the outcome in the book, ``judge`` computes it again."""
+    """A claim of a paper in plain words; ``expected`` is the outcome in the book, and ``judge`` recomputes it."""
 
     key: str
     statement: str
@@ -40,7 +40,7 @@ class PublishedClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """A paper with the claims that a computer can check, and the statements that none can."""
+    """A paper with the claims that can be checked by computer, and the statements that cannot."""
 
     title: str
     claims: tuple[PublishedClaim, ...]
@@ -49,7 +49,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedClaim:
-    """A claim with its judgement; ``proofs`` are those made for it."""
+    """A claim with its judgement; ``proofs`` holds the proofs made for it."""
 
     paper: str
     claim: PublishedClaim
@@ -64,7 +64,7 @@ class JudgedClaim:
 
     @property
     def verdict(self) -> Verdict:
-        """The row as a report holds it."""
+        """The row as a verdict in a report."""
         judgement = self.judgement
         return Verdict(
             subject=f"{self.claim.key}: {self.claim.statement}", outcome=judgement.outcome, reason=judgement.in_full
@@ -72,7 +72,7 @@ class JudgedClaim:
 
 
 def judge(paper: str, claims: Iterable[PublishedClaim], prover: Prover) -> Iterator[JudgedClaim]:
-    """Judge claims one after another, on demand."""
+    """Judge claims lazily, one after another."""
     for claim in claims:
         before, started = len(prover.proofs), time.monotonic()
         judgement = claim.judge(prover)

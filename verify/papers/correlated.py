@@ -18,30 +18,30 @@ from verify.prove.library import training
 from verify.prove.prover import Prover
 
 _DELTA, _TREE_DELTA = Fraction(1, 10**5), Fraction(1, 10**6)
-#: Noise multiplier, rate and steps of a training, and the bands of its noise.
+#: The noise multiplier, sampling rate and steps of a training, and its number of bands.
 _NOISE, _RATE, _STEPS, _BANDS = Fraction(1), Fraction(1, 100), 400, 8
-#: A matrix with one buffer: c_0 = 1, c_t = 1/2 (9/10)^(t-1); passes, their steps, and the noise.
+#: A matrix with one buffer, c_0 = 1 and c_t = 1/2 (9/10)^(t-1); the number of passes, steps per pass, and the noise.
 _WEIGHT, _DECAY, _PASSES, _PASS, _BLT_NOISE = Fraction(1, 2), Fraction(9, 10), 4, 8, Fraction(20)
 _TREE_NOISE, _TREE_STEPS = Fraction("8.83"), 1600
 
 
 def column(position: int, steps: int) -> list[Fraction]:
-    """A column of the buffered matrix: what a contribution in step ``position`` of ``steps`` adds to each row."""
+    """A column of the buffered matrix: the weight in each row of a contribution in step ``position`` of ``steps``."""
     later = [_WEIGHT * _DECAY**t for t in range(steps - position - 1)]
     return [Fraction(0)] * position + [Fraction(1)] + later
 
 
 def shift_of_passes() -> Fraction:
-    """The squared length of all columns of a record that comes first in each pass, added up."""
+    """The squared norm of the sum of all columns of a record that comes first in each pass."""
     columns = [column(i * _PASS, _PASSES * _PASS) for i in range(_PASSES)]
     return sum((sum(row, Fraction(0)) ** 2 for row in zip(*columns, strict=True)), Fraction(0))
 
 
 def tree_shift(steps: int, passes: int, *, restarts: bool) -> int:
-    """The largest squared shift of a record's nodes in trees over ``passes`` of ``steps``, a power of two each.
+    """The largest squared shift of a record's nodes in trees over ``passes`` of ``steps`` steps, both powers of two.
 
-    Over all positions in a pass, the sum over complete nodes of the squared number of uses below them. A tree
-    ``restarts`` with each pass, or is one for all.
+    It is the maximum over positions in a pass of the sum, over complete nodes, of the squared number of uses below
+    them. A tree ``restarts`` with each pass, or spans all passes.
     """
     whole = steps if restarts else steps * passes
     trees = steps * passes // whole

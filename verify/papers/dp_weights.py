@@ -1,7 +1,8 @@
-"""DP-Weights: does its noise give what it promises, and does its training move weights as it says?
+"""DP-Weights: whether its noise gives the promised privacy, and whether training moves weights as it says.
 
-N = 1000 examples, learning rate 5e-5, clip norm 1, delta = 1 / N^2 = 1e-6; E epochs in batches of B. The noise is that
-of its algorithm 2: sigma = sqrt(2 ln(1.25 / delta)) DW / epsilon + 0.00976 / epsilon^0.078008, DW = E eta C / (N B).
+N = 1000 examples, learning rate 5e-5, clip norm 1, delta = 1 / N^2 = 1e-6, and E epochs in batches of B. The noise is
+that of its algorithm 2: sigma = sqrt(2 ln(1.25 / delta)) DW / epsilon + 0.00976 / epsilon^0.078008, with
+DW = E eta C / (N B).
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ def published_stddev(epochs: int, batch: int, epsilon: Fraction) -> Interval:
 
 
 def convex_shift(epochs: int, batch: int) -> Fraction:
-    """2 E eta C / B: how far apart convex, smooth losses can put the weights when one example is replaced."""
+    """2 E eta C / B, the largest distance of weights under convex, smooth losses if one example is replaced."""
     return 2 * epochs * RATE * CLIP / batch
 
 
 def nonconvex_shift(epochs: int, batch: int) -> Fraction:
-    """How far apart two trainings end up that differ in one example: run, step by step, in exact arithmetic.
+    """The final distance of two trainings that differ in one example, simulated in exact arithmetic.
 
-    The losses are f(w) = -C |w|, but for the example in question: -C |w + 1| in one data set, -C |w - 1| in the other.
-    Their gradients are bounded by C, and w starts at 0. The result is 2 eta C / B + 2 eta C (T - 1), a bound for all
-    losses.
+    The losses are f(w) = -C |w|, except for the example in question: -C |w + 1| in one data set and -C |w - 1| in the
+    other. Their gradients are bounded by C, and w starts at 0. The result is 2 eta C / B + 2 eta C (T - 1), which is an
+    upper bound for all losses.
     """
     left = _walk(Fraction(1), epochs, batch)
     right = _walk(Fraction(-1), epochs, batch)
@@ -58,7 +59,7 @@ def nonconvex_shift(epochs: int, batch: int) -> Fraction:
 
 
 def _walk(kink: Fraction, epochs: int, batch: int) -> Fraction:
-    """Final weight where the one example, first in its epoch's first batch, has its kink at ``-kink``."""
+    """The final weight if the example in question, in the first batch of each epoch, has its kink at ``-kink``."""
     weight = Fraction(0)
     for step in range(epochs * N // batch):
         own = CLIP * _sign(weight + kink)
@@ -77,7 +78,7 @@ def _release(
 ) -> Callable[[Prover], Judgement]:
     def judge(prover: Prover) -> Judgement:
         stddev = published_stddev(epochs, batch, epsilon)
-        # Least noise refutes, most noise proves; the two ends are 1e-24 apart, so one stands for both.
+        # A proof must assume the least noise of the enclosure, and a refutation the most.
         judgement = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.low) ** 2)
         if judgement.outcome is Outcome.REFUTED:
             judgement = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.high) ** 2)
@@ -93,7 +94,7 @@ def _worst_training(prover: Prover) -> Judgement:
 
 
 def _adam(prover: Prover) -> Judgement:
-    """The first step of Adam is eta times the gradient's sign, whatever it was clipped to."""
+    """The first step of Adam is eta times the sign of the gradient, whatever its clip norm."""
     distance, claimed = 2 * RATE, published_shift(1, N)
     holds = distance <= claimed
     return Judgement(
@@ -106,7 +107,7 @@ def _adam(prover: Prover) -> Judgement:
 
 
 def _own_condition(prover: Prover) -> Judgement:
-    """The condition bounds epsilon by the least of three terms; this one, (DW^2 / 0.000191)^(1 / 1.844), is enough."""
+    """The condition bounds epsilon by the least of three terms; (DW^2 / 0.000191)^(1 / 1.844) alone refutes it."""
     limit = enclose(lambda: ball(published_shift(10, 5) ** 2 / Fraction("0.000191")) ** (1 / ball(Fraction("1.844"))))
     met = Fraction(1, 100) <= limit.high
     return Judgement(

@@ -1,4 +1,4 @@
-"""DP-Weights: 1000 releases of one model, each (1, 1e-8)-DP, and what its composition formula makes of them."""
+"""DP-Weights: its composition formula for 1000 releases of one model, each (1, 1e-8)-DP."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _any_releases(prover: Prover) -> Judgement:
 
 def _gaussian_releases(prover: Prover) -> Judgement:
     one = gaussian.minimal_multiplier(RELEASES.epsilon, RELEASES.delta)
-    # The least noise that may have been used: more noise only helps.
+    # The least noise that may have been used, since more noise only helps.
     squared = RELEASES.count / one.low**2
     words = f"1000 Gaussians of multiplier {approx(one, 10)}, each just (1, 1e-8)-DP, are one of shift sqrt(1000) mu"
     return judge_gaussian(

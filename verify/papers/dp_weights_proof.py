@@ -1,4 +1,4 @@
-"""DP-Weights: the steps of its proof, and the solver script that it offers in evidence."""
+"""DP-Weights: the steps of its proof, and the solver script that it offers as evidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def taylor_exp(x: Fraction, terms: int = 10) -> Fraction:
 def _series(prover: Prover) -> Judgement:
     values = [(z, taylor_exp(Fraction(-z * z, 2))) for z in (1, 2, 3, 4, 5)]
     negative = [(z, value) for z, value in values if value < 0]
-    # The term that the solver gets and the sum above are the same number.
+    # Checks that the term given to the solver equals the sum above.
     text = weights.taylor_exp("u")
     same = all(evaluate(f"(= {text} r)", {"u": Fraction(-z * z, 2), "r": value}) for z, value in values)
     return Judgement(
@@ -41,7 +41,7 @@ def _series(prover: Prover) -> Judgement:
 
 
 def _script(prover: Prover) -> Judgement:
-    """The published encoding asks whether an implication can hold somewhere; so can its negation, and absurd ones."""
+    """The published encoding asks whether an implication is satisfiable; so are its negation and absurd variants."""
     published = weights.published_implication("published", Fraction(1), Fraction(1, 10**6), Fraction(1, 10**7), _STDDEV)
     absurd = weights.published_implication("absurd", Fraction(1, 10**9), Fraction(0), Fraction(10**6), _STDDEV)
     answers = [prover.satisfiable(theorem.claim) for theorem in (published, absurd)]

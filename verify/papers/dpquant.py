@@ -1,4 +1,4 @@
-"""DPQuant: losses measured with noise decide which layers are quantized; N=50000, batches of 1024, delta 1e-5."""
+"""DPQuant: noisy loss measurements decide which layers are quantized; N=50000, batches of 1024, delta 1e-5."""
 
 from __future__ import annotations
 

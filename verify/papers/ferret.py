@@ -1,4 +1,4 @@
-"""FERRET: nats of its published signs, and what they are worth. Its settings: N=10000, batches of 50, 5 epochs, G=2."""
+"""FERRET: the nats of its published signs and what they mean, with N=10000, batches of 50, 5 epochs and G=2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HALF, _DELTA = Fraction(1, 2), Fraction(1, 10**5)
 
 
 def _chance(budget: Fraction) -> Fraction:
-    """p* for a budget, rounded down by less than 1e-20, so that what it leaks is leaked at p* too."""
+    """p* for a budget, rounded down by less than 1e-20, so that a leak at this probability is also one at p*."""
     return nats.fire_probability(budget, GROUPS, STEPS, RATE).low
 
 
@@ -73,7 +73,7 @@ def _worst_case(prover: Prover) -> Judgement:
 
 
 def _as_strong(prover: Prover) -> Judgement:
-    """The worst record's leak under FERRET against the most that any bit can leak under the Gaussian mechanism."""
+    """Compares the worst record's leak under FERRET with the most that a bit can leak under the Gaussian mechanism."""
     noise = gaussian.minimal_multiplier(_HALF, _DELTA)
     most = gaussian.flipped_bit_information(1 / noise.low**2)
     chance = nats.reveal(GROUPS, STEPS, RATE, _chance(_HALF)).low

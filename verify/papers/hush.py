@@ -1,4 +1,4 @@
-"""Hush: protecting secrets that lie in several records, by a divergence and Fano's inequality."""
+"""Hush: protecting secrets that occur in several records, by a divergence and Fano's inequality."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from verify.prove.library.programs import WeightProgram, no_better, solve
 from verify.prove.prover import Prover
 
 _PRIOR = Fraction(1, 2)
-#: A solution's weights and prices are rounded, each by less than 2^-40.
+#: Tolerance for the rounding of a solution's weights and prices, each by less than 2^-40.
 _ROUNDED = Fraction(1, 2**30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """One look at a secret with two contents: the chances of its records, and the noise multiplier."""
+    """A step with a secret of two possible contents: its records' sampling probabilities, and the noise multiplier."""
 
     chances: tuple[Fraction, ...]
     multiplier: Fraction
 
     def success(self) -> Interval:
-        """The best guess's chance, half of 1 + the advantage of looking at the output's sign."""
+        """The success probability of the best guess, (1 + advantage) / 2 of a test by the output's sign."""
         advantage = two_contents_advantage(self.chances, self.multiplier)
         return Interval(low=(1 + advantage.low) / 2, high=(1 + advantage.high) / 2)
 
     def bound(self) -> Interval:
-        """Fano's bound by the divergence from the secret's absence."""
+        """Fano's bound from the divergence relative to the secret's absence."""
         return posterior(mixture_divergence(self.chances, self.multiplier).high, _PRIOR)
 
 
@@ -92,7 +92,7 @@ def _tight(prover: Prover) -> Judgement:
 
 
 def _blow_up(prior: Rational, shift: Fraction) -> Interval:
-    """Phi(Phi^-1(prior) + shift): the power of the best test of two Gaussians at false positive rate ``prior``."""
+    """Phi(Phi^-1(prior) + shift), the power of the best test of two Gaussians at false positive rate ``prior``."""
     from flint import arb
 
     def power() -> arb:
@@ -147,7 +147,7 @@ def _protected(prover: Prover) -> Judgement:
 
 
 def weights_example() -> WeightProgram:
-    """A small instance: 24 examples, 6 secrets of overlapping records, budgets from 3/10 to 3/2."""
+    """A small instance: 24 examples, 6 secrets with overlapping records, and budgets from 3/10 to 3/2."""
     sets = tuple(tuple(sorted({(5 * j + k * k) % 24 for k in range(8)})) for j in range(6))
     return WeightProgram(examples=24, sets=sets, budgets=tuple(Fraction(3 * (1 + j % 5), 10) for j in range(6)))
 

@@ -1,4 +1,4 @@
-"""Functions that judge claims of several papers."""
+"""Functions that judge claims, shared by several papers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from verify.prove.enclosures import gaussian
 from verify.prove.enclosures.drawn import DrawnEvent
 from verify.prove.enclosures.enclosure import Interval, Rational, ball, decimal, enclose
 from verify.prove.enclosures.functions import exp
-from verify.prove.enclosures.maxima import ToldApart
+from verify.prove.enclosures.maxima import DistinguishingEvent
 from verify.prove.library.gaussian import delta_bound
 from verify.prove.library.numbers import NumericComparison, decide
 from verify.prove.prover import Prover
 from verify.prove.theorem import Proof, SolverFinding, Theorem
 
-#: Squared; beyond it epsilon is some mu^2 / 2, and no use to anyone.
+#: The largest squared shift for which epsilon is computed; beyond it, epsilon is about mu^2 / 2 and useless.
 _LARGEST_SHIFT = 10**8
 
 
 def gaussian_claim(
     name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
 ) -> Callable[[Prover], Judgement]:
-    """The claim that Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
+    """A judge of the claim that Gaussian noise with this shift is (``epsilon``, ``delta``)-DP."""
     return lambda prover: judge_gaussian(prover, name, words, epsilon, delta, squared_shift)
 
 
 def judge_gaussian(
     prover: Prover, name: str, words: str, epsilon: Rational, delta: Fraction, squared_shift: Fraction
 ) -> Judgement:
-    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, with the most distinguishing event."""
+    """The verdict on (``epsilon``, ``delta``)-DP of the Gaussian mechanism, by its optimal event."""
     if squared_shift == 0:
         return Judgement(
             outcome=Outcome.PROVED, reason=f"{words}: nothing moves, so nothing is told", holds="epsilon 0"
@@ -61,15 +61,15 @@ def judge_event(
     prover: Prover,
     name: str,
     words: str,
-    event: ToldApart,
+    event: DistinguishingEvent,
     delta: Fraction,
     epsilon: Rational,
     *,
-    most_telling: bool = False,
+    is_optimal: bool = False,
 ) -> Judgement:
-    """REFUTED where ``event`` is likelier than (``epsilon``, ``delta``)-DP allows, else INCONCLUSIVE.
+    """REFUTED if ``event`` is more likely than (``epsilon``, ``delta``)-DP allows, otherwise INCONCLUSIVE.
 
-    PROVED where it is not and no event is ``most_telling`` but this one.
+    If the event is known to be the optimal one, ``is_optimal``, the claim is PROVED instead of INCONCLUSIVE.
     """
     outcome, shows = decide(
         prover,
@@ -81,7 +81,7 @@ def judge_event(
             bound=delta,
         ),
     )
-    if outcome is Outcome.PROVED and most_telling:
+    if outcome is Outcome.PROVED and is_optimal:
         return Judgement(
             outcome=outcome,
             reason=f"{words}: the most telling event does not exceed it",
@@ -102,9 +102,9 @@ def judge_event(
 def judge_drawn(
     prover: Prover, name: str, words: str, event: DrawnEvent, delta: Fraction, epsilon: Rational
 ) -> Judgement:
-    """The verdict on (``epsilon``, ``delta``)-DP of one sum into which a record may be drawn several times."""
-    told = ToldApart(p=event.p, q=event.q, text=f"S: the sum is above {decimal(event.cut, 7)}")
-    refuted = judge_event(prover, name, words, told, delta, epsilon)
+    """The verdict on (``epsilon``, ``delta``)-DP of one noisy sum in which a record may be drawn several times."""
+    above_cut = DistinguishingEvent(p=event.p, q=event.q, text=f"S: the sum is above {decimal(event.cut, 7)}")
+    refuted = judge_event(prover, name, words, above_cut, delta, epsilon)
     if refuted.outcome is Outcome.REFUTED:
         return refuted
     outcome, shows = decide(
@@ -134,14 +134,14 @@ def judge_drawn(
         outcome=outcome,
         reason=f"{words}: no event tells more than a sum above a cut",
         holds=f"epsilon <= {decimal(epsilon)} at delta {decimal(delta)}",
-        witness=f"{told.text}; P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}",
+        witness=f"{above_cut.text}; P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}",
     )
 
 
 def judge_number(
     prover: Prover, name: str, words: str, found: Interval, bound: Fraction, delta: Fraction | None
 ) -> Judgement:
-    """Whether an epsilon at ``delta``, or another number (None), is at most ``bound``."""
+    """Whether the number ``found``, an epsilon at ``delta`` unless that is None, is at most ``bound``."""
     outcome, shows = decide(
         prover,
         NumericComparison(
@@ -158,7 +158,7 @@ def judge_number(
 
 
 def event_text(event: gaussian.GaussianEvent) -> str:
-    """The event as a reader can check it with a table of the normal distribution."""
+    """The event in a form that can be checked with a table of the normal distribution."""
     return (
         f"S = {{(y - w)/sigma > {approx(event.threshold, 7)}}}: P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}"
         f", and P(S) - e^epsilon P'(S) = {approx(event.delta)}"
@@ -168,7 +168,7 @@ def event_text(event: gaussian.GaussianEvent) -> str:
 def theorem_claim(
     theorem: Theorem, *, holds: str = "", because: str = "", correct: Theorem | None = None
 ) -> Callable[[Prover], Judgement]:
-    """A claim that is one theorem; ``holds`` is stated only if ``correct``, the corrected theorem, is proved."""
+    """A judge of a claim that is one theorem; ``holds`` is stated only if ``correct``, the corrected one, is proved."""
 
     def judge(prover: Prover) -> Judgement:
         proof = prover.prove(theorem)
@@ -181,7 +181,7 @@ def theorem_claim(
 
 
 def judgement_of(proof: Proof, *, because: str = "", holds: str = "") -> Judgement:
-    """A proof as a judgement."""
+    """The judgement that follows from a proof."""
     return Judgement(
         outcome=proof.outcome,
         reason=because or proof.reason
@@ -193,7 +193,7 @@ def judgement_of(proof: Proof, *, because: str = "", holds: str = "") -> Judgeme
 
 
 def agrees(printed: str, computed: Interval) -> bool:
-    """Whether a printed decimal is the number, to its last digit or the fourteenth: doubles carry no more."""
+    """Whether a printed decimal is the number, up to its last digit or the fourteenth, the precision of a double."""
     value = Fraction(printed)
     mantissa, _, exponent = printed.lower().partition("e")
     unit = Fraction(10) ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
@@ -202,12 +202,12 @@ def agrees(printed: str, computed: Interval) -> bool:
 
 
 def bound_text(number: Interval) -> str:
-    """A number, or an upper bound on it where its sign is not known."""
+    """A number, or an upper bound on it if its sign is unknown."""
     return f"below {decimal(number.high, 2)}" if number.low <= 0 < number.high else str(number)
 
 
 def approx(number: Interval, digits: int = 9) -> str:
-    """The middle of an enclosure, where it is near 0 or 1 the distance from there."""
+    """The midpoint of an enclosure as text; near 0 an upper bound, and near 1 the distance from 1."""
     middle = (number.low + number.high) / 2
     if number.low <= 0 <= number.high:
         return "0" if number.low < 0 or number.high == 0 else f"below {decimal(number.high, 2)}"

@@ -14,20 +14,20 @@ from verify.prove.prover import Prover
 from verify.prove.theorem import Theorem
 
 _RATE, _STEPS, _DELTA, _EPSILON = Fraction(1, 100), 1000, Fraction(1, 10**5), Fraction(1)
-#: How often an example takes part in batches that partition the data.
+#: The number of batches an example takes part in if batches partition the data.
 _VISITS = _RATE * _STEPS
 _MOMENTS = Fraction("1.514")
 
 
 def naive_multiplier() -> Interval:
-    """K sqrt(2 ln(1.25 k / delta)) / epsilon for k participations. Example: 52.988025 in the poster's table."""
+    """The noise k sqrt(2 ln(1.25 k / delta)) / epsilon for k participations: 52.988025 in the poster's table."""
     return enclose(lambda: ball(_VISITS) * (2 * ball(Fraction(5, 4) * _VISITS / _DELTA).log()).sqrt() / ball(_EPSILON))
 
 
 def advanced_multiplier(*, as_printed: bool) -> Interval:
-    """The noise of the 'advanced' theorem, delta split in halves.
+    """The noise of the 'advanced' theorem, with delta split in halves.
 
-    ``as_printed`` a participation gets epsilon 2 sqrt(2 k ln(1/delta')), else epsilon over that.
+    If ``as_printed``, a participation gets epsilon times 2 sqrt(2 k ln(1/delta')), otherwise epsilon divided by that.
     """
 
     def multiplier() -> object:
@@ -39,7 +39,7 @@ def advanced_multiplier(*, as_printed: bool) -> Interval:
 
 
 def _on_visits(prover: Prover, name: str, words: str, noise: Interval) -> Judgement:
-    """Fixed batches: an example takes part in k of them, and k Gaussians are one."""
+    """The verdict for fixed batches, where an example takes part in k of them and k Gaussians compose to one."""
     judgement = judge_gaussian(prover, name, words, _EPSILON, _DELTA, _VISITS / noise.low**2)
     if judgement.outcome is Outcome.REFUTED:
         judgement = judge_gaussian(prover, name, words, _EPSILON, _DELTA, _VISITS / noise.high**2)
@@ -94,7 +94,7 @@ def _noise_after_mean(prover: Prover) -> Judgement:
 
 
 def limit_multiplier() -> Interval:
-    """The noise at which mu = q sqrt(T (e^(1/sigma^2) - 1)) is the Gaussian shift of (epsilon, delta)."""
+    """The noise at which mu = q sqrt(T (e^(1/sigma^2) - 1)) equals the Gaussian shift for (epsilon, delta)."""
     from verify.prove.enclosures.gaussian import minimal_multiplier
 
     shift = minimal_multiplier(_EPSILON, _DELTA)

@@ -1,4 +1,4 @@
-"""Releases that are no training: whole-numbered noise, answers, choices, and the terms in which others state theirs.
+"""Releases other than training: integer-valued noise, randomized response, selection, and other notions of privacy.
 
 Canonne, Kamath and Steinke 2020; Ghosh, Roughgarden and Sundararajan 2012; Kairouz, Bonawitz and Ramage 2016; Bun and
 Steinke 2016; Dong, Durfee and Rogers 2020; Cesar and Rogers 2021; Kairouz, Oh and Viswanath 2015.
@@ -18,7 +18,7 @@ from verify.papers.judging import approx, judge_event, judge_gaussian, judge_num
 from verify.prove.enclosures import composition, gaussian, integers
 from verify.prove.enclosures.enclosure import Interval, Rational, ball, decimal, enclose
 from verify.prove.enclosures.functions import log
-from verify.prove.enclosures.maxima import ToldApart
+from verify.prove.enclosures.maxima import DistinguishingEvent
 from verify.prove.prover import Prover
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _DELTA = Fraction(1, 10**5)
 _RHO = Fraction(1, 10)
-#: Choices, each with losses in a range so long.
+#: The number of choices, and the range of the losses of each.
 _CHOICES, _RANGE = 50, Fraction(1, 10)
 _PAIRS = composition.RepeatedRelease(epsilon=Fraction(1, 10), delta=Fraction(1, 10**8), count=100)
 
 
-def of_concentrated(rho: Rational, delta: Rational) -> Interval:
-    """An epsilon at ``delta`` for rho-zCDP: Renyi divergences rho a, of whole orders a.
+def zcdp_epsilon(rho: Rational, delta: Rational) -> Interval:
+    """An epsilon at ``delta`` for rho-zCDP, from Renyi divergences rho a of integer orders a.
 
     Conversion of Canonne, Kamath and Steinke 2020, proposition 12.
     """
@@ -49,8 +49,8 @@ def of_concentrated(rho: Rational, delta: Rational) -> Interval:
     return min((bound(order) for order in range(2, 200)), key=lambda found: found.high)
 
 
-def majority(count: int, loss: Rational, least: int) -> ToldApart:
-    """S: ``least`` or more of ``count`` bits are true, each told truly with odds e^``loss``."""
+def majority(count: int, loss: Rational, least: int) -> DistinguishingEvent:
+    """The event that ``least`` or more of ``count`` bits are true, where each is true with odds e^``loss``."""
     ways = [math.comb(count, k) for k in range(least, count + 1)]
 
     def chance(sign: int) -> Interval:
@@ -60,7 +60,7 @@ def majority(count: int, loss: Rational, least: int) -> ToldApart:
 
         return enclose(sums)
 
-    return ToldApart(
+    return DistinguishingEvent(
         p=chance(1), q=chance(-1), text=f"S: {least} or more of {count} choices are the one, not the other"
     )
 
@@ -75,7 +75,7 @@ def _counts_of_people(prover: Prover) -> Judgement:
         integers.discrete_gaussian(4, 2, epsilon),
         _DELTA,
         epsilon,
-        most_telling=True,
+        is_optimal=True,
     )
 
 
@@ -90,7 +90,7 @@ def _as_continuous(prover: Prover) -> Judgement:
 def _geometric(epsilon: Fraction, delta: Fraction, name: str) -> Callable[[Prover], Judgement]:
     words = "discrete Laplace noise of decay 0.3 on a count that moves by 2"
     event = integers.discrete_laplace(Fraction(3, 10), 2, epsilon)
-    return lambda prover: judge_event(prover, name, words, event, delta, epsilon, most_telling=True)
+    return lambda prover: judge_event(prover, name, words, event, delta, epsilon, is_optimal=True)
 
 
 def _many_ways(prover: Prover) -> Judgement:
@@ -105,7 +105,9 @@ def _many_ways(prover: Prover) -> Judgement:
 
 
 def _two_ways(prover: Prover) -> Judgement:
-    truth = ToldApart(p=_exactly(Fraction(1, 2)), q=_exactly(Fraction(1, 6)), text="S: the answer is the first of four")
+    truth = DistinguishingEvent(
+        p=_exactly(Fraction(1, 2)), q=_exactly(Fraction(1, 6)), text="S: the answer is the first of four"
+    )
     words = "the true one of four answers with probability 1/2, each other with 1/6"
     return judge_event(prover, "k-ary-as-two", words, truth, Fraction(0), Fraction(0))
 
@@ -116,7 +118,7 @@ def _exactly(value: Fraction) -> Interval:
 
 def _concentrated(prover: Prover) -> Judgement:
     words = "Renyi divergences of whole orders"
-    return judge_number(prover, "zcdp", words, of_concentrated(_RHO, _DELTA), Fraction("1.917"), _DELTA)
+    return judge_number(prover, "zcdp", words, zcdp_epsilon(_RHO, _DELTA), Fraction("1.917"), _DELTA)
 
 
 def _missing_root(prover: Prover) -> Judgement:
@@ -127,7 +129,7 @@ def _missing_root(prover: Prover) -> Judgement:
 
 def _choices(prover: Prover) -> Judgement:
     words = f"{_CHOICES} choices of range {decimal(_RANGE)}, each range^2 / 8 in zCDP"
-    found = of_concentrated(_CHOICES * _RANGE**2 / 8, _DELTA)
+    found = zcdp_epsilon(_CHOICES * _RANGE**2 / 8, _DELTA)
     return judge_number(prover, "choices", words, found, Fraction("1.48"), _DELTA)
 
 

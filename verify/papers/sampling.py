@@ -1,4 +1,4 @@
-"""Judging claims on Poisson batches: an event refutes, Renyi divergences of whole orders prove; between is a gap."""
+"""Judges claims on Poisson batches: refuted by an event, proved by Renyi divergences of integer orders."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from verify.prove.library.numbers import NumericComparison, decide
 from verify.prove.prover import Prover
 from verify.prove.terms import real
 
-#: Noise multiplier, sample rate and steps.
+#: The noise multiplier, sampling rate and number of steps.
 Sampling = tuple[Fraction, Fraction, int]
 
 
 def judge_floor(
     prover: Prover, name: str, words: str, noise: Sampling, delta: Fraction, epsilon: Fraction
 ) -> Judgement:
-    """REFUTED by an event, or INCONCLUSIVE: a search without success shows nothing."""
+    """REFUTED by an event, or INCONCLUSIVE, since an unsuccessful search shows nothing."""
     floor = gaussian_floor(*noise, delta)
     if floor is None or floor.epsilon <= epsilon:
-        return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {shows_only(floor)}")
+        return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {search_result(floor)}")
     outcome, shows = decide(
         prover,
         NumericComparison(
@@ -47,7 +47,7 @@ def judge_floor(
 def judge_sampled(
     prover: Prover, name: str, words: str, noise: Sampling, delta: Fraction, epsilon: Fraction
 ) -> Judgement:
-    """PROVED by a ceiling, REFUTED by a floor, INCONCLUSIVE between the two."""
+    """PROVED by the upper bound, REFUTED by the lower bound, INCONCLUSIVE between the two."""
     ceiling = gaussian_ceiling(*noise, delta)
     outcome, _ = decide(
         prover,
@@ -76,15 +76,15 @@ def judge_sampled(
     )
 
 
-def shows_only(floor: LowerEvent | None) -> str:
-    """What the search for an event amounts to where it refutes nothing."""
+def search_result(floor: LowerEvent | None) -> str:
+    """A clause on the result of a search for an event that does not refute the claim."""
     if floor is None:
         return "no telling event was found"
     return f"the most telling event that was found shows epsilon > {decimal(floor.epsilon, 6)} only"
 
 
 def floor_text(floor: LowerEvent) -> str:
-    """The event as something to simulate or recompute."""
+    """The event in a form that can be simulated or recomputed."""
     return (
         f"S: the sum over steps of floor((loss - {floor.least:.6g}) / {floor.width:.6g}) is {floor.score} or more; "
         f"P(S) >= {decimal(floor.p, 8)}, P'(S) <= {decimal(floor.q, 8)}"

@@ -1,4 +1,4 @@
-"""What steps of a training do besides: adaptive clip norms, zeroth-order steps, public gradients, choice by results.
+"""Extensions of private training steps: adaptive clipping, zeroth-order steps, public gradients, and selection.
 
 Andrew et al. 2021; Tang et al. 2024; Amid et al. 2022; Papernot and Steinke 2022.
 """
@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
-from verify.papers.batches import single_use
+from verify.papers.batches import single_gaussian_epsilon
 from verify.papers.claim import Judgement, Paper, PublishedClaim
 from verify.papers.judging import judge_event, theorem_claim
 from verify.prove.enclosures import maxima
@@ -21,7 +21,7 @@ from verify.prove.prover import Prover
 
 _DELTA = Fraction(1, 10**5)
 _RUNS = 10
-#: Where the best of the scores is cut.
+#: The threshold on the best of the scores.
 _CUT = Fraction(-2, 5)
 
 
@@ -49,7 +49,7 @@ def _best_of_runs(prover: Prover) -> Judgement:
 def _best_for_nothing(prover: Prover) -> Judgement:
     event = maxima.all_below(_CUT, 1, [(0, _RUNS)], [(1, _RUNS)])
     words = f"{_RUNS} Gaussians of noise 1, of which the largest is released"
-    return judge_event(prover, "search-for-nothing", words, event, _DELTA, single_use())
+    return judge_event(prover, "search-for-nothing", words, event, _DELTA, single_gaussian_epsilon())
 
 
 PAPER = Paper(

@@ -1,4 +1,4 @@
-"""Proofs by a solver that are not vacuous: the assumptions can hold, and the negated claim cannot.
+"""Proofs by a solver that are not vacuous: the assumptions are satisfiable, and the negated claim is not.
 
-A theorem is SMT-LIB text, so that any other solver can check it.
+Theorems are SMT-LIB text, so that any other solver can check them.
 """

@@ -1,4 +1,4 @@
-"""The prover: runs a solver in its own process, and never waits longer than its timeout."""
+"""The prover, which runs a solver in its own process and enforces its timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verify.prove.smtlib import assumptions_text, negation_text
 from verify.prove.terms import evaluate, symbols
 from verify.prove.theorem import Proof, SolverFinding, Theorem
 
-#: Seconds beyond the solver's own limit, which it may ignore, until its process is killed; and for starting it.
+#: Seconds beyond the solver's own limit, which it may ignore, before its process is killed; and for its start.
 _GRACE, _START = 1.0, 30.0
 _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 
@@ -26,7 +26,7 @@ _WORKER = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
 class Prover:
     """Checks theorems one after another; a context manager, since it owns a process.
 
-    ``timeout`` is in seconds, for each of a theorem's two questions. ``proofs`` are all proofs so far, in order.
+    ``timeout`` is in seconds, for each of a theorem's two queries. ``proofs`` holds all proofs so far, in order.
     """
 
     def __init__(self, timeout: float = 10.0, command: Sequence[str] = _WORKER) -> None:
@@ -45,7 +45,7 @@ class Prover:
         self._stop()
 
     def prove(self, theorem: Theorem) -> Proof:
-        """The finding on one theorem; a solver that hangs, dies or gives up leaves it undecided."""
+        """The proof of one theorem, which is undecided if the solver hangs, dies or gives up."""
         started = time.monotonic()
         finding, reason, model, checked = self._find(theorem)
         proof = Proof(
@@ -60,7 +60,7 @@ class Prover:
         return proof
 
     def satisfiable(self, formula: str) -> bool | None:
-        """Whether a formula is satisfiable, which proves no claim; None where the solver does not decide."""
+        """Whether a formula is satisfiable; None if the solver does not decide."""
         names = sorted(symbols(formula))
         text = "".join(f"(declare-const {name} Real)\n" for name in names) + f"(assert {formula})\n"
         return {"sat": True, "unsat": False}.get(self._ask(text, ())["result"])
@@ -94,7 +94,7 @@ class Prover:
         return SolverFinding.REFUTED, "numbers satisfy the assumptions and not the claim", values, exact
 
     def _ask(self, text: str, wanted: Sequence[str]) -> dict[str, Any]:
-        """The worker's answer, or ``unknown`` with the reason; a worker that is late is killed."""
+        """The worker's answer, or ``unknown`` with the reason; a late worker is killed."""
         request = {"text": text, "symbols": list(wanted), "timeout": max(1, round(self._timeout * 1000))}
         patience = self._timeout + _GRACE + (_START if self._process is None else 0)
         process = self._running()
@@ -139,7 +139,7 @@ class Prover:
 
 
 def _answer(line: str | None) -> dict[str, Any] | None:
-    """A worker's line; None for one that is cut off or no answer."""
+    """A worker's line as an answer; None if it is incomplete or not an answer."""
     try:
         answer = json.loads(line or "")
     except ValueError:

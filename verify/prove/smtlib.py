@@ -1,4 +1,4 @@
-"""Theorems as SMT-LIB 2 files: two each, with the answers that any solver should give."""
+"""Theorems as SMT-LIB 2 files: two per theorem, with the answers that any solver should give."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _STATUS = {
 
 
 def assumptions_text(theorem: Theorem) -> str:
-    """Declarations and assumptions, which must be satisfiable for a proof to mean anything."""
+    """Declarations and assumptions; these must be satisfiable, or else the proof is vacuous."""
     names = sorted(set().union(*(symbols(text) for text in theorem.assumptions), set()))
     return _script(names, theorem.assumptions)
 
 
 def negation_text(theorem: Theorem) -> str:
-    """Declarations, assumptions and the claim's negation, which must be unsatisfiable."""
+    """Declarations, assumptions and the negated claim; these must be unsatisfiable."""
     return _script(theorem.symbols, (*theorem.assumptions, f"(not {theorem.claim})"))
 
 
 def smt_files(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
-    """What NAME.assumptions.smt2 and NAME.negation.smt2 in ``folder`` are to hold, for each proof."""
+    """The contents of NAME.assumptions.smt2 and NAME.negation.smt2 in ``folder``, for each proof."""
     files = {}
     for proof in {proof.theorem.name: proof for proof in proofs}.values():
         theorem = proof.theorem
@@ -47,9 +47,9 @@ def smt_files(proofs: Iterable[Proof], folder: Path) -> dict[Path, bytes]:
 
 
 def export(proofs: Iterable[Proof], folder: Path, others: Mapping[Path, bytes] = MappingProxyType({})) -> list[Path]:
-    """Write the files of ``proofs`` into ``folder``, made where it is absent, and those ``others`` them, all together.
+    """Write the files of ``proofs`` to ``folder``, created if absent, together with the files ``others``.
 
-    Raises CommandError where ``folder`` is something else.
+    Raises CommandError if ``folder`` is not a folder.
     """
     if folder.exists() and not folder.is_dir():
         raise CommandError(f"{folder} is not a folder; name one to export the proofs to")
@@ -74,7 +74,7 @@ def _script(names: Iterable[str], formulas: Iterable[str]) -> str:
 
 
 def _logic(text: str) -> str:
-    """Linear arithmetic where no product or quotient has two symbols in it."""
+    """The SMT-LIB logic: linear arithmetic if no product or quotient contains two symbols, otherwise nonlinear."""
     from verify.prove.terms import Term, parse
 
     def linear(term: Term) -> bool:

@@ -1,6 +1,6 @@
-"""Terms of real arithmetic as SMT-LIB text: how rationals are written, and the value of a formula at given numbers.
+"""Terms of real arithmetic as SMT-LIB text: writing rationals, parsing, and evaluating formulas.
 
-The evaluator shares nothing with a solver, so that it checks a counterexample independently.
+The evaluator shares nothing with a solver, so it checks counterexamples independently.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def real(value: Fraction | int) -> str:
 
 
 def lies_in(name: str, enclosure: Interval) -> str:
-    """The formula that the symbol lies in an enclosure."""
+    """The formula that the symbol ``name`` lies in ``enclosure``."""
     return f"(and (<= {real(enclosure.low)} {name}) (<= {name} {real(enclosure.high)}))"
 
 
 def parse(text: str) -> Term:
-    """The one term in ``text`` as nested lists. Raises ValueError for anything else."""
+    """The term in ``text`` as nested lists. Raises ValueError unless it is exactly one term."""
     stack: list[list[Term]] = [[]]
     for part in _TOKEN.findall(text):
         if part == "(":
@@ -61,7 +61,7 @@ def symbols(text: str) -> set[str]:
 
 
 def evaluate(text: str, values: Mapping[str, Fraction]) -> bool:
-    """Whether a formula holds at rational ``values``, exactly. Raises ValueError where it is not a formula."""
+    """Whether a formula holds at rational ``values``, computed exactly. Raises ValueError if it is not a formula."""
     value = _value(parse(text), values)
     if not isinstance(value, bool):
         raise ValueError(f"{text[:60]!r} is a number, not a formula")

@@ -12,11 +12,11 @@ from verify.prove.terms import symbols
 
 
 class SolverFinding(StrEnum):
-    """What the solver showed.
+    """The result of the solver.
 
-    ``PROVED``: the assumptions can hold, and never without the claim. ``REFUTED``: a model satisfies the assumptions
-    and not the claim. ``VACUOUS``: the assumptions contradict each other, so that anything follows.
-    ``UNDECIDED``: no answer, or none in time.
+    ``PROVED``: the assumptions are satisfiable and imply the claim. ``REFUTED``: a model satisfies the assumptions but
+    not the claim. ``VACUOUS``: the assumptions are contradictory, so anything follows. ``UNDECIDED``: no answer, or
+    none in time.
     """
 
     PROVED = "proved"
@@ -35,9 +35,9 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theorem:
-    """``claim`` follows from ``assumptions``: SMT-LIB formulas over real symbols, and in ``statement`` plain words.
+    """That ``claim`` follows from ``assumptions``, as SMT-LIB formulas over the reals, and in words in ``statement``.
 
-    Raises ValueError where a name could not be a file's, or the claim speaks of nothing.
+    Raises ValueError if the name is unsuitable for a file, or if the claim contains no symbol.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Theorem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """A theorem with its finding.
+    """A theorem and the solver's finding.
 
-    ``model`` are the numbers of a counterexample. ``checked``: they were substituted into the formulas outside the
-    solver, and refute the claim. An irrational number is cut to finitely many digits and cannot be checked this way.
+    ``model`` holds the values of a counterexample. ``checked`` is whether they were substituted into the formulas
+    outside the solver and refute the claim. Irrational values are truncated and cannot be checked this way.
     """
 
     theorem: Theorem
@@ -74,10 +74,10 @@ class Proof:
 
     @property
     def outcome(self) -> Outcome:
-        """The verdict on the theorem; a vacuous one decides nothing."""
+        """The verdict on the theorem; a vacuous one is inconclusive."""
         return _OUTCOMES[self.finding]
 
     @property
     def witness(self) -> str:
-        """The counterexample as text; empty where there is none."""
+        """The counterexample as text; empty if there is none."""
         return ", ".join(f"{name} = {value}" for name, value in self.model.items())

@@ -1,8 +1,8 @@
-"""The solver's own process: a line of JSON in, a line of JSON out. It may hang or die without harm.
+"""The solver's own process, which reads and writes one line of JSON per request. It may hang or die without harm.
 
-Run as a script, so that the process loads nothing but the solver. A request holds SMT-LIB ``text`` of declarations and
-assertions, and ``timeout`` in milliseconds; the answer is ``result`` (sat, unsat or unknown), ``reason`` and ``model``,
-name -> [numerator, denominator, whether this is exact].
+It runs as a script, so that the process loads nothing but the solver. A request holds SMT-LIB ``text`` of declarations
+and assertions, ``symbols``, and ``timeout`` in milliseconds. The answer holds ``result`` (sat, unsat or unknown),
+``reason`` and ``model``, which maps names to [numerator, denominator, whether this is exact].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What the solver says of one request."""
+    """The solver's answer to one request."""
     import z3
 
     solver = z3.Solver()

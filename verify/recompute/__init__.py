@@ -1,4 +1,4 @@
-"""Recomputes every bound from its definition, with certified ends, by other methods than the accounting's.
+"""Recomputes every bound from its definition, with certified error bounds, by other methods than the accounting's.
 
-Written a second time on purpose: code shared with ``privctl.accounting`` would confirm its own errors.
+It is a second implementation on purpose: code shared with ``privctl.accounting`` would confirm its own errors.
 """

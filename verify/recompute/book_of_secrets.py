@@ -1,7 +1,7 @@
-"""Checks a plan of protection against the book of secrets it was made from: same records, priors and posteriors.
+"""Checks a protection plan against the book of secrets it was made from: same records, priors and posteriors.
 
-Bounds that fit the plan's own numbers cannot show that a record was left out, or that a prior was chosen afterwards.
-The book can, and the plan holds its digest.
+Bounds that fit the plan's own numbers cannot reveal that a record was left out or that a prior was chosen afterwards.
+The book does, and the plan holds its digest.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ Arrays = Mapping[str, NDArray[Any]]
 def check_book(
     names: list[list[str]], arrays: Arrays, parameters: ProtectionParameters | None, book: Path
 ) -> Iterator[Verdict]:
-    """Verdicts on a plan's secrets, called ``names`` (ids, kinds), against ``book``.
+    """Compares a plan's secrets, with their ``names`` (ids, kinds), with the ``book``.
 
-    ``parameters`` are those of the plan's own report, with the targets of secrets for which the book has none; where
-    they are not those of a plan, only the book's own targets are compared. Raises InputError for a book that cannot be
-    read.
+    ``parameters`` are those of the plan's own report, with the targets of secrets for which the book has none; if they
+    are None, only the book's own targets are compared. Raises InputError for an unreadable book.
     """
     ids, kinds = names
     rows = {row["id"]: row for row in _rows(book)}
@@ -57,9 +56,9 @@ def check_book(
 
 
 def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
-    """Verdicts on what a scan says that it found, by kind, against the ``book`` that it wrote.
+    """Compares the counts by kind that a scan reports with the ``book`` that it wrote.
 
-    Raises InputError for a book that cannot be read.
+    Raises InputError for an unreadable book.
     """
     secrets, memberships, most = Counter[str](), Counter[str](), Counter[str]()
     records: defaultdict[str, set[int]] = defaultdict(set)
@@ -84,7 +83,7 @@ def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
 
 
 def _target(row: Mapping[str, Any], kind: str, key: str, parameters: ProtectionParameters | None) -> float | None:
-    """The secret's own number, that of its kind, or the default; None where there is none of these."""
+    """The secret's own target, that of its kind, or the default; None if there is none of these."""
     own = row.get(key)
     if own is None and parameters is not None:
         default = (parameters.default_prior, parameters.default_posterior)

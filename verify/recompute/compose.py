@@ -1,13 +1,13 @@
-"""Composition of many steps: delta at every epsilon, bounded from above and from below, with every error counted.
+"""Composition of many steps: upper and lower bounds on delta at every epsilon that account for every error.
 
-From above, each cell's masses are put on its ends, and from there on the points of one grid, so that the masses of P
-and of Q are both kept: that only adds to delta ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
-2022). From below, consider an observer who rounds each step's loss to the grid and adds these up: for every event,
-delta >= P(event) - e^epsilon Q(event), with exact probabilities of the event. Both bounds differ from the true value
-by the square of the grid's interval.
+For the upper bound, each cell's mass is moved to its ends, and from there to the points of one grid, so that the masses
+of P and Q are both preserved, which can only increase delta ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar and
+Manurangsi 2022). For the lower bound, an observer rounds each step's loss to the grid and adds up the results: for
+every event, delta >= P(event) - e^epsilon Q(event), with exact probabilities of the event. Both bounds differ from the
+true value by the order of the square of the grid spacing.
 
-Laws are composed by FFT under exponential tilting, which makes the losses that matter the likely ones, so that errors
-are small relative to delta and not only to 1. Normwise errors of the FFT follow Higham (2002, theorem 24.2).
+Distributions are convolved by FFT under exponential tilting, which makes the relevant losses the likely ones, so that
+errors are small relative to delta and not only to 1. Normwise errors of the FFT follow Higham (2002, theorem 24.2).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from verify.recompute.compose_grid import WRAPPED, ComposeGrid, Kinds, logsum
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Transforms are taken in the longest floats there are (64 bits of mantissa on x86, 53 elsewhere).
+#: Transforms use the longest floats available (64 bits of mantissa on x86, 53 elsewhere).
 _LONG = np.longdouble
-#: Their unit roundoff times a constant of the FFT's butterflies, with room to spare.
+#: Their unit roundoff times a generous constant for the FFT's butterflies.
 _FFT_ERROR = 5 * float(np.finfo(_LONG).eps)
-#: Coefficients count as 0 below exp of this.
+#: The logarithm below which coefficients count as 0.
 _NEGLIGIBLE = -100.0
 #: Relative rounding error of a sum, per term.
 _SUM_ERROR = 2.0**-53
-#: More than all masses together that underflow.
+#: An upper bound on the total of all masses that underflow.
 _UNDERFLOW = 1e-300
-#: Grid positions from the least to the largest loss of a step up to which sums are made for all of them.
+#: The largest range of grid positions of a step for which sums are stored for every position.
 _DENSE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComposedLaw:
-    """A composed law: ``masses`` (count,) times e^(``log_scale`` - tilt * loss), each off by at most ``error``.
+    """A composed distribution: ``masses`` (count,) times e^(``log_scale`` - tilt * loss), each within ``error``.
 
     ``wrapped`` bounds the tilted mass that lies beyond the grid.
     """
@@ -57,13 +57,13 @@ class ComposedLaw:
 
     @property
     def rounding(self) -> float:
-        """Relative error of a mass times its weight: tilting adds exponents that may be large, and takes them off."""
+        """Relative error of a mass times its weight: tilting adds and then subtracts exponents that may be large."""
         ends = max(abs(self.grid.first), abs(self.grid.first + self.grid.count)) * self.grid.width
         return 4 * _SUM_ERROR * (abs(self.log_scale) + (self.tilt + 1) * ends)
 
 
 def compose_laws(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> ComposedLaw:
-    """The law of a sum of independent losses: (grid positions, log masses, number of times) of each kind of step."""
+    """The distribution of a sum of independent losses: (grid positions, log masses, count) for each kind of step."""
     spectrum, log_scale = None, 0.0
     error, norms = len(weights) * math.exp(_NEGLIGIBLE), []
     bits = math.log2(grid.count) + 2
@@ -75,7 +75,7 @@ def compose_laws(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGri
         log_scale += times * (top + math.log(total))
         coefficients = np.asarray(rfft(law.astype(_LONG)), np.clongdouble)
         size = np.abs(coefficients.astype(np.complex128))
-        # A relative error e of each coefficient in the 2-norm, raised to a power: times |.|^(times - 1).
+        # A relative 2-norm error e of the coefficients becomes times * e * |.|^(times - 1) after raising to a power.
         norms.append((times, float(np.linalg.norm(law)), size))
         powered = _power(coefficients, size, times)
         spectrum = powered if spectrum is None else spectrum * powered
@@ -96,7 +96,7 @@ def compose_laws(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGri
 
 
 def _power(coefficients: NDArray[np.clongdouble], size: Floats, times: int) -> NDArray[np.clongdouble]:
-    """Coefficients to the power ``times``, negligible ones set to 0; angles are reduced modulo a turn."""
+    """The coefficients to the power ``times``, with negligible ones set to 0 and angles reduced modulo a full turn."""
     with np.errstate(divide="ignore"):
         kept = np.flatnonzero(times * np.log(size) > _NEGLIGIBLE)
     base = coefficients[kept]
@@ -108,13 +108,13 @@ def _power(coefficients: NDArray[np.clongdouble], size: Floats, times: int) -> N
 
 
 def _mass_beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGrid, tilt: float) -> float:
-    """A bound on the tilted mass outside the grid: Chernoff's, beside the mass of steps that are far out."""
+    """A bound on the tilted mass outside the grid: a Chernoff bound plus the mass of runs with an extreme loss."""
     everything = [(at * grid.width, logs + tilt * at * grid.width, times) for at, logs, times in weights]
     totals = [logsum(logs) for _, logs, _ in everything]
     total = 0.0
     ends = ((grid.first + grid.count) * grid.width, 1.0), (-grid.first * grid.width, -1.0)
     for (edge, sign), usual in zip(ends, grid.pushes, strict=True):
-        split = [_far_out(part, norm, sign) for part, norm in zip(everything, totals, strict=True)]
+        split = [_trimmed(part, norm, sign) for part, norm in zip(everything, totals, strict=True)]
         total += sum(mass for _, mass in split)
         parts = [part for part, _ in split]
         if sum(times * float((sign * losses).max()) for losses, _, times in parts) < edge - grid.width:
@@ -132,12 +132,12 @@ def _mass_beyond(weights: Sequence[tuple[Floats, Floats, int]], grid: ComposeGri
     return total
 
 
-def _far_out(part: tuple[Floats, Floats, int], norm: float, sign: float) -> tuple[tuple[Floats, Floats, int], float]:
-    """A kind of step without its farthest losses, and a bound on the mass of the runs in which one of these occurs.
+def _trimmed(part: tuple[Floats, Floats, int], norm: float, sign: float) -> tuple[tuple[Floats, Floats, int], float]:
+    """A kind of step without its most extreme losses, and a bound on the mass of runs in which one of them occurs.
 
     Losses are in increasing order, as cells are merged onto the grid.
-    A single loss far out, however unlikely, would dominate Chernoff's bound: at a sampling rate q the least loss is
-    log(1 - q), which is thousands of deviations away where there is much noise.
+    A single extreme loss, however unlikely, would dominate the Chernoff bound: at sampling rate q the least loss is
+    log(1 - q), which may be thousands of standard deviations away if there is much noise.
     """
     losses, logs, times = part
     order = slice(None, None, -1 if sign > 0 else 1)
@@ -152,7 +152,8 @@ def _far_out(part: tuple[Floats, Floats, int], norm: float, sign: float) -> tupl
 class UpperDelta:
     """An upper bound on delta at every epsilon.
 
-    ``sums`` are those of the untilted masses from each point on, and of the masses times e^-(loss beyond that point).
+    ``sums`` holds, for each point, the sum of the untilted masses from there on, and that of the masses times
+    e^-(loss - point).
     """
 
     law: ComposedLaw
@@ -165,10 +166,10 @@ class UpperDelta:
         law, grid = self.law, self.law.grid
         start = min(max(math.floor(epsilon / grid.width) - grid.first + 1, 0), grid.count)
         if start == 0:
-            return 1.0  # the grid does not reach so low
-        behind = epsilon - (grid.first + start) * grid.width
-        gap = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
-        # Rounding of the transform, at every point above; then what lies above the grid.
+            return 1.0  # epsilon lies below the grid
+        beyond = epsilon - (grid.first + start) * grid.width
+        gap = max(0.0, float(self.sums[0][start]) - math.exp(min(beyond, 0.0)) * float(self.sums[1][start]))
+        # Errors of the transform at every point above, and the mass above the grid.
         scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
         points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)
         cancelled = (2 * _SUM_ERROR * grid.count + law.rounding) * float(self.sums[0][start])
@@ -177,7 +178,7 @@ class UpperDelta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowerDelta:
-    """A lower bound on delta at every epsilon, by the events {sum of rounded losses >= point}.
+    """A lower bound on delta at every epsilon, from the events {sum of rounded losses >= point}.
 
     ``present`` holds lower bounds on their probabilities with the record, ``absent`` upper bounds without it.
     """
@@ -202,11 +203,11 @@ class LowerDelta:
 
 
 def _event_probabilities(law: ComposedLaw, sign: float, growth: float) -> Floats:
-    """Bounds on P(sum >= point) for every point, from below (``sign`` -1) or above (1); shape (count,)."""
+    """Lower (``sign`` -1) or upper (``sign`` 1) bounds on P(sum >= point) for every point; shape (count,)."""
     with np.errstate(over="ignore", under="ignore"):
         weight = _untilting_weights(law, law.grid.losses)
         mass = np.cumsum((law.masses + sign * law.error)[::-1] * weight[::-1])[::-1]
-        # Tilted mass from beyond the grid may sit anywhere on it, at the largest weight of the event.
+        # Tilted mass from beyond the grid may have wrapped to any point, at most with the largest weight of the event.
         mass = mass + sign * law.wrapped * weight
         slack = 2 * _SUM_ERROR * law.grid.count + law.rounding
     if sign < 0:
@@ -225,7 +226,7 @@ def _growth(kinds: Kinds) -> float:
 
 
 def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
-    """An upper bound on delta: the cells of each kind of step composed with their numbers of times."""
+    """An upper bound on delta for the composition of each kind of step with its multiplicity."""
     placed = [(*_masses_from_above(cells, grid), times) for cells, times in kinds]
     alive = sum(times * (math.log1p(-infinite) if infinite < 1 else -math.inf) for _, _, infinite, times in placed)
     law = compose_laws([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
@@ -238,14 +239,14 @@ def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
 
 
 def _decaying_sums(terms: Floats, factor: float) -> Floats:
-    """Of the terms so far, each times ``factor`` for every term after it: a system of two diagonals."""
+    """Sums s[i] = terms[i] + factor * s[i - 1], as the solution of a bidiagonal system."""
     diagonals = np.ones((2, len(terms)))
     diagonals[1] = -factor
     return np.asarray(solve_banded((1, 0), diagonals, terms))
 
 
 def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:
-    """A lower bound on delta: the cells of each kind of step composed with their numbers of times."""
+    """A lower bound on delta for the composition of each kind of step with its multiplicity."""
     growth = _growth(kinds)
     weights = [(*_masses_from_below(cells, grid), times) for cells, times in kinds]
     present = compose_laws([(at, p, times) for at, p, _, times in weights], grid, grid.tilt)
@@ -258,23 +259,23 @@ def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:
 
 
 def _masses_from_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, float]:
-    """Grid positions, log P-masses, and the P-mass that counts as infinite loss.
+    """Grid positions, log masses under P, and the mass under P that counts as infinite loss.
 
-    The mass at each end of a cell is split between the two grid points next to it.
+    The mass at each end of a cell is split between the two neighbouring grid points.
     """
     kept = cells.high <= grid.cap
     low, high, p, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.up))
     infinite = cells.p_infinite + float(cells.p[~kept].sum())
     losses, masses = np.concatenate([low, high]), np.concatenate([p - up, up])
     under = np.floor(losses / grid.width)
-    # The share of an atom at the upper of two points, so that e^-loss keeps its mean.
+    # The share of an atom that moves to the upper point, chosen so that the mean of e^-loss is preserved.
     share = np.clip(np.expm1(under * grid.width - losses) / math.expm1(-grid.width), 0.0, 1.0)
     at, logs, _ = _merge(np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share]))
     return at, logs, infinite
 
 
 def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, Floats]:
-    """Grid positions with log masses under P and Q: each cell, whole, at the point nearest to its middle."""
+    """Grid positions with log masses under P and Q: each cell moves as a whole to the point nearest to its middle."""
     middle = (np.maximum(cells.low, cells.high - 4 * grid.width) + cells.high) / 2
     at = np.rint(np.minimum(middle, grid.cap) / grid.width)
     at = np.concatenate([at, at[-1:], at[:1]])
@@ -283,12 +284,12 @@ def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Flo
 
 
 def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
-    """Log sums of the masses at equal positions; an empty sum counts as 1e-320."""
+    """The distinct positions, and the logarithms of the sums of masses there; an empty sum counts as 1e-320."""
     start = at.min()
     if at.max() - start < _DENSE:
         index = (at - start).astype(np.int64)
         places = start + np.arange(index.max() + 1)
-    else:  # losses of next to no noise: few, and far apart
+    else:  # with almost no noise, losses are few and far apart
         places, index = np.unique(at, return_inverse=True)
     sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
     held = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))

@@ -1,4 +1,4 @@
-"""The grid on which a composition is bounded, chosen by what matters there: a poor choice makes bounds looser only."""
+"""The grid for bounding a composition, chosen from coarse cells. A poor choice makes bounds looser, never wrong."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from scipy.fft import next_fast_len
 
 from verify.losses.cells import Floats, LossCells
 
-#: Log of the mass, under the tilted law, that may wrap around the grid or lie beyond it.
+#: Log of the mass under the tilted distribution that may wrap around the grid or lie beyond it.
 WRAPPED = -28.0
-#: A step's loss this far above all that matters counts as infinite.
+#: A step's loss this far above all relevant losses counts as infinite.
 _DECISIVE = 18.0
-#: Logs of a mass that does not matter: relative to delta, and for whole curves.
+#: Logs of a negligible mass: relative to delta, and for whole curves.
 _IRRELEVANT, _BULK = 20.0, -14.0
-#: An order of the neighbours whose delta is smaller by this exponent needs no finer tilt.
+#: If the Chernoff bound lies below log delta by this much, no better tilt is looked for.
 _FAR_BELOW = 15.0
 LARGEST_GRID = 1 << 22
-#: Exponents of Chernoff's bounds that are tried, and of those for the ends of the grid as shares of the largest.
+#: Exponents tried in Chernoff bounds, and those for the ends of the grid as fractions of the largest.
 _TILTS, _PUSHES = np.geomspace(1e-2, 1e5, 85), np.geomspace(1e-10, 1, 101)
-#: What rounding may change of a bound, with room.
+#: A generous relative bound on rounding errors.
 _ROUNDED = 1e-9
 
-#: Each kind of step, and its number of times.
+#: The cells of each kind of step, and how often it occurs.
 Kinds = Sequence[tuple[LossCells, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ComposeGrid:
-    """Points (first + i) * ``width``, i < ``count``, taken modulo ``count``; ``tilt`` is the exponent of the tilting.
+    """Points (first + i) * ``width`` for i < ``count``, taken modulo ``count``; ``tilt`` is the tilting exponent.
 
-    A step's loss above ``cap`` counts as infinite in upper bounds, and as ``cap`` in lower ones; cells need to extend
-    to ``reach`` on either side. ``pushes`` are exponents for Chernoff's bounds on what lies above and below the grid.
+    A step's loss above ``cap`` counts as infinite in upper bounds and as ``cap`` in lower ones. Cells must extend to
+    ``reach`` on either side. ``pushes`` are exponents for the Chernoff bounds on the mass above and below the grid.
     """
 
     width: float
@@ -51,7 +51,7 @@ class ComposeGrid:
         return (self.first + np.arange(self.count, dtype=np.float64)) * self.width
 
     def wider(self, factor: float) -> ComposeGrid:
-        """The same range with an interval ``factor`` times as wide."""
+        """A grid over the same range with ``factor`` times the spacing."""
         low, high, width = self.first * self.width, (self.first + self.count) * self.width, self.width * factor
         count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
         return replace(self, width=width, first=math.floor(low / width) - 4, count=count)
@@ -66,10 +66,11 @@ def logsum(values: Floats) -> float:
 
 
 def make_grid(sketch: Kinds, log_delta: float | None, precision: float, estimate: float | None = None) -> ComposeGrid:
-    """The grid for a composition, chosen from coarse cells: a poor choice makes bounds looser, never wrong.
+    """The grid for a composition, chosen from the coarse cells ``sketch``.
 
-    ``log_delta`` None is for the bulk; ``estimate`` is about the epsilon there, if that is known. ``precision`` is
-    about what the grid may add to epsilon, relatively. Raises ValueError where floats hold no loss of a step.
+    It is sharpest near ``log_delta``, or in the bulk if that is None. ``estimate`` approximates the epsilon there, if
+    known. ``precision`` is about the relative error in epsilon that the grid may cause. Raises ValueError if the losses
+    of a step exceed the range of floats.
     """
     parts = [(0.5 * (c.low + c.high)[c.p > 0], np.log(c.p[c.p > 0]), times) for c, times in sketch]
     if not all(len(losses) for losses, _, _ in parts):
@@ -93,9 +94,9 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, estimate
     scale = max(epsilon, deviation / 30) if log_delta is not None else deviation
     width = min(math.sqrt(6 * precision * scale / (steps * (1 + tilt))), deviation / 20)
     if log_delta is None:
-        # Rounding to the grid must add as little, relatively, to the variance, however small that is.
+        # Rounding to the grid must add as small a relative error to the variance, however small the variance is.
         width = min(width, deviation * math.sqrt(6 * precision / steps))
-    width = max(width, precision * scale / steps)  # no step's loss moves by more than the interval
+    width = max(width, precision * scale / steps)  # rounding moves no step's loss by more than the spacing
     (low, pull), (high, push) = (_edge(parts, tilt, sign, 100 / deviation) for sign in (-1.0, 1.0))
     low, high = low - 8 * width, high + 8 * width
     count = next_fast_len(math.ceil((high - low) / width) + 16, real=True)
@@ -106,9 +107,9 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, estimate
 
 
 def _farthest_loss(sketch: Kinds, log_mass: float) -> float:
-    """A loss above which one step of each kind has less P-mass than exp(``log_mass``): it may count as infinite.
+    """A loss above which a step of each kind has mass less than exp(``log_mass``) under P, so that it may be capped.
 
-    Otherwise tilting would move the whole law to a little mass far out.
+    Otherwise tilting would move the whole distribution to a tiny mass at extreme losses.
     """
     farthest = -math.inf
     for cells, _ in sketch:
@@ -125,7 +126,7 @@ def _cumulant(parts: _Parts, tilt: float) -> float:
 
 
 def _moments(parts: _Parts, tilt: float) -> tuple[float, float]:
-    """Mean and standard deviation of the sum under the tilted law."""
+    """The mean and standard deviation of the sum under the tilted distribution."""
     mean = variance = 0.0
     for losses, logs, times in parts:
         share = np.exp(logs + tilt * losses - logsum(logs + tilt * losses))
@@ -136,13 +137,13 @@ def _moments(parts: _Parts, tilt: float) -> tuple[float, float]:
 
 
 def _saddle(parts: _Parts, log_delta: float) -> tuple[float, float]:
-    """The tilt at which Chernoff's bound on the tail meets delta, and the epsilon there."""
+    """The tilt at which the Chernoff bound on the tail equals delta at the least epsilon, and that epsilon."""
     bound, tilt = _least(((_cumulant(parts, tilt) - log_delta) / tilt, float(tilt)) for tilt in _TILTS)
     return tilt, max(bound, 0.0)
 
 
 def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
-    """The tilt at which Chernoff's bound on the tail above ``epsilon`` is least, or far below the delta in question."""
+    """The tilt that minimizes the Chernoff bound on the tail above ``epsilon``, or makes it far smaller than delta."""
     best = (math.inf, 0.0)
     for tilt in _TILTS:
         best = min(best, (_cumulant(parts, tilt) - tilt * epsilon, float(tilt)))
@@ -152,7 +153,7 @@ def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
 
 
 def _edge(parts: _Parts, tilt: float, sign: float, most: float = 1e6) -> tuple[float, float]:
-    """How far the tilted sum reaches, by Chernoff's bound, and the bound's exponent, ``most`` at most."""
+    """How far the tilted sum reaches by a Chernoff bound, and the bound's exponent, which is at most ``most``."""
     norm, pushes = _cumulant(parts, tilt), most * _PUSHES[::-1]
     bound, push = _least(
         ((_cumulant(parts, tilt + sign * push) - norm - WRAPPED) / push, float(push)) for push in pushes
@@ -161,10 +162,10 @@ def _edge(parts: _Parts, tilt: float, sign: float, most: float = 1e6) -> tuple[f
 
 
 def _least(bounds: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The least of Chernoff's ``bounds``, each with its exponent; no more are computed once they rise.
+    """The least of the Chernoff ``bounds``, given with their exponents; the iteration stops once they rise.
 
-    Bounds fall and then rise: the exponents of those that are at most a are an interval, where a convex function, the
-    cumulant, lies below a line.
+    The bounds fall and then rise, because the exponents whose bound is at most a given value form an interval: that
+    where the cumulant generating function, which is convex, lies below a line.
     """
     best = next(found := iter(bounds))
     for each in found:

@@ -1,8 +1,8 @@
-"""Checks a plan's posteriors by the trade-off curve against bounds on the best test from both sides.
+"""Checks a plan's posteriors from the trade-off curve against upper and lower bounds on the best test.
 
-No guess of a secret succeeds more often than the true positive rate of the best test of whether the secret's records
-were used, at a false positive rate equal to the prior. ``compose`` bounds that rate from above, and from below by an
-event with its probabilities. A plan may state more, never less.
+No guess of a secret succeeds with a higher probability than the true positive rate of the best test of whether the
+secret's records were used, at a false positive rate equal to the prior. ``compose`` bounds that rate from above, and
+from below by the probabilities of an event. A plan may state a larger posterior, never a smaller one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from verify.recompute.risk import power
 
 Arrays = dict[str, NDArray[Any]]
 
-#: How many different laws are composed again, those of secrets nearest to their posteriors first.
+#: The most distinct distributions that are composed again, starting with secrets closest to their posteriors.
 MOST = 200
-#: What the grid may add to epsilon, relatively: refined until the claim is decided.
+#: Relative errors that the grid may cause in epsilon, tried in turn until the claim is decided.
 _PRECISIONS = (1e-4, 6e-6)
-#: By how much two sound bounds may differ, relatively: each has its own grid.
+#: Relative difference that two sound bounds on different grids may have.
 _GRIDS, _ROUNDING = 1e-4, 1e-9
 
 
 def largest_success(chances: NDArray[np.float64], noise: float, steps: int, prior: float, stated: float) -> BoundPair:
-    """The best test's true positive rate at false positive rate ``prior``, sharp enough to judge ``stated``.
+    """Bounds on the best test's true positive rate at false positive rate ``prior``, sharp enough to decide ``stated``.
 
-    The secret's records, drawn with ``chances`` above 0, against their absence. Raises NoBoundError. Example: ten
-    records of 0.005, noise multiplier 1.378 and 500 steps give 0.0849 at a prior of 0.01.
+    The test is between the presence of the secret's records, drawn with ``chances`` above 0, and their absence. Raises
+    NoBoundError if the steps have no bound. Example: ten records of probability 0.005, noise multiplier 1.378 and 500
+    steps give 0.0849 at a prior of 0.01.
     """
     whole = Ledger(events=(SecretMixture(probabilities=tuple(chances.tolist()), noise_multiplier=noise, steps=steps),))
     enclosure = BoundPair(0.0, 1.0)
@@ -47,7 +48,7 @@ def largest_success(chances: NDArray[np.float64], noise: float, steps: int, prio
 
 
 def check_posteriors(facts: dict[str, Any], arrays: Arrays, name: str) -> Iterator[Verdict]:
-    """Whether every posterior that the plan states by the curve is at least the best test's success."""
+    """Whether every posterior that the plan derives from the curve is at least the best test's success probability."""
     with_curve = np.flatnonzero(np.isfinite(arrays["curve_bounds"]))
     if not len(with_curve):
         return
@@ -89,7 +90,7 @@ def check_posteriors(facts: dict[str, Any], arrays: Arrays, name: str) -> Iterat
 
 
 def _laws(arrays: Arrays, secrets: NDArray[np.int64]) -> list[tuple[NDArray[np.float64], list[int]]]:
-    """The different laws among secrets ``secrets``, each with its secrets; those nearest to their posteriors first."""
+    """The distinct sets of probabilities, each with its ``secrets``, those closest to their limits first."""
     starts, records, chances = arrays["starts"], arrays["records"], arrays["probabilities"]
     shares = np.fmin(arrays["curve_bounds"], arrays["posterior_bounds"]) / arrays["posteriors"]
     laws: dict[bytes, tuple[NDArray[np.float64], list[int]]] = {}

@@ -1,4 +1,4 @@
-"""The DP-Weights paper's published formulas for its noise; none of them is a bound."""
+"""The formulas for the noise published in the DP-Weights paper. None of them is a valid bound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from privctl.domain.mechanism import ClippedTraining, Formula
 
 
 def shift(training: ClippedTraining) -> float:
-    """The paper's "sensitivity", E lr C / (N B)."""
+    """The "sensitivity" of the paper, E lr C / (N B)."""
     visits = training.epochs / training.dataset_size
     return visits * (training.learning_rate / training.batch_size) * training.clip_norm
 

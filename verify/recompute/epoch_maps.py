@@ -1,8 +1,8 @@
-"""Epochs of a training as affine maps: from the distance of two runs at an epoch's start to that at its end.
+"""Epochs of a training as affine maps of the distance between two runs, from an epoch's start to its end.
 
-Where no gradient is clipped, or all are, an epoch maps the distance d to (1 + x) d + c. Two in a row are again such a
-map, with x' = 2 x + x^2 and c' = (2 + x) c, so that doubling reaches any number of epochs. x is stored, not 1 + x,
-which would lose a small x to rounding.
+If no gradient is clipped, or all are, an epoch maps the distance d to (1 + x) d + c. Two epochs in a row are again such
+a map, with x' = 2 x + x^2 and c' = (2 + x) c, so any number of epochs is reached by doubling. x is stored rather than
+1 + x, which would lose a small x to rounding.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class EpochMap:
         return self.least <= start <= self.most
 
     def run(self, start: float, epochs: int) -> tuple[int, float]:
-        """For how many of ``epochs`` the map is valid, beginning at ``start``, and the distance after them.
+        """The number of ``epochs`` from distance ``start`` for which the map is valid, and the distance after them.
 
-        Distances change in one direction only, so the map is valid for all epochs between two where it is valid.
+        Distances change monotonically, so the map is valid for all epochs between two for which it is valid.
         """
         powers = [self]
         while 2 ** len(powers) <= epochs:
@@ -42,7 +42,7 @@ class EpochMap:
             powers.append(EpochMap(x=x, c=last.c * (2 + last.x), least=self.least, most=self.most))
         done = 0
         for power in range(len(powers) - 1, -1, -1):
-            # the last epoch of the run must begin where the map is valid
+            # The last epoch of the run must begin at a distance for which the map is valid.
             while done + 2**power <= epochs and self._is_valid(start):
                 reached = powers[power]._apply(start)
                 if not (self._is_valid(self._before(reached)) and math.isfinite(reached)):
@@ -51,14 +51,14 @@ class EpochMap:
         return done, start
 
     def _before(self, reached: float) -> float:
-        """Where the epoch began that ended at ``reached``."""
+        """The distance at the start of the epoch that ended at ``reached``."""
         return (reached - self.c) / (1 + self.x) if self.x > -1 else reached
 
 
 def unclipped_epoch(t: ClippedTraining, count: int, change: float) -> EpochMap:
-    """An epoch all of whose distances are at most 2C / smoothness; ``count`` is the number of its steps.
+    """The map of an epoch of ``count`` steps in which all distances are at most 2C / smoothness.
 
-    The worst step for the visit is the last, or the first where distances grow.
+    The worst step in which the record may be visited is the last one, or the first if distances grow.
     """
     assert t.smoothness is not None
     rate, room = t.learning_rate, 2 * t.clip_norm / t.smoothness
@@ -70,13 +70,13 @@ def unclipped_epoch(t: ClippedTraining, count: int, change: float) -> EpochMap:
     grown, visit = math.exp(exponent), rate * change / t.batch_size
     x = math.expm1(exponent + math.log1p(at_visit))
     c = visit * max(grown, 1.0)
-    # every distance on the way is at most the largest of these: the start, the start grown, and the end
+    # Every distance within the epoch is at most the largest of the start, the grown start, and the end.
     limits = [room, room / grown, (room - c) / (1 + x), (room - visit) / (1 + at_visit)]
     return EpochMap(x=x, c=c, least=0.0, most=min(limits))
 
 
 def clipped_epoch(t: ClippedTraining, count: int, change: float) -> EpochMap:
-    """An epoch all of whose distances are at least 2C / smoothness, and stay so until the last."""
+    """The map of an epoch of ``count`` steps in which all distances are at least 2C / smoothness."""
     assert t.smoothness is not None
     longest = 2 * t.clip_norm * t.learning_rate
     log_keep = math.log1p(-t.learning_rate * t.weight_decay)

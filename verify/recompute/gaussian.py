@@ -1,4 +1,4 @@
-"""The Gaussian mechanism in ball arithmetic: both ends of delta are certified, however much cancels.
+"""The Gaussian mechanism in ball arithmetic: delta is certified from both sides, despite cancellation.
 
 With mu = sensitivity / standard deviation the smallest delta at epsilon is
 Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang 2018, theorem 8). Arb evaluates it with a
@@ -42,7 +42,7 @@ def epsilon_at(delta: float, mu: float) -> BoundPair:
         return BoundPair(0.0, 0.0)
     if mu > _VACUOUS:
         return BoundPair(0.0, math.inf)
-    # The loss is N(mu^2/2, mu^2): this many deviations up, its tail alone is below delta.
+    # The loss is N(mu^2/2, mu^2); this many standard deviations above the mean, its tail is below delta.
     low, high = 0.0, mu * mu / 2 + mu * (2 + math.sqrt(-2 * math.log(delta)))
     safe = high
     while high - low > 1e-13 * high:
@@ -60,7 +60,7 @@ def epsilon_at(delta: float, mu: float) -> BoundPair:
 
 
 def multiplier_at(epsilon: float, delta: float) -> BoundPair:
-    """The least standard deviation / sensitivity that is (epsilon, delta)-DP. Example: (1, 1e-5): 3.7306316."""
+    """The least noise multiplier that is (epsilon, delta)-DP. Example: (1, 1e-5) gives 3.7306316."""
     low, high = 1e-9, 1.0
     while delta_at(epsilon, 1 / high).upper > delta:
         high *= 2
@@ -102,7 +102,7 @@ def _phi(x: arb) -> arb:
 
 
 def _floats(ball: arb) -> BoundPair:
-    """Floats around a ball of something between 0 and 1."""
+    """Floats that enclose the ball, clipped to [0, 1]."""
     if not ball.is_finite():
         return BoundPair(0.0, 1.0)
     low, high = (math.nextafter(float(end), limit) for end, limit in ((ball.lower(), -1.0), (ball.upper(), 2.0)))

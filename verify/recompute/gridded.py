@@ -1,9 +1,9 @@
-"""The cost of floating-point noise on a grid, bounded again: back to the mechanism in real arithmetic.
+"""A second bound on the cost of floating-point noise on a grid, relative to the mechanism in real arithmetic.
 
-A number is released as the nearest of the grid's points to x + Z', with Z' within A R of a Gaussian Z in standard
-deviations, R the radius of its pair; ``privctl.accounting.gridded`` has the theorem. Here the cost is bounded another
-way: the law of a pair's two cells against the same two cells with each edge moved by the error, and all pairs together
-by Chernoff's bound on a sum of bounded log ratios, minimized over its free parameter in steps.
+A number is released as the grid point nearest to x + Z', with Z' within A R standard deviations of a Gaussian Z, where
+R is the radius of its pair; ``privctl.accounting.gridded`` has the theorem. Here the cost is bounded differently: the
+probability of a pair's two cells is compared with that of the same cells with each edge moved by the error, and all
+pairs together are covered by a Chernoff bound on a sum of bounded log ratios, minimized over a grid of exponents.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from verify.methods import external_training
 from verify.methods.expected import EXTERNAL
 from verify.stated import method_of, training_of
 
-#: This program's noise: the largest distance of a deviate from a Gaussian's, and the most grid steps a deviation.
+#: privctl's noise: the largest distance of a deviate from a Gaussian's, and the most grid steps per standard deviation.
 _ACCURACY, _STEPS = 2.0**-48, 64.0
 #: The share of delta that tails may take.
 _TAILS = 2.0**-20
 _LOG_NEGLIGIBLE = -100.0
-#: Tails are set aside for an epsilon of this at least: a tail costs what it weighs, and under a large delta too much.
+#: Tails are budgeted as for an epsilon of at least this, since under a large delta they would otherwise cost too much.
 _LEAST = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class IdealGuarantee:
-    """The guarantee that the mechanism in real arithmetic must have, and the epsilon that was subtracted."""
+    """The guarantee that the mechanism must satisfy in real arithmetic, and the epsilon that was subtracted."""
 
     guarantee: Guarantee
     epsilon: float
 
 
 def objection(report: PrivacyReport, guarantee: Guarantee) -> str:
-    """What is wrong with a guarantee's statement of its arithmetic; empty if nothing is."""
+    """What is wrong with a guarantee's statement of its arithmetic; "" if nothing is."""
     stated = guarantee.arithmetic
     assert stated is not None
     if stated.accuracy != _ACCURACY or stated.steps != _STEPS:
@@ -61,7 +61,7 @@ def objection(report: PrivacyReport, guarantee: Guarantee) -> str:
 
 
 def ideal_guarantee(report: PrivacyReport, guarantee: Guarantee) -> IdealGuarantee:
-    """``guarantee`` with a smaller epsilon, delta and risks: what must hold in real arithmetic for it to hold."""
+    """The guarantee, with smaller epsilon, delta and risks, that must hold in real arithmetic for ``guarantee``."""
     stated, claimed = guarantee.arithmetic, guarantee.epsilon
     assert stated is not None
     if claimed is None:
@@ -82,7 +82,7 @@ def ideal_guarantee(report: PrivacyReport, guarantee: Guarantee) -> IdealGuarant
             bound = risk.bound - 2 * distance
         else:
             bound = (risk.bound - distance) / (1 + distance / risk.at)
-        # A bound of 1 is no claim, so nothing is subtracted from it.
+        # A bound of 1 claims nothing, so nothing is subtracted from it.
         risks.append(risk if risk.bound >= 1 else replace(risk, bound=min(1.0, max(0.0, bound))))
     stripped = replace(
         guarantee,
@@ -95,12 +95,12 @@ def ideal_guarantee(report: PrivacyReport, guarantee: Guarantee) -> IdealGuarant
 
 
 def _total_variation(ratio: float, count: int) -> float:
-    """Total variation of both laws: Pinsker's inequality for ``count`` pairs, and a negligible tail."""
+    """The total variation distance by Pinsker's inequality for ``count`` pairs, plus a negligible tail."""
     return min(1.0, math.sqrt(count) * ratio * math.exp(ratio / 2) / 2 + math.exp(_LOG_NEGLIGIBLE / 2))
 
 
 def _coordinates(report: PrivacyReport) -> int | None:
-    """The least count of released numbers that the report states elsewhere; None where it states none."""
+    """The least number of released values that the rest of the report implies; None if it implies none."""
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
         return mechanism.dimension
@@ -111,7 +111,7 @@ def _coordinates(report: PrivacyReport) -> int | None:
 
 
 def largest_cost(mechanism: WeightNoise, epsilon: float, delta: float) -> float:
-    """The most, in epsilon, that floating point may cost noise for (``epsilon``, ``delta``) on these weights."""
+    """The most that floating point may add to epsilon for noise calibrated to (``epsilon``, ``delta``)."""
     if mechanism.grid is None or not mechanism.dimension:
         return 0.0
     arithmetic = Arithmetic(coordinates=mechanism.dimension, accuracy=_ACCURACY, steps=_STEPS, epsilon=0.0)
@@ -122,27 +122,27 @@ def largest_cost(mechanism: WeightNoise, epsilon: float, delta: float) -> float:
 
 
 def _log_tail(epsilon: float, delta: float) -> float:
-    """Log of the tail: delta's share of it, since tails are multiplied by 1 + e^epsilon at most."""
+    """Log of the probability allowed for tails: their share of delta over 1 + e^epsilon, their largest factor."""
     epsilon = max(epsilon, _LEAST)
     return math.log(delta) + math.log(_TAILS / 2) - epsilon - math.log1p(math.exp(-epsilon))
 
 
 def _log_ratio_of_pair(levels: tuple[float, ...], together: bool, arithmetic: Arithmetic, log_tail: float) -> float:
-    """The largest log ratio of a pair's two cells, both coordinates together, except for pairs in the tail."""
+    """The largest log ratio of a pair's two cells, both coordinates together, except in the tail."""
     count = max(1, len(levels))
     reach = 1 + math.sqrt(-2 * (log_tail - math.log(arithmetic.coordinates * count)))
     if together and count > 1:
         return 2.001 * _log_ratio_of_box(levels, arithmetic.accuracy, reach)
-    # The increments' deviations sum to at most sqrt(count) of their root of summed squares.
+    # The sum of the increments' standard deviations is at most sqrt(count) times their root sum of squares.
     reach *= math.sqrt(count)
     moved = arithmetic.accuracy * reach
-    # An edge moved by ``moved`` changes a cell of width 1 / steps by that share of it at both ends, and its density.
+    # Moving both edges by ``moved`` changes the width, 1 / steps, of a cell and the density in it.
     stretch = -math.log1p(-2 * moved * arithmetic.steps) if 2 * moved * arithmetic.steps < 1 else math.inf
     return 2.001 * (stretch + moved * reach)
 
 
 def _log_ratio_of_box(levels: tuple[float, ...], accuracy: float, reach: float) -> float:
-    """As ``_log_ratio_of_pair`` for the box of all nested sums of one coordinate."""
+    """Like ``_log_ratio_of_pair``, for the box of all nested sums of one coordinate."""
     total = moved = last = grid_before = stddev_before = 0.0
     for stddev in levels:
         increment = math.sqrt(stddev**2 - stddev_before**2)
@@ -155,10 +155,10 @@ def _log_ratio_of_box(levels: tuple[float, ...], accuracy: float, reach: float) 
 
 
 def _largest_sum(count: int, ratio: float, log_tail: float) -> float:
-    """A value that a sum of ``count`` log ratios exceeds only in the tail; each is within ``ratio``, small on average.
+    """A value that a sum of ``count`` log ratios, each within ``ratio``, exceeds only in the tail.
 
-    Hoeffding's lemma bounds the moment at s by exp(s mean + s^2 ratio^2 / 2); the best s is close to
-    sqrt(2 ln(1 / tail) / count) / ratio.
+    Hoeffding's lemma bounds the moment generating function at s by exp(s mean + s^2 ratio^2 / 2). The best s is close
+    to sqrt(2 ln(1 / tail) / count) / ratio.
     """
     if not ratio < 1:
         return math.inf

@@ -1,4 +1,4 @@
-"""A ledger of events: certified bounds on its epsilon at a delta from both sides."""
+"""Certified upper and lower bounds on the epsilon of a ledger of events at a delta."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from verify.recompute import gaussian
 from verify.recompute.compose import LowerDelta, UpperDelta, bound_above, bound_below
 from verify.recompute.compose_grid import LARGEST_GRID, ComposeGrid, make_grid
 
-#: What the grid may add to epsilon, relatively: refined until the claims are decided.
+#: Relative errors that the grid may cause in epsilon, tried in turn until the claims are decided.
 PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)
-#: The finest precision where no claim is to be decided.
+#: The finest precision used if there is no claim to decide.
 _SHARP = 1e-6
 _SKETCH = 2000
 #: Precision of ball arithmetic.
 _BITS = 256
-#: In each order of the neighbours, the cells of each kind of step with their number, and the grid they go on.
+#: For each order of the neighbours, the cells of each kind of step with their multiplicity, and the grid for them.
 OrderedCells = list[tuple[list[tuple[LossCells, int]], ComposeGrid]]
 
 
 class NoBoundError(ValueError):
-    """The ledger has no bound known to this module; the message says why."""
+    """The ledger has no bound that this module can compute; the message says why."""
 
 
-@dataclass(frozen=True, eq=False)  # without slots, for what is computed when asked for
+@dataclass(frozen=True, eq=False)  # without slots, because of the cached property
 class Bounds:
-    """Bounds on both orders of the neighbours from above and from below, sharpest near one delta.
+    """Upper and lower bounds on delta in both orders of the neighbours, sharpest near one delta.
 
-    ``attained`` are the steps and grids whose losses some data set attains: the bounds from below come from these.
+    ``attained`` holds the cells and grids whose losses some data set attains, from which the lower bounds follow.
     """
 
     above: tuple[UpperDelta, ...]
@@ -44,29 +44,29 @@ class Bounds:
 
     @cached_property
     def below(self) -> tuple[LowerDelta, ...]:
-        """The bounds from below; twice the work of ``above``, so only on demand."""
+        """The lower bounds, computed on demand because they take twice the work of ``above``."""
         return tuple(bound_below(kinds, grid) for kinds, grid in self.attained)
 
     def delta(self, epsilon: float) -> BoundPair:
-        """Delta at ``epsilon`` in the worse order."""
+        """Bounds on delta at ``epsilon`` in the worse order."""
         upper = self.upper_delta(epsilon)
         return BoundPair(min(upper, max((bound.delta(epsilon) for bound in self.below), default=0.0)), upper)
 
     def upper_delta(self, epsilon: float) -> float:
-        """The upper end of ``delta``."""
+        """The upper bound on delta at ``epsilon``."""
         return max(bound.delta(epsilon) for bound in self.above)
 
     def epsilon(self, delta: float) -> BoundPair:
-        """Epsilon at ``delta`` in the worse order."""
+        """Bounds on epsilon at ``delta`` in the worse order."""
         upper = self.upper_epsilon(delta)
-        # Beyond the top nothing is known from below.
+        # Beyond the top of the grid there is no lower bound.
         lower = _least_epsilon(
             lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top
         )
         return BoundPair(min(lower, self._top, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:
-        """The upper end of ``epsilon``."""
+        """The upper bound on epsilon at ``delta``."""
         return _least_epsilon(lambda epsilon: self.upper_delta(epsilon) <= delta, self._top)
 
     @property
@@ -74,7 +74,7 @@ class Bounds:
         return max(float(bound.law.grid.losses[-1]) for bound in self.above)
 
     def witness(self, epsilon: float, delta: float) -> str | None:
-        """A sentence on the event that takes more than ``delta`` at ``epsilon``; None where the grid shows none."""
+        """A sentence on an event that needs more than ``delta`` at ``epsilon``; None if the grid contains none."""
         events = [bound.event(epsilon) for bound in self.below]
         gain, threshold, present, absent = max(events)
         if gain <= delta:
@@ -88,19 +88,19 @@ class Bounds:
 
 
 def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floors: Sequence[float] = ()) -> BoundPair:
-    """The smallest epsilon at ``delta``, sharp enough to decide the claims about it.
+    """Bounds on the smallest epsilon at ``delta``, sharp enough to decide the claims about it.
 
-    The claims are that it is at most each of ``claimed`` and at least each of ``floors``; without claims it is as sharp
-    as usual. The lower end is 0 where no claim depends on it. Raises NoBoundError where no bound is known.
+    The claims are that it is at most each of ``claimed`` and at least each of ``floors``; without claims the default
+    precision is used. The lower bound is 0 if no claim depends on it. Raises NoBoundError if no bound is known.
     """
     mu = exact_shift(ledger)
     if mu is not None:
         enclosure = gaussian.epsilon_at(delta, mu)
         return enclosure if is_attained(ledger) else BoundPair(0.0, enclosure.upper)
-    if _seldom(ledger) <= delta:
+    if _participation_bound(ledger) <= delta:
         return BoundPair(0.0, 0.0)
     single = single_step_epsilon(ledger, delta)
-    if single is not None and (single.lower > 0 or _met(ledger)):
+    if single is not None and (single.lower > 0 or _upper_is_attained(ledger)):
         return single
     lower, upper, size = (0.0, math.inf, 0) if single is None else (single.lower, single.upper, 0)
     for precision in PRECISIONS:
@@ -122,8 +122,8 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
 
 
 def pure_epsilon(ledger: Ledger) -> BoundPair:
-    """The smallest epsilon at delta 0: the largest losses added up; inf where noise is Gaussian."""
-    to, back = 0.0, 0.0
+    """Bounds on the smallest epsilon at delta 0, the sum of the largest losses; infinite for Gaussian noise."""
+    forward, backward = 0.0, 0.0
     for event in ledger.events:
         if _rate(event) == 0:
             continue
@@ -131,23 +131,23 @@ def pure_epsilon(ledger: Ledger) -> BoundPair:
         most = row.largest_loss(event)
         if math.isinf(most):
             return BoundPair(math.inf, math.inf)
-        to += event.steps * most
-        back += event.steps * (most if row.largest_back is None else row.largest_back(event))
-    return BoundPair(to * (1 - 1e-12), max(to, back) * (1 + 1e-12))
+        forward += event.steps * most
+        backward += event.steps * (most if row.largest_back is None else row.largest_back(event))
+    return BoundPair(forward * (1 - 1e-12), max(forward, backward) * (1 + 1e-12))
 
 
 @lru_cache(maxsize=6)
 def bounds(ledger: Ledger, log_delta: float | None, precision: float, estimate: float | None = None) -> Bounds:
-    """Both orders, sharpest near the delta whose log is given (None: in the bulk), where epsilon is about ``estimate``.
+    """Bounds in both orders, sharpest near ``log_delta`` (None: in the bulk), where epsilon is about ``estimate``.
 
-    Raises NoBoundError.
+    Raises NoBoundError if no bound is known.
     """
     steps = sum(event.steps for event in ledger.events)
     tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilt_allowance(ledger, log_delta)) - math.log(steps)
     try:
         upper = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=False)
         lower = upper
-        if not _met(ledger):
+        if not _upper_is_attained(ledger):
             lower = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=True)
             lower = lower if any(row_of(event).parts(event) for event in ledger.events) else lower[:1]
     except (ValueError, OverflowError, MemoryError) as error:
@@ -155,15 +155,15 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, estimate: 
     return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
 
 
-def _met(ledger: Ledger) -> bool:
-    """Whether some data set has the cells that bound it from above."""
-    return all(row_of(event).met(event) for event in ledger.events)
+def _upper_is_attained(ledger: Ledger) -> bool:
+    """Whether some data set attains the cells that the upper bounds use."""
+    return all(row_of(event).attained(event) for event in ledger.events)
 
 
 def _tilt_allowance(ledger: Ledger, log_delta: float) -> float:
-    """About how much tilting raises the log of the mass at a step's least loss, log(1 - rate).
+    """Approximately how much tilting raises the log of the mass at a step's least loss, log(1 - rate).
 
-    With mu = rate sqrt(steps) / noise the tilt is about sqrt(-2 log delta) / mu. A poor guess only makes bounds looser.
+    With mu = rate sqrt(steps) / noise, the tilt is about sqrt(-2 log delta) / mu. A poor value only loosens bounds.
     """
     return min(1000.0, math.sqrt(-2 * log_delta) * max(row_of(event).tilt(event) for event in ledger.events))
 
@@ -171,7 +171,7 @@ def _tilt_allowance(ledger: Ledger, log_delta: float) -> float:
 def _orders(
     ledger: Ledger, tail: float, target: tuple[float | None, float, float | None], *, attained_only: bool
 ) -> OrderedCells:
-    """The steps' cells in each order, with the grid for it; ``target`` are the arguments of ``make_grid``."""
+    """The steps' cells and the grid in each order; ``target`` holds the last arguments of ``make_grid``."""
     makers = [(row_of(event).cells(event, attained_only), times) for event, times in _kinds(ledger)]
     rough = [(make(1e9, CellReach(tail)), times) for make, times in makers]
     span = max(float(cells.high[-1] - cells.low[0]) for cells, _ in rough)
@@ -190,9 +190,9 @@ def _orders(
 
 
 def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
-    """Each kind of step, or of another part of an event, once, with its number of times.
+    """Each kind of step, or of another part of an event, with its multiplicity.
 
-    Events whose records are never drawn are left out.
+    Events that never draw the record are left out.
     """
     counts: dict[Event, int] = {}
     for event in joined(ledger.events):
@@ -204,7 +204,7 @@ def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
 
 
 def joined(events: Sequence[Event]) -> list[Event]:
-    """The same with all events of one kind as one step, for the kinds that amount to one."""
+    """``events``, with all events of a kind merged into one for the kinds that allow this."""
     found = [event for event in events if row_of(event).joined is None]
     for kind in dict.fromkeys(type(event) for event in events):
         same = [event for event in events if type(event) is kind]
@@ -219,7 +219,7 @@ def _rate(event: Event) -> float:
 
 
 def exact_shift(ledger: Ledger) -> float | None:
-    """The shift of the single Gaussian that is equivalent to the ledger; None where there is none."""
+    """The shift, in standard deviations, of the single Gaussian equivalent to the ledger; None if there is none."""
     total = 0.0
     for event in ledger.events:
         if _rate(event) == 0:
@@ -231,8 +231,8 @@ def exact_shift(ledger: Ledger) -> float | None:
     return math.sqrt(total)
 
 
-def _seldom(ledger: Ledger) -> float:
-    """A bound on the chance that a protected record takes part in any step; where it does not, nothing differs."""
+def _participation_bound(ledger: Ledger) -> float:
+    """A bound on the probability that a protected record takes part in any step; otherwise nothing differs."""
     return math.fsum(event.steps * math.fsum(row_of(event).chances(event)) for event in ledger.events) * (1 + 1e-12)
 
 
@@ -242,7 +242,7 @@ def is_attained(ledger: Ledger) -> bool:
 
 
 def _least_epsilon(holds: Callable[[float], bool], top: float) -> float:
-    """The least epsilon >= 0 at which ``holds``, rounded up, to about 1e-12; inf where it does not hold at ``top``."""
+    """The least epsilon >= 0 at which ``holds``, rounded up, to about 1e-12; infinite if it fails at ``top``."""
     if holds(0.0):
         return 0.0
     low, high = 0.0, float(top)
@@ -255,9 +255,9 @@ def _least_epsilon(holds: Callable[[float], bool], top: float) -> float:
 
 
 def single_step_epsilon(ledger: Ledger, delta: float) -> BoundPair | None:
-    """The smallest epsilon at ``delta`` for a ledger of one step; None for any other, and where it has no formula.
+    """Bounds on the smallest epsilon at ``delta`` for a ledger of one step; None for others, and without a formula.
 
-    Where no data set is known to meet its delta only the upper end is.
+    If no data set is known to attain the formula, the lower bound is 0.
     """
     live = [event for event in joined(ledger.events) if max(row_of(event).chances(event)) > 0]
     if len(live) != 1:
@@ -274,11 +274,11 @@ def single_step_epsilon(ledger: Ledger, delta: float) -> BoundPair | None:
         found = _least(lambda epsilon: delta_at(arb(epsilon).exp()), delta)
     finally:
         ctx.prec = before
-    return found if row.met(live[0]) else BoundPair(0.0, found.upper)
+    return found if row.attained(live[0]) else BoundPair(0.0, found.upper)
 
 
 def _least(delta_at: Callable[[float], arb], delta: float) -> BoundPair:
-    """Bisection by certified comparisons: what is undecided stays between the ends."""
+    """The least epsilon by bisection with certified comparisons; an undecided range stays between the bounds."""
     wanted = arb(delta)
     if bool(delta_at(0.0) <= wanted):
         return BoundPair(0.0, 0.0)

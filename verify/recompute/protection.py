@@ -1,4 +1,4 @@
-"""Checks a plan of protection on disk: does its noise keep every secret's posterior within its target?
+"""Checks a protection plan on disk: whether its noise keeps every secret's posterior within its target.
 
 The file ties the records' sampling probabilities to the secrets they hold; see ``privctl secrets plan``.
 """
@@ -28,11 +28,11 @@ LAYOUT = {
     "budgets": "F64", "information": "F64", "posterior_bounds": "F64", "curve_bounds": "F64",
 }  # fmt: skip
 _ROUNDING = 1e-7
-#: How many secrets are computed again, those with the largest share of their budget first.
+#: The most secrets that are recomputed, starting with those that use the largest fraction of their budget.
 MOST = 3000
 
 REFERENCE = "reference"
-#: The form of a plan -> what the steps give away about a secret in it: records' probabilities, sigma, steps.
+#: For each form of a plan, the bounds in nats on a secret, from its records' probabilities, sigma and the steps.
 INFORMATION: dict[str, Callable[[Sequence[float], float, int], BoundPair]] = {
     REFERENCE: secret.information_about_records,
     "pairwise": opposite_information,
@@ -42,7 +42,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
-    """Verdicts on the plan in ``file``, whose metadata has ``KEY``; raises InputError where it is malformed."""
+    """Verdicts on the plan in ``file``, whose metadata has ``KEY``. Raises InputError if it is malformed."""
     facts = parse_json(file.metadata[KEY], str(file.path))
     arrays = arrays_of(file)
     name = file.path.name
@@ -58,7 +58,7 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
 
 
 def arrays_of(file: SafetensorsFile) -> Arrays:
-    """The plan's arrays; raises InputError where they do not fit together, so that every later index is valid."""
+    """The plan's arrays. Raises InputError unless they fit together, so that every later index is valid."""
     arrays = read_arrays(file, LAYOUT, "a plan of protection")
     starts, records = arrays["starts"], arrays["records"]
     secrets, examples = len(arrays["budgets"]), len(arrays["probabilities"])
@@ -82,7 +82,7 @@ def arrays_of(file: SafetensorsFile) -> Arrays:
 
 
 def names_of(file: SafetensorsFile) -> list[list[str]]:
-    """The ids of the plan's secrets, and their kinds; raises InputError where these are not two equally long lists."""
+    """The ids and the kinds of the plan's secrets. Raises InputError unless these are two lists of equal length."""
     raw = read_arrays(file, {"names": "U8"}, "a plan of protection")["names"].tobytes()
     names = parse_json(raw.decode(errors="replace"), str(file.path))
     if not (
@@ -93,7 +93,7 @@ def names_of(file: SafetensorsFile) -> list[list[str]]:
 
 
 def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
-    """Contradictions within the plan: in its probabilities, budgets and bounds."""
+    """Yields one sentence per contradiction within the plan's probabilities, budgets and bounds."""
     if not isinstance(facts, dict) or not all(
         isinstance(facts.get(name), (int, float)) and facts[name] > 0
         for name in ("steps", "batch_size", "noise_multiplier")
@@ -123,7 +123,7 @@ def _faults(facts: Any, arrays: Arrays) -> Iterator[str]:
 
 
 def _check_shapes(arrays: Arrays) -> None:
-    """Raises InputError unless every secret has its numbers and its records, and probabilities lie in [0, 1]."""
+    """Raises InputError unless every secret has its numbers and records, and probabilities lie in [0, 1]."""
     starts, records, chances = arrays["starts"], arrays["records"], arrays["probabilities"]
     by_secret = ("priors", "posteriors", "budgets", "information", "posterior_bounds", "curve_bounds")
     if not (
@@ -140,7 +140,7 @@ def _check_shapes(arrays: Arrays) -> None:
 
 
 def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:
-    """Each secret's nats again, those nearest to their budgets first."""
+    """Recomputes the nats of each secret, starting with those closest to their budgets."""
     starts, records, doubtful = arrays["starts"], arrays["records"], ""
     order = np.argsort(-arrays["information"] / np.maximum(arrays["budgets"], 1e-300))[:MOST]
     for j in order:

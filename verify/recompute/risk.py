@@ -1,7 +1,7 @@
-"""An attacker's risk under a ledger, bounded from both sides, sharply enough to decide a claim.
+"""Upper and lower bounds on an attacker's success under a ledger, sharp enough to decide a claim.
 
 True positive rate <= e^epsilon * false positive rate + delta(epsilon) for every epsilon (Wasserman and Zhou 2010), so
-the least over all epsilons bounds every test; the test by the sum of rounded losses gives the bound from below.
+the minimum over epsilon bounds every test. The test by the sum of rounded losses gives the lower bound.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from verify.recompute.compose import LowerDelta, UpperDelta
 from verify.recompute.compose_grid import LARGEST_GRID
 from verify.recompute.ledger import Bounds, bounds, exact_shift
 
-#: What the grid may add, relatively: tried in turn until the claim is decided.
+#: Relative errors that the grid may cause, tried in turn until the claim is decided.
 PRECISIONS = (6e-6, 1e-7, 1e-8)
 _POINTS = 100
 
 
 def advantage(ledger: Ledger, claimed: float | None = None) -> BoundPair:
-    """The largest true minus false positive rate, delta at epsilon 0; fine enough to decide whether it is ``claimed``.
+    """Bounds on the largest true minus false positive rate, which is delta at epsilon 0.
 
-    Raises NoBoundError where nothing bounds the ledger.
+    They are sharp enough to decide whether it is at most ``claimed``. Raises NoBoundError if no bound is known.
     """
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.advantage(mu)
-    enclosure = BoundPair(0.0, taking_part(ledger))
+    enclosure = BoundPair(0.0, participation_probability(ledger))
     for finer in _finer_bounds(ledger):
         upper = min(enclosure.upper, finer.upper_delta(0.0))
         lower = enclosure.lower if _decides(upper, claimed) else max(enclosure.lower, finer.delta(0.0).lower)
@@ -51,9 +51,10 @@ def power(
     present_only: bool = False,
     precisions: Sequence[float] = PRECISIONS,
 ) -> BoundPair:
-    """The largest true positive rate at false positive ``rate``, in the worse order (or with the record as P alone).
+    """Bounds on the largest true positive rate at false positive ``rate``, in the worse order of the neighbours.
 
-    As fine as ``advantage``, or as ``precisions`` say. Raises NoBoundError.
+    With ``present_only``, only the order with the record present as P is used. They are sharp enough to decide whether
+    it is at most ``claimed``. Raises NoBoundError if no bound is known.
     """
     mu = exact_shift(ledger)
     if mu is not None:
@@ -73,8 +74,8 @@ def power(
     return enclosure
 
 
-def taking_part(ledger: Ledger) -> float:
-    """The chance that the record ever takes part, which bounds every advantage; 1 where batches are not Poisson."""
+def participation_probability(ledger: Ledger) -> float:
+    """The probability that the record is ever drawn, which bounds the advantage; 1 unless batches are Poisson."""
     absent = 0.0
     for event in ledger.events:
         rates = row_of(event).chances(event)
@@ -86,7 +87,7 @@ def taking_part(ledger: Ledger) -> float:
 
 @dataclass(slots=True)
 class _LeastPower:
-    """Where the bound on a power is least so far."""
+    """The epsilon and delta at which the upper bound on the power is least so far."""
 
     epsilon: float = 0.0
     delta: float = 0.0
@@ -95,7 +96,7 @@ class _LeastPower:
 def _finer_bounds(
     ledger: Ledger, minimum: _LeastPower | None = None, precisions: Sequence[float] = PRECISIONS
 ) -> Iterator[Bounds]:
-    """Bounds in the bulk ever finer, then near the ``minimum`` that decides, where the FFT's rounding weighs less."""
+    """Yields ever finer bounds in the bulk, then near the decisive ``minimum``, where FFT errors are smaller."""
     for precision in precisions:
         finer = bounds(ledger, None, precision)
         yield finer
@@ -108,14 +109,14 @@ def _finer_bounds(
 
 
 def _decides(upper: float, claimed: float | None) -> bool:
-    """Whether the upper end decides, so that the lower one, which costs more, is not needed."""
+    """Whether the upper bound decides the claim, so that the more expensive lower bound is not needed."""
     return claimed is not None and upper <= claimed
 
 
 def _power_above(bound: UpperDelta, rate: float) -> tuple[float, float, float]:
-    """Min over epsilon of e^epsilon rate + delta(epsilon), with the epsilon and the delta.
+    """The minimum over epsilon of e^epsilon rate + delta(epsilon), with its epsilon and delta.
 
-    It is convex in e^epsilon, so its minimum can be searched for.
+    The function is convex in e^epsilon, so a nested search finds its minimum.
     """
     losses = bound.law.grid.losses
 
@@ -125,7 +126,7 @@ def _power_above(bound: UpperDelta, rate: float) -> tuple[float, float, float]:
 
     low, high, least = 0, len(losses) - 1, (1.0, 0.0, 1.0)
     while high > low:
-        # A hundred points at a time, then between the neighbours of the least, down to neighbours on the grid.
+        # Evaluates a hundred points, then continues between the neighbours of the least, down to adjacent grid points.
         at = np.unique(np.linspace(low, high, _POINTS + 1).astype(np.int64))
         heights = [height(float(e)) for e in losses[at]]
         best = int(np.argmin([point[0] for point in heights]))

@@ -1,4 +1,4 @@
-"""How far one example can move trained weights, from sums in closed form where there is one.
+"""How far one example can move trained weights, in closed form if there is one.
 
 The training is ``ClippedTraining``'s: E epochs of mini-batches of B, mean of gradients clipped to C, learning rate lr.
 Sources: Hardt, Recht and Singer 2016 (steps that do not expand distances), Wu et al. 2017 (bolt-on), and the triangle
@@ -17,30 +17,30 @@ from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
 from verify.recompute.epoch_maps import clipped_epoch, unclipped_epoch
 
-#: Relative rounding error of these sums for each of their terms; longer sums are closed forms, or err by less.
+#: The relative rounding error per term of a sum, and the most terms counted: longer sums are closed forms or err less.
 _TERM_ROUNDING, _MOST_TERMS = 8 * 2.0**-53, 1 << 20
 _ADAMS = (Optimizer.ADAM, Optimizer.ADAMW)
-#: The most steps that are summed one by one, and the most that are followed together: some seconds of work.
+#: The most steps that are summed one by one, and the most that are simulated; both take a few seconds.
 _MOST_ADDED, _MOST_FOLLOWED = 10_000_000, 1_000_000
-#: Less than this added to 1 is lost to rounding: from there on all terms are equal.
+#: Below this, a term added to 1 is lost to rounding, so all further terms are equal.
 _NEGLIGIBLE = 2.0**-60
-#: Steps added up at a time.
+#: The number of steps summed at a time.
 _BLOCK = 1 << 18
-#: Visits followed at a time.
+#: The number of possible visits simulated at a time.
 _VISITS = 512
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 class TooManyStepsError(ValueError):
-    """A training too long for its bound to be computed again; the message is a clause."""
+    """The training is too long for its bound to be recomputed; the message is a clause."""
 
 
 @lru_cache(maxsize=64)
 def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int) -> float | None:
-    """The L2 distance of the final weights, in their own units; None where the regime gives no bound.
+    """A bound on the L2 distance of the final weights, in their own units; None if the regime gives no bound.
 
-    Raises TooManyStepsError where it would take more than a few seconds.
+    Raises TooManyStepsError if it would take more than a few seconds.
 
     Example: E=10, N=1000, B=5, lr=5e-5, C=1, convex, replace-one: 2e-4.
     """
@@ -65,15 +65,15 @@ def sensitivity(training: ClippedTraining, regime: Regime, adjacency: Adjacency,
 
 
 def rounding(training: ClippedTraining, regime: Regime) -> float:
-    """How far ``sensitivity`` may be off, relatively."""
+    """The relative rounding error of ``sensitivity``."""
     terms = training.epochs if regime in (Regime.CONVEX, Regime.STRONGLY_CONVEX) else training.total_steps
     return (min(terms, _MOST_TERMS) + 1) * _TERM_ROUNDING
 
 
 def least_nonconvex(training: ClippedTraining) -> float | None:
-    """The distance that losses such as -C |w| attain: the first visit sets a sign, and each later step adds 2 lr C.
+    """The distance that losses like -C |w| attain: the first visit decides a sign, and each later step adds 2 lr C.
 
-    For zeroing out one example; None for optimizers without such a known case.
+    For zeroing out one example; None for optimizers without a known example of this kind.
     """
     if training.optimizer is not Optimizer.SGD:
         return None
@@ -86,7 +86,7 @@ def _geometric(log_ratio: float, terms: int) -> float:
 
 
 def _any_loss(t: ClippedTraining, visit: float, dimension: int) -> float:
-    """Any loss: every step after the first visit may move the runs apart by its whole length."""
+    """The bound for any loss: every step after the first visit may move the runs apart by its full length."""
     steps = t.total_steps
     log_keep = math.log1p(-t.learning_rate * t.weight_decay)
     if t.optimizer in _ADAMS:
@@ -108,7 +108,7 @@ def _momentum(log_momentum: float, steps: int, log_keep: float) -> float:
 
 
 def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
-    """The sum of Adam's longest moves of a coordinate, in learning rates (Cauchy-Schwarz over its averages)."""
+    """The sum of Adam's largest updates of a coordinate, in learning rates (Cauchy-Schwarz over its averages)."""
     if t.beta2 == 0:
         return _geometric(log_keep, steps) if t.beta1 == 0 else math.inf
     ratio, before, last, parts = t.beta1**2 / t.beta2, 0.0, 0.0, []
@@ -129,7 +129,7 @@ def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
 
 
 def _steps_to_sum(steps: int, log_slowest: float) -> int:
-    """How many of the steps must be summed one by one, until the slowest decaying power is negligible."""
+    """The number of steps that must be summed one by one, until the slowest decaying power is negligible."""
     if log_slowest < 0:
         steps = min(steps, math.ceil(min(math.log(_NEGLIGIBLE) / log_slowest, float(1 << 60))))
     _require(steps, _MOST_ADDED, "added up")
@@ -137,7 +137,7 @@ def _steps_to_sum(steps: int, log_slowest: float) -> int:
 
 
 def _blocks(steps: int) -> Iterator[Floats]:
-    """The numbers 1 .. ``steps``, some at a time, so that memory does not grow with them."""
+    """Yields the numbers 1 .. ``steps`` in blocks, so that memory does not grow with their number."""
     for first in range(1, steps + 1, _BLOCK):
         yield np.arange(first, min(first + _BLOCK, steps + 1), dtype=np.float64)
 
@@ -148,16 +148,16 @@ def _require(steps: int, most: int, how: str) -> None:
 
 
 def _smooth_loss(t: ClippedTraining, change: float) -> float:
-    """Gradients that are Lipschitz with the smoothness: the worst step of each epoch for its visit.
+    """The bound for smooth losses, with the worst step of each epoch for the record's visit.
 
-    All possible visits of an epoch are followed together. A step maps larger distances to larger ones, so the worst
+    All possible visits within an epoch are simulated together. A step is monotone in the distance, so the worst
     distance after an epoch is the worst start of the next. Runs of equal epochs in which no gradient is clipped, or all
-    are, need no steps: such an epoch is an affine map of the distance, composed by doubling.
+    are, need no simulation: such an epoch is an affine map of the distance, composed by doubling.
     """
     assert t.smoothness is not None
     keep, steps = 1 - t.learning_rate * t.weight_decay, t.total_steps
     equal = steps % t.epochs == 0
-    if not equal:  # then every step is followed
+    if not equal:  # every step must be simulated
         _require(steps, _MOST_FOLLOWED, "followed")
     distance, epoch, followed = 0.0, 0, 0
     while epoch < t.epochs:

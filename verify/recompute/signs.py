@@ -1,4 +1,4 @@
-"""Published signs (FERRET): the nats they give away, and the delta that nothing goes below."""
+"""Published signs (FERRET): the information in nats, and the unavoidable delta."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROUNDING = 1e-9
 
 
 def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
-    """Published signs: nats by the chain rule, what they allow, and the delta that nothing goes below."""
+    """Published signs: nats by the chain rule and the risks they allow, or the unavoidable delta."""
     event = report.mechanism if isinstance(report.mechanism, SignBits) else _signs_of(report)
     if event is None:
         return Outcome.INCONCLUSIVE, "the parameters do not say how many signs were published"
@@ -42,7 +42,7 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
 
 
 def _signs_of(report: PrivacyReport) -> SignBits | None:
-    """The signs of a run whose noise has a ledger, where its method publishes any."""
+    """The signs that a run with a ledger published; None if its method publishes none."""
     method = method_of(report)
     try:
         return None if method is None else method.signs(training_of(report))

@@ -1,1 +1,1 @@
-"""What several ways to train state alike: users, clip norms, public records."""
+"""Settings that several training methods share: users, clip norms, public records."""

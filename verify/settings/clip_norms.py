@@ -1,10 +1,11 @@
-"""A clip norm that follows its gradients: whether a report's two releases a step, and its path of norms, fit together.
+"""Adaptive clipping: whether the two noise scales of a step and the sequence of clip norms are consistent.
 
-Restated from Andrew, Thakkar, McMahan and Ramaswamy 2021, theorem 1, with the trainer's code left aside. A record adds
-to the sum a vector of at most a clip norm, under noise of z_D clip norms, and to the count at most 1/2, under noise of
-standard deviation s. In standard deviations of the noise it moves both by at most sqrt(1 / z_D^2 + 1 / (2 s)^2) = 1 / z
-together. From a clip norm to the next the logarithm moves by -eta (F - q), where F = N / (2 m B) + 1/2 is the unclipped
-share by the noisy count N, and m is the most that a gradient adds to N.
+Derived from Andrew, Thakkar, McMahan and Ramaswamy 2021, theorem 1, independently of the trainer's code. A record adds
+to the sum a vector of at most one clip norm, under noise of z_D clip norms, and to the count at most 1/2, under noise
+of standard deviation s. In standard deviations of the noise it moves both together by at most
+sqrt(1 / z_D^2 + 1 / (2 s)^2) = 1 / z. From one clip norm to the next, the logarithm changes by -eta (F - q), where
+F = N / (2 m B) + 1/2 is the fraction of unclipped gradients by the noisy count N, and m is the most that a gradient
+adds to N.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from itertools import pairwise
 from verify.compare import compare
 from verify.laws.common import chi_square_quantiles
 
-#: Chance that the path of an honest run is called wrong.
+#: Significance level: the probability that the sequence of an honest run is refuted.
 _LEVEL = 1e-6
-#: Norms beyond which no float32 number is clipped: where the path is held back, it says nothing of the count.
+#: The trainer keeps clip norms within these limits; a clip norm at a limit says nothing about the count.
 _LEAST, _MOST = 1e-12, 1e12
-#: How much of the last noisy share goes into what the next is expected to be.
+#: The weight of the latest noisy count in the exponential moving average that predicts the next.
 _FORGET = 0.1
 _NAMES = (
     "target_unclipped_quantile", "clip_norm_learning_rate", "unclipped_count_stddev", "sum_noise_multiplier",
@@ -31,7 +32,7 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedNorms:
-    """What a report says of its clip norm; None where it says nothing. ``reduced``: passes were in bfloat16."""
+    """A report's entries on its clip norm, None if not stated. ``reduced`` is whether passes were in bfloat16."""
 
     clip_norm: float | None
     clipping: str | None
@@ -47,12 +48,12 @@ class StatedNorms:
 
     @property
     def changes(self) -> bool:
-        """Whether any of it speaks of a clip norm that changes."""
+        """Whether any entry is about an adaptive clip norm."""
         return any(getattr(self, name) is not None for name in _NAMES)
 
 
 def norms_disagree(stated: StatedNorms) -> Iterator[str]:
-    """What is wrong with a clip norm that changes, a sentence each; nothing where it does not."""
+    """Yields one sentence per fault in the entries of an adaptive clip norm; nothing if the clip norm is constant."""
     if not stated.changes:
         return
     missing = [name for name in _NAMES if getattr(stated, name) is None]
@@ -89,12 +90,12 @@ def _path(norms: Sequence[float], stated: StatedNorms) -> Iterator[str]:
 
 
 def count_noise(norms: Sequence[float], unit: float) -> float:
-    """The variance that ``norms`` show of the counts, over the least that the noise alone leaves; below 1 it is absent.
+    """The variance of the counts that ``norms`` reveal, relative to the least that the noise explains.
 
-    ``unit`` is what a logarithm's change of 1 is in standard deviations of that noise. Whatever a count is expected to
-    be by what came before, its noise makes it miss that by no less than the noise alone would: the sum of squares is at
-    least a chi-squared variable. Expected are the target, and a mean of earlier counts. Infinity where no step shows
-    its count.
+    A result below 1 means that the noise is absent. ``unit`` is the number of standard deviations of the noise that
+    correspond to a change of 1 in the logarithm. Whatever prediction is made from earlier counts, the noise alone makes
+    the next count miss it, so the sum of squared errors is stochastically at least a chi-squared variable. Two
+    predictions are tried: the target, and a moving average of earlier counts. Infinity if no step reveals its count.
     """
     moves = [unit * math.log(after / before) for before, after in pairwise(norms) if _LEAST < after < _MOST]
     if not moves:
@@ -108,10 +109,10 @@ def count_noise(norms: Sequence[float], unit: float) -> float:
 
 
 def _most_counted(reduced: bool) -> float:
-    """The most that one gradient adds to the centred count: 1/2, less what is left for rounding.
+    """The most that one gradient adds to the centred count: 1/2, less a margin for rounding.
 
-    The count falls linearly while a norm rises by the share w of the clip norm above and below it, so that all other
-    norms, which rounding moves by the share m of the clip norm together, move it by m (1 + w) / (2 w).
+    The count falls linearly while a norm rises from (1 - w) to (1 + w) clip norms. Rounding may move the other norms
+    by a fraction m of the clip norm in total, and so the count by m (1 + w) / (2 w).
     """
     margin, width = (2.0**-4, 0.5) if reduced else (2.0**-10, 0.125)
     return 0.5 - margin * (1 + width) / (2 * width)

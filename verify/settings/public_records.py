@@ -1,4 +1,4 @@
-"""Public records that a training mixed in: what its report says of them, in verify's words, and the file at hand."""
+"""Public records mixed into a training: whether the report's entries on them agree, and match the given files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from privctl.domain.verdict import Outcome, Verdict
 
 _ROLE, _DATA, _HELD_OUT = "public", "data", "held-out"
 _FIELDS = ("public_weight", "public_batch_size", "public_examples", "public_overlap")
-#: What may be done with a public record that is a private one too.
+#: The ways to treat a public record that is also a private one.
 _REFUSED, _KEPT = "refuse", "keep"
-#: The assumption that says how they take part, and the one that none of them is private.
+#: The assumption on how public records take part, and the one that none of them is private.
 MIXED, APART = "public data", "separate public data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicAtHand:
-    """What was found of public files: so many ``records``, their ``digests``.
+    """The number of ``records`` in the given public files, and the files' ``digests``.
 
-    ``shared`` tells whether the text of one of them stands in the private data that was given too, None where that was
-    not looked for.
+    ``shared`` is whether one of their texts also occurs in the given private data, or None if that was not checked.
     """
 
     name: str
@@ -34,7 +33,7 @@ class PublicAtHand:
 
 
 def premises(parameters: Any) -> Iterator[str]:
-    """The assumptions that a guarantee rests on where public records take part."""
+    """Yields the assumptions that a guarantee rests on if public records take part."""
     if parameters.public_weight is not None:
         yield MIXED
         if parameters.public_overlap != _KEPT:
@@ -42,7 +41,7 @@ def premises(parameters: Any) -> Iterator[str]:
 
 
 def _taken_for_public(report: PrivacyReport, parameters: Any) -> Iterator[str]:
-    """The training data itself in place of records that are taken to be public."""
+    """Yields one sentence for each use of the training data where public records are required."""
     private = {each.digest for each in report.inputs if each.role == _DATA}
     held_out = {each.digest for each in report.inputs if each.role == _HELD_OUT}
     if getattr(parameters, "search", None) is not None and private & held_out:
@@ -52,7 +51,7 @@ def _taken_for_public(report: PrivacyReport, parameters: Any) -> Iterator[str]:
 
 
 def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:
-    """What cannot be true of public records by the parameters, or is not in the report; a sentence each."""
+    """Yields one sentence for each entry on public records that is missing, impossible or inconsistent."""
     yield from _taken_for_public(report, parameters)
     read = any(artifact.role == _ROLE for artifact in report.inputs)
     missing = [name for name in _FIELDS if getattr(parameters, name, None) is None]
@@ -77,8 +76,8 @@ def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:
 
 
 def misstated(parameters: Any, statements: Mapping[str, str]) -> Iterator[str]:
-    """An assumption on public records that says another thing than the parameters."""
-    if (said := statements.get(MIXED)) is None:
+    """Yields a sentence if the assumption on public records disagrees with the parameters."""
+    if (statement := statements.get(MIXED)) is None:
         return
     weight, size = getattr(parameters, "public_weight", None), getattr(parameters, "public_batch_size", None)
     records = getattr(parameters, "public_examples", None)
@@ -87,25 +86,26 @@ def misstated(parameters: Any, statements: Mapping[str, str]) -> Iterator[str]:
         f"protection: each step adds {weight} times the mean gradient of {size} of them, neither clipped nor noised, "
         "and no guarantee covers them"
     )
-    if said != expected:
-        yield f"its assumption {MIXED!r} says {said!r}, but by its parameters {expected}"
+    if statement != expected:
+        yield f"its assumption {MIXED!r} says {statement!r}, but by its parameters {expected}"
 
 
 def check_public(report: PrivacyReport, public: PublicAtHand, parameters: Any) -> Iterator[Verdict]:
-    """The public records at hand against those of the report: their number, their files, that none is private."""
+    """Compares the given public records with the report: their number, their digests, and that none is private."""
     count = getattr(parameters, "public_examples", None)
     recorded = sorted(artifact.digest for artifact in report.inputs if artifact.role == _ROLE)
     if count is None or not recorded:
         yield _verdict(Outcome.REFUTED, f"no public records took part by the report, but {public.name} is given")
         return
     same = public.records == count
-    said = "as the report says" if same else f"and the report says {count}"
+    agreement = "as the report says" if same else f"and the report says {count}"
     yield _verdict(
-        Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} holds {counted(public.records, 'record')}, {said}"
+        Outcome.PROVED if same else Outcome.REFUTED,
+        f"{public.name} holds {counted(public.records, 'record')}, {agreement}",
     )
     same = sorted(public.digests) == recorded
-    said = "is what was mixed in" if same else "is not what was mixed in: its digest differs"
-    yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} {said}")
+    agreement = "is what was mixed in" if same else "is not what was mixed in: its digest differs"
+    yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} {agreement}")
     if public.shared is None or parameters.public_overlap == _KEPT:
         return
     if public.shared:

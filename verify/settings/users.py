@@ -1,4 +1,4 @@
-"""Whom a training protects by its parameters, where a record may have several users: neighbours, in verify's words."""
+"""The unit of privacy that follows from a training's parameters, for records that may belong to several users."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 
-#: The only choice of records that is the same for those who stay when a user goes: no choice at all.
+#: No selection at all: the only one in which removing a user does not change which records of others are used.
 _EVERY = "all"
-#: Choices that look at the users of all records.
+#: Selections that depend on the users of all records.
 _CHOSEN = ("first", "greedy", "most")
 
 
 def unit_of_privacy(parameters: TrainingParameters) -> tuple[str, bool]:
-    """What one example is, and whether more may be said after a semicolon."""
+    """The sentence that says what one example is, and whether the report may continue it after a semicolon."""
     field, most, choice = parameters.unit, parameters.max_records_per_user, parameters.shared_records
     if field is None:
         return "each record is one example", True
@@ -33,7 +33,7 @@ def unit_of_privacy(parameters: TrainingParameters) -> tuple[str, bool]:
 
 
 def disagreements(parameters: TrainingParameters) -> Iterator[str]:
-    """What is wrong with the parameters of users: of records that have several, or that are clipped together."""
+    """Yields one sentence per fault in the parameters on users whose records are shared or clipped together."""
     together = parameters.records_per_draw
     if together is not None:
         if together < 2:
@@ -52,18 +52,18 @@ def disagreements(parameters: TrainingParameters) -> Iterator[str]:
         yield "records have several users, but the parameters do not say by which field, or in how many a user may be"
 
 
-def of_no_user(parameters: TrainingParameters) -> Iterator[str]:
-    """What is stated of records of users where the method does nothing of the kind."""
+def unsupported_user_settings(parameters: TrainingParameters) -> Iterator[str]:
+    """Yields a sentence for each user setting stated for a method that has no such setting."""
     for name in ("max_records_per_user", "records_per_draw", "shared_records"):
         if (value := getattr(parameters, name)) is not None:
             yield f"{name} is {value!r}, and the method {parameters.method!r} has no such setting"
 
 
-def only_contents(report: PrivacyReport) -> bool:
-    """Whether records are chosen by users, so that a bound on these says nothing of data without one of them."""
+def covers_contents_only(report: PrivacyReport) -> bool:
+    """Whether records are selected by users, so that the bound covers contents only and not a user's removal."""
     if report.step != "retrain":
         return False
     try:
         return parameters_as(TrainingParameters, report).shared_records not in (None, _EVERY)
     except ParametersError:
-        return False  # which is said elsewhere
+        return False  # reported by another check

@@ -1,1 +1,1 @@
-"""Simulating a mechanism: what a sample of its outputs shows about delta, and what it cannot show."""
+"""Simulates a mechanism: what a sample of its outputs shows about delta, and what it cannot show."""

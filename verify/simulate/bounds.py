@@ -1,8 +1,8 @@
 """Bounds on delta at an epsilon from a sample of privacy losses, with confidence.
 
-The published test counts how often the loss exceeds epsilon. That number is no bound on delta: a mechanism may exceed
-epsilon often and be private, and a test that draws from an assumed shift does not test the mechanism at all. The two
-tests below are sound. Neither can prove privacy: they are about one pair of data sets.
+The published test counts how often the loss exceeds epsilon. That frequency is not a bound on delta: the loss of a
+private mechanism may exceed epsilon often, and a test that draws from an assumed shift does not test the mechanism at
+all. The two tests below are sound. Neither can prove privacy, since each is about one pair of data sets.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class SimulatedDelta:
 
 
 def violation_rate(losses: Floats, epsilon: float) -> float:
-    """The published test: the share of losses above ``epsilon``."""
+    """The published test: the fraction of losses above ``epsilon``."""
     return float(np.mean(losses > epsilon))
 
 
 def black_box(sample: LossSamples, epsilon: float, level: float) -> SimulatedDelta:
-    """P(loss > c) - e^epsilon Q(loss > c), for the c that is best on one half, bounded on the other half.
+    """Bounds P(loss > c) - e^epsilon Q(loss > c) on one half of the sample, for the c that is best on the other half.
 
-    Clopper and Pearson's bounds, ``level`` / 2 each. ``upper`` is 1: other events may show more.
+    Clopper-Pearson bounds at ``level`` / 2 each. ``upper`` is 1, since other events may reveal more.
     """
     half = len(sample.present) // 2
     marks = np.unique(np.quantile(sample.present[:half], np.linspace(0, 1 - 1 / max(half, 2), _EVENTS)))
     marks = np.append(marks, epsilon)
     factor = math.exp(min(epsilon, 700.0))
     present, absent = (_above(side[:half], marks) / half for side in (sample.present, sample.absent))
-    # About the bound that the other half will give.
+    # Approximates the bound that the other half will give.
     room = 3 * (np.sqrt(present / half) + factor * np.sqrt((absent + 1 / half) / half))
     threshold = float(marks[int(np.argmax(present - factor * absent - room))])
     count = len(sample.present) - half
@@ -59,7 +59,7 @@ def _above(losses: Floats, marks: Floats) -> Floats:
 
 
 def white_box(losses: Floats, epsilon: float, level: float) -> SimulatedDelta:
-    """E_P max(0, 1 - e^(epsilon - loss)), which is delta, by the empirical Bernstein bound (Maurer and Pontil 2009)."""
+    """Bounds delta = E_P max(0, 1 - e^(epsilon - loss)) by empirical Bernstein (Maurer and Pontil 2009)."""
     shares = -np.expm1(np.minimum(epsilon - losses, 0.0))
     count, mean = len(shares), float(shares.mean())
     log_term = math.log(4 / level)

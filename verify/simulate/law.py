@@ -1,4 +1,4 @@
-"""The law of the privacy loss of one guarantee, for a picture."""
+"""The distribution of the privacy loss behind one guarantee, for a plot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BINS = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossLaw:
-    """Density of the loss with the record, shape (n,), at ``losses`` (n,); delta from above at ``epsilons`` (m,)."""
+    """The loss ``density`` (n,) with the record at ``losses`` (n,), and upper bounds on delta at ``epsilons`` (m,)."""
 
     name: str
     losses: Floats
@@ -32,9 +32,9 @@ class LossLaw:
 
 
 def law_of(report: PrivacyReport) -> LossLaw | None:
-    """The loss of the guarantee with the least established epsilon, or else claimed; None where none can be drawn.
+    """The loss distribution of the guarantee with the least established epsilon, or else claimed; None without one.
 
-    A bound on weight noise for a kind of loss that nobody stated comes after all that are established.
+    A bound on weight noise for a property of the loss that nobody stated comes after the other established ones.
     """
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None and g.delta]
     noise = report.mechanism if isinstance(report.mechanism, WeightNoise) else None

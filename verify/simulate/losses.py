@@ -19,18 +19,18 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossSamples:
-    """Losses of outputs with the record and without it, shape (n,) each."""
+    """Losses of outputs with the record and without it, each of shape (n,)."""
 
     present: Floats
     absent: Floats
 
     def reversed(self) -> LossSamples:
-        """The same with the data sets exchanged."""
+        """The same losses with the data sets exchanged."""
         return LossSamples(-self.absent, -self.present)
 
 
 def gaussian(mu: float) -> Draw:
-    """One Gaussian of shift ``mu``: the loss is N(+-mu^2/2, mu^2)."""
+    """Draws losses of a Gaussian with shift ``mu``, which are N(+-mu^2 / 2, mu^2)."""
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
         return np.asarray(mu * rng.standard_normal(count) + (0.5 if present else -0.5) * mu * mu)
@@ -39,7 +39,7 @@ def gaussian(mu: float) -> Draw:
 
 
 def ledger_losses(ledger: Ledger) -> Draw | None:
-    """The sum over all steps; None where an event is not simulated here (records in turn, batches of fixed size)."""
+    """Draws the sum of the losses of all steps; None if a kind of event cannot be simulated here."""
     parts = [
         (row_of(part).draw(part), times)
         for event in ledger.events
@@ -60,7 +60,7 @@ def ledger_losses(ledger: Ledger) -> Draw | None:
 
 
 def sample(draw: Draw, seed: int, seconds: float, most: int = _MOST) -> LossSamples:
-    """As many losses as ``seconds`` allow, ``most`` at most, and one chunk at least."""
+    """As many losses as ``seconds`` allow, but at most ``most`` and at least one chunk."""
     rng = np.random.default_rng(seed)
     deadline = time.monotonic() + seconds
     parts: list[tuple[Floats, Floats]] = []

@@ -1,4 +1,4 @@
-"""The simulation of a report: the published test, the two sound ones, and a toy training, for one guarantee."""
+"""The simulation of a report: the published test, the two sound tests, and a toy training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verify.recompute.sensitivity import least_nonconvex
 from verify.simulate.bounds import SimulatedDelta, black_box, violation_rate, white_box
 from verify.simulate.losses import Draw, LossSamples, gaussian, ledger_losses, sample
 
-#: Chance that a sound guarantee is called violated, over all its tests.
+#: Probability that a guarantee that holds is called violated, over all its tests.
 LEVEL = 1e-3
 _TRAINING_STEPS = 100
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
@@ -33,7 +33,7 @@ class Simulation:
 
 
 def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation | None:
-    """Simulate the report's guarantees for about ``seconds`` in all; None where none can be simulated."""
+    """Simulate the report's guarantees for about ``seconds`` in total; None if none can be simulated."""
     chosen = [(g, draw) for g in _guarantees_to_test(report) if (draw := _draw(report, g)) is not None]
     if not chosen:
         return None
@@ -57,7 +57,7 @@ def simulate(report: PrivacyReport, *, seed: int, seconds: float) -> Simulation 
 
 
 def _guarantees_to_test(report: PrivacyReport) -> Iterator[Guarantee]:
-    """For weight noise all guarantees, since each has its own shift; for ledgers the strongest established one."""
+    """Yields all guarantees for weight noise, since each has its own shift, or a ledger's strongest established one."""
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None]
     if isinstance(report.mechanism, WeightNoise):
         yield from known
@@ -76,7 +76,7 @@ def _draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
 
 
 def _assumed_draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
-    """What the published test samples: the shift that the paper assumes, whatever the training did."""
+    """Draws what the published test samples: losses at the shift that the paper assumes, whatever the training did."""
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise) and guarantee.name == "published" and guarantee.sensitivity:
         return gaussian(guarantee.sensitivity / mechanism.noise_stddev)
@@ -84,7 +84,7 @@ def _assumed_draw(report: PrivacyReport, guarantee: Guarantee) -> Draw | None:
 
 
 def _toy(report: PrivacyReport) -> tuple[Draw, int] | None:
-    """The toy training of a ledger of one event, with its number of steps; None where its kind has none."""
+    """The toy training for a ledger of one event, and its number of steps; None if the kind has none."""
     mechanism = report.mechanism
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else None
     training = None if event is None else row_of(event).toy(event)

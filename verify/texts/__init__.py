@@ -1,1 +1,1 @@
-"""The texts that privctl writes into reports, as closed lists: any other may mean anything."""
+"""The texts that privctl writes into reports, as closed lists, since any other text may mean anything."""

@@ -1,6 +1,6 @@
-"""Whose bounds guarantees state, as a closed list. Standard library only, like a gate.
+"""The accountants of guarantees, as a closed list. Standard library only, like the gate.
 
-Those of one training method are listed in its module in ``verify.methods``.
+Those of a training method are listed in its module in ``verify.methods``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FANO = (
 TIGHT = f"{_GRID}|{_GAUSSIAN}"
 _POSTER = "DP fine-tuning poster, "
 
-#: Name of a guarantee -> whose bound it is; both regular expressions for the whole text, the first that fits counts.
+#: Maps names of guarantees to accountants; both are regular expressions for the whole text, and the first match counts.
 ACCOUNTANTS: dict[str, str] = {
     "published": "DP-Weights, (algorithm2|eq1)",
     "convex|strongly-convex|smooth|nonconvex": _GAUSSIAN,
@@ -44,7 +44,7 @@ ACCOUNTANTS: dict[str, str] = {
     r"mutual information \(MI-DP\)": "Cuff and Yu 2016, one bit a fired group and step, in nats",
     r"\(epsilon, .+\)-DP, (Poisson|shuffled) batches.*": "one record that decides the sign of its batch",
     "any one record": TIGHT,
-    # Of trainings in other programs' loops.
+    # Training in other programs' loops.
     "own-loop|opacus": TIGHT,
     "secret protection": _FANO,
     "secret protection, mutual information": (

@@ -1,13 +1,13 @@
-"""What assumptions say, as a closed list. Those of one kind of event are in ``verify.events``.
+"""The statements of assumptions, as a closed list.
 
-What the assumptions of one training method say is listed in its module in ``verify.methods``. Numbers in them stand for
-themselves where other checks recompute them. Standard library only, like a gate.
+Those of one kind of event are in ``verify.events``, and those of a training method in its module in ``verify.methods``.
+Any number is accepted where other checks recompute it. Standard library only, like the gate.
 """
 
 from __future__ import annotations
 
 _NUMBER = r"[\d.e+-]+"
-#: What a run adds of the test that a record's contribution is its own.
+#: What a run adds on the test that a record's contribution does not depend on other records.
 TESTED = (
     "(; whether its gradient is its own was not tested|; tested on made-up records before the first step: (no batch "
     "leaves anything behind for another|loss and gradient were the same alone and in batches of up to "
@@ -15,7 +15,7 @@ TESTED = (
     rf"(, {_NUMBER} of its size in [a-z0-9:, -]+)*(, every text being padded to \d+ tokens)?))?"
 )
 
-#: Name of an assumption -> the statements it may have, as regular expressions for the whole text.
+#: For each assumption, the statements it may have, as regular expressions for the whole text.
 STATEMENTS: dict[str, tuple[str, ...]] = {
     "contribution": (
         f"one (example|record) changes what noise is added to by the clip norm at most{TESTED}",

@@ -1,6 +1,6 @@
-"""The notes of guarantees, as a closed list: what privctl says beside a bound. Standard library only, like a gate.
+"""The notes of guarantees, as a closed list. Standard library only, like the gate.
 
-Numbers in them stand for themselves: no check rests on one, and what a guarantee promises is in its other fields.
+Any number in them is accepted: no check rests on it, and what a guarantee promises is in its other fields.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _SECRETS = (
     r"than planned; |the one secret stays within its posterior; |every one of \d+ secrets stays within its "
     r"posterior; )?"
 )
-#: The name of a secret, as Python writes a string.
+#: The name of a secret, as the repr of a string.
 _ID = "(?:'.{1,200}'|\".{1,200}\")"
 _BY_CURVE = "; the noise was chosen by the trade-off curve, "
 
-#: What a note may say, as regular expressions for the whole text.
+#: The notes, as regular expressions for the whole text.
 _FORMS = (
     f"(?:the candidates are nested: together they are worth the least noisy one; )?{_FLOATS}",
     "for noise in real arithmetic: what Opacus adds in floating point, and does not round, is not counted",
-    # Of plans.
+    # Plans.
     "another program's number, not checked here beyond the columns beside it",
     f"proved for Poisson batches and the removal of a record, not for {_BATCHES} batches",
     "it counts participations on average, and its Gaussian formula is proved for epsilon below 1 each",
     "as printed it lets every participation spend more than the whole budget",
     r"it drops the term k eps' \(e\^eps' - 1\) and counts participations on average",
     "the limit of ever more steps, an estimate that may lie on either side of the truth",
-    # Of noise by the published formula.
+    # Noise by the published formula.
     "as published; it does not follow from the paper's assumptions",
-    # Of secrets.
+    # Secrets.
     "epsilon is the information about the secret, in nats(?:; the noise was chosen by this bound)?",
     "epsilon and delta are for the secret's presence; the posterior is from the whole curve",
     f"for the record that is drawn most often, with probability {_NUMBER} a step",
@@ -52,7 +52,7 @@ _FORMS = (
     f"curve, of a posterior of {_NUMBER}(?:{_IN_NATS})?",
     rf"{_SECRETS}nearest to its bound is {_ID}: it gave away at most {_NUMBER} nats, where {_NUMBER} keep a "
     rf"posterior of {_NUMBER}(?: by Fano's inequality{_BY_CURVE}which is sharper)?(?:{_IN_NATS})?",
-    # Of methods.
+    # Training methods.
     "an average over the data, not a worst case; from ln 2 = 0.693 nats on it rules nothing out(?:; at so many, "
     f"nothing is guaranteed)?(?:{_IN_NATS})?",
     f"no epsilon, however large, holds with a delta below {_NUMBER}",
@@ -65,5 +65,5 @@ _FORMS = (
 
 
 def known(note: str) -> bool:
-    """Whether privctl writes such a note."""
+    """Whether the note is empty or one that privctl writes."""
     return not note or any(re.fullmatch(form, note, re.DOTALL) for form in _FORMS)

@@ -1,1 +1,1 @@
-"""The warnings of reports: none but those of ``verify.texts``, and all that other entries call for."""
+"""The warnings of reports: only those in ``verify.texts``, and all those that other entries call for."""

@@ -1,4 +1,4 @@
-"""Whether the warnings of a report are texts that privctl writes, and none is missing that follows from the report."""
+"""Whether the warnings of a report are texts that privctl writes, and none that the report calls for is missing."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ from verify.methods.expected import TRAINING
 from verify.stated import method_of
 from verify.texts.warnings.table import TEXTS
 from verify.warned.required import RULES
-from verify.warned.required_of_audits import unfounded
+from verify.warned.required_of_audits import contradicted
 
 _SUBJECT = "warnings"
-#: Of a text that is shown.
+#: The most characters of a text that are shown.
 _SHOWN = 120
 
 
 def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Refuted where a text is none of this version's, stands twice, is missing, or contradicts what else is stated.
+    """Refutes warnings that are unknown to this version, repeated, missing, or contradicted by the rest of the report.
 
-    Inconclusive where another version's may be meant.
+    An unknown warning of another version or an unknown method is inconclusive.
     """
     try:
         known = {**TEXTS.get(report.step, {}), **_of_method(report)}
         needed = list(RULES[report.step](report, parents)) if report.step in RULES else []
-        unwanted = list(unfounded(report))
+        unwanted = list(contradicted(report))
     except ParametersError:
-        return  # another check says so
-    # What a method warns of that is not known here is not known either.
-    same = report.versions.get("privctl") == VERSION and (report.step != TRAINING or method_of(report) is not None)
+        return  # reported by another check
+    # The warnings of an unknown method are unknown too.
+    same_version = report.versions.get("privctl") == VERSION and (
+        report.step != TRAINING or method_of(report) is not None
+    )
     for text, times in Counter(report.warnings).items():
         if times > 1:
-            yield _refuted(f"it warns {times} times that {_cut(text)}")
+            yield _refuted(f"it warns {times} times that {_shortened(text)}")
         if any(re.fullmatch(pattern, text, re.DOTALL) for pattern in known.values()):
             continue
-        if same:
-            yield _refuted(f"unknown warning: no {report.step} report of this version says {_cut(text)}")
+        if same_version:
+            yield _refuted(f"unknown warning: no {report.step} report of this version says {_shortened(text)}")
         else:
-            reason = f"unknown warning: what another version or method may mean by {_cut(text)} is not known here"
+            reason = f"unknown warning: what another version or method may mean by {_shortened(text)} is not known here"
             yield Verdict(subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=reason)
     for pattern in unwanted:
         if any(re.fullmatch(pattern, text, re.DOTALL) for text in report.warnings):
-            yield _refuted(f"what the report says elsewhere contradicts the warning {_cut(_readable(pattern))}")
+            yield _refuted(f"what the report says elsewhere contradicts the warning {_shortened(_readable(pattern))}")
     for pattern in dict.fromkeys(needed):
         if not any(re.fullmatch(pattern, text, re.DOTALL) for text in report.warnings):
-            yield _refuted(f"what the report says elsewhere calls for the warning {_cut(_readable(pattern))}")
+            yield _refuted(f"what the report says elsewhere calls for the warning {_shortened(_readable(pattern))}")
 
 
 def _of_method(report: PrivacyReport) -> dict[str, str]:
@@ -63,7 +65,7 @@ def _refuted(reason: str) -> Verdict:
 
 
 def _readable(pattern: str) -> str:
-    """An expression as a text: what is escaped stands for itself, and each gap is three dots."""
+    """A regular expression as readable text, with escapes removed and each group replaced by three dots."""
     text, depth, out = pattern, 0, []
     for i, letter in enumerate(text):
         escaped = i > 0 and text[i - 1] == "\\"
@@ -77,5 +79,5 @@ def _readable(pattern: str) -> str:
     return "".join(out)
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -1,6 +1,6 @@
-"""The warnings that a report cannot be without, because its own entries say what they warn of.
+"""The warnings that a report must have, because its own entries call for them.
 
-Each is the regular expression of its text, with the numbers and names that the report states elsewhere filled in.
+Each is given as the regular expression of its text, with numbers and names from the rest of the report filled in.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from verify.texts.warnings import table as texts
 from verify.texts.warnings.forms import form
 from verify.warned.required_of_audits import of_audit
 
-#: A report and the reports that it builds on, as far as these are at hand; the texts that it must have.
+#: Maps a report, and those of its parent reports that are present, to the texts that it must have.
 Rule = Callable[[PrivacyReport, Sequence[PrivacyReport]], Iterator[str]]
 
 _ROUNDED, _SEEDED = "unrounded-weights", "a given seed"
@@ -59,7 +59,7 @@ def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterat
     mechanism = report.mechanism
     if not isinstance(mechanism, WeightNoise):
         return
-    yield from _of_what_follows(report, mechanism)
+    yield from _of_guarantees(report, mechanism)
     if any(PurePosixPath(artifact.path).name == ADAPTER_NAME for artifact in report.outputs):
         known = any(artifact.role.startswith("base-") for artifact in report.inputs)
         where = "among the inputs" if known else "not known here"
@@ -77,7 +77,7 @@ def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterat
             yield texts.NOISED_BEFORE
 
 
-def _of_what_follows(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
+def _of_guarantees(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
     if mechanism.training is None:
         yield texts.NOTHING_CLAIMED
         return
@@ -87,9 +87,9 @@ def _of_what_follows(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[
 
 
 def _useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
-    """Whether a bound that follows from what is stated of the loss rules anything out.
+    """Whether some bound that follows from the stated properties of the loss is useful.
 
-    The published formula is for the replacement of a record; for which neighbours other noise is, no entry says.
+    With the published formula, bounds for replacing a record count; for other noise no entry states the neighbours.
     """
     assert mechanism.training is not None
     published = mechanism.calibration is not Calibration.GAUSSIAN
@@ -148,7 +148,7 @@ def _of_scan(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
 
 def _of_shadows(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield texts.SHADOWS
-    if readable(ShadowParameters, report) is not None:  # of all of a folder, not of one
+    if readable(ShadowParameters, report) is not None:  # the report of a whole folder, not of one model
         yield texts.ALIKE_SHADOWS
 
 
@@ -160,7 +160,7 @@ def _of_account(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[s
     yield from (texts.PLAN, forms.REAL_ARITHMETIC)
 
 
-#: Step -> what its report must have.
+#: For each step, the rule for the warnings of its report.
 RULES: Mapping[str, Rule] = {
     "retrain": _of_training, "noise": _of_noise, "external-training": _of_external, "secrets-plan": _of_secrets_plan,
     "secrets-scan": _of_scan, "shadow": _of_shadows, "replay": _of_replay, "account": _of_account, "audit": of_audit,

@@ -1,4 +1,4 @@
-"""The warnings that the report of an audit cannot be without; those of other steps are in ``required``."""
+"""The warnings that an audit report must have; those of other steps are in ``required``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from verify.texts.warnings.of_noise import noise_at_most
 _COLUMN, _BFLOAT16 = "column ", "bfloat16"
 
 
-def unfounded(report: PrivacyReport) -> Iterator[str]:
-    """The texts that contradict what the report of an audit says elsewhere."""
+def contradicted(report: PrivacyReport) -> Iterator[str]:
+    """Yields the texts that the rest of an audit report contradicts."""
     if report.step == "audit" and parameters_as(AuditParameters, report).dtype != _BFLOAT16:
         yield of_audits.IN_BFLOAT16
 
 
 def of_audit(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[str]:
-    """The texts that the report of an audit must have."""
+    """Yields the texts that an audit report must have."""
     stated = parameters_as(AuditParameters, report)
     files = {} if stated.asked is None else stated.asked.files
     records = bool(stated.attack) and all(name.startswith(_COLUMN) for name in stated.attack)
@@ -43,7 +43,7 @@ def of_audit(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
     elif stated.attack:
         yield from _of_membership(stated)
     yield from _backwards(report, stated)
-    yield from _not_made(report, stated)
+    yield from _guesses_not_made(report, stated)
     if stated.canary_conditions:
         yield from _of_canaries(report, stated, parents)
     if stated.extraction:
@@ -104,8 +104,8 @@ def _backwards(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
             yield of_membership.backwards(item.method, chance)
 
 
-def _not_made(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
-    """That guesses were not made counts for all bounds of a split together, and for each from planted canaries."""
+def _guesses_not_made(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+    """Yields the texts on guesses not made: one for all bounds of a split, and one for each bound from canaries."""
     bounds = [item for item in report.evidence if item.method == BOUND]
     if missing := sum(_missing(item) for item in bounds if item.lower is not None and of_split(item, stated)):
         yield form(of_membership.NOT_MADE, guesses=counted(missing, "guess was", "guesses were"), bounds="the bounds")
@@ -123,7 +123,7 @@ def _missing(item: Evidence) -> int:
 def _of_canaries(report: PrivacyReport, stated: AuditParameters, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     conditions = stated.canary_conditions or ()
     yield from (noise_at_most(item) for item in report.evidence if item.method == NOISE and item.upper is not None)
-    if stated.canary_commitment is None:  # the training's own, in its gradients
+    if stated.canary_commitment is None:  # canary gradients of the training itself
         yield from (of_canaries.TRAINING_TESTED, of_canaries.STRONGEST)
         yield from (re.escape(each.statement) for each in conditions if each.state is AssumptionState.ASSERTED)
         mechanism = stated.canary_mechanism
@@ -134,11 +134,11 @@ def _of_canaries(report: PrivacyReport, stated: AuditParameters, parents: Sequen
         return
     yield of_canaries.MADE_UP
     for each in conditions:
-        said = {AssumptionState.ASSERTED: of_canaries.TAKEN, AssumptionState.VIOLATED: of_canaries.BROKEN}.get(
+        text = {AssumptionState.ASSERTED: of_canaries.TAKEN, AssumptionState.VIOLATED: of_canaries.BROKEN}.get(
             each.state
         )
-        if said is not None:
-            yield form(said, statement=re.escape(each.statement))
+        if text is not None:
+            yield form(text, statement=re.escape(each.statement))
     most = max((int(i.details["copies"]) for i in report.evidence if i.method == BOUND), default=1)
     if most > 1:
         yield form(of_canaries.COPIES, most=str(most))
@@ -157,7 +157,7 @@ def _of_extraction(report: PrivacyReport, stated: AuditParameters) -> Iterator[s
         yield form(of_extraction.NOT_NEAR, why="was not asked for")
     if "heldout" not in asked.files:
         yield of_extraction.NO_CONTROL
-    elif sides_by_coins(stated.extraction):  # a split may be the members' alone: verify.audits.asked
+    elif sides_by_coins(stated.extraction):  # the split may be for membership alone, see verify.audits.asked
         yield of_extraction.prefixed(of_membership.drawn(stated.split_commitment))
         yield of_extraction.prefixed(of_membership.TRAINED_ON)
     else:

@@ -1,1 +1,1 @@
-"""Whether a trained model's weights can be what its report says: from the start, by so many steps, with that noise."""
+"""Whether a trained model's weights can result from the start, the steps and the noise that its report states."""

@@ -1,4 +1,4 @@
-"""A trained model's weights against its report: what was not trained stayed, the rest moved as steps and noise do."""
+"""Checks a trained model's weights against its report: untrained tensors must be unchanged, others moved as stated."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from privctl.storage.reader import SafetensorsFile
 from verify.files.places import located
 from verify.methods import expected_of
 from verify.methods.dp_zo import ZerothOrderTraining
-from verify.weights.directional import numbers_of, replayed, told_of_noise, wrong_numbers
+from verify.weights.directional import noise_sentence, number_faults, numbers_of, replay
 from verify.weights.law import NoiseLaw, law_of
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
-from verify.weights.tally import Compared, MoveScale, compare, together
+from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 
-#: Chance that the weights of an honest run are called wrong, all tests together.
+#: Probability that the weights of an honest run are refuted, over all tests.
 LEVEL = 1e-6
 _SUBJECT = "weights"
-#: Packages whose version decides which weights a seed draws.
+#: Packages whose version determines which weights a seed gives.
 _DRAWN_BY = ("torch", "transformers")
 
 
 @dataclass(slots=True)
 class Found:
-    """What there is to say of a model's weights."""
+    """The verdicts, evidence and omissions on a model's weights."""
 
     verdicts: list[Verdict] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
@@ -44,9 +44,9 @@ class Found:
 
 
 def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
-    """Rebuild the start of the training whose report lies at ``path``, and hold the released weights against it.
+    """Rebuild the initial weights of the training reported at ``path``, and compare the released weights with them.
 
-    ``digest`` gives a file's digest. Where something is not at hand or no bound follows, an omission says so.
+    ``digest`` gives a file's digest. If a file is missing or no bound applies, an omission says so.
     """
     found = Found()
     outputs = [artifact for artifact in report.outputs if artifact.role == "model"]
@@ -71,7 +71,7 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
 
 
 def _statistics(output: Path) -> Iterator[Verdict]:
-    """A verdict for the first statistic of batch normalisation that is not a new layer's, where none may be left."""
+    """Refutes the first batch normalisation statistic that is not a new layer's, where all were to be reset."""
     with SafetensorsFile(output) as file:
         for info in file.tensors:
             last = info.name.rpartition(".")[2]
@@ -84,7 +84,7 @@ def _statistics(output: Path) -> Iterator[Verdict]:
 
 
 def _unstated(reason: UnstatedError) -> Verdict:
-    """What a report leaves out cannot make its weights pass."""
+    """The verdict if the report leaves out a needed entry, which must not make its weights pass."""
     return Verdict(
         subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=f"{reason}, so the weights could be any training's"
     )
@@ -106,18 +106,18 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
             matrices = [info.name for info in file.tensors if len(info.shape) > 1]
             trained = matrices or ["*"]
         compared = compare(start, file, trained, None if bounds is None else bounds.scale)
-    wrong = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
+    faults = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
     sentences = [f"the first weights were {start.source}"]
     if compared.still:
         as_begun = "tensor that was not trained is what it", "tensors that were not trained are what they"
         sentences.append(f"{counted(compared.still, *as_begun)} began as")
     if bounds is not None and compared.moved:
-        wrong += bounds.complaints(compared)
+        faults += bounds.complaints(compared)
         sentences += bounds.sentences(compared)
         found.evidence.append(bounds.evidence(compared))
-    if wrong:
+    if faults:
         outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
-        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in wrong]
+        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
     elif compared.still or (bounds is not None and compared.moved):
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
 
@@ -125,27 +125,27 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
 def _along_directions(
     path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, found: Found
 ) -> None:
-    """Of a training that moved along public directions, the moves and what is known of their noise."""
+    """Checks the moves, and the noise in them, of a training along public directions."""
     stated = facts_of(report)
     if not isinstance(stated, ZerothOrderTraining):
         return
     numbers, facts = numbers_of(path, report, digest), settings_of(report)
-    wrong = [*wrong_numbers(numbers, facts, stated)]
+    wrong = [*number_faults(numbers, facts, stated)]
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
     if wrong:
         return
     if _trained(report)[1]:
         raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
-    looked = replayed(start, output, numbers, facts, stated)
+    looked = replay(start, output, numbers, facts, stated)
     outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]
-    reason = "; ".join((*looked.sentences, told_of_noise(numbers, facts)))
+    reason = "; ".join((*looked.sentences, noise_sentence(numbers, facts)))
     if not looked.wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
 
 
 def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
-    """Globs of what was trained, and whether by adapters of low rank."""
+    """The globs of the trained tensors, and whether they were trained by low-rank adapters that were merged."""
     parameters = facts_of(report)
     if parameters.trained is None:
         raise UnstatedError("the parameters do not say which tensors were trained")
@@ -153,7 +153,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
 
 
 def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
-    """What weights that cannot be what a seed's draws became are: refuted only where the draws must be the same."""
+    """The outcome if weights do not fit the seed's initial weights: refuted only if those must be the same."""
     for name in _DRAWN_BY:
         then, now = report.versions.get(name), importlib.metadata.version(name)
         if then is None or then.split("+")[0] != now.split("+")[0]:
@@ -163,10 +163,11 @@ def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """What follows for the moves of one training.
+    """The bounds on the moves of one training.
 
-    ``entry`` bounds one weight's move, ``whole`` the L2 norm of all, None where there is no bound. ``presence`` tests
-    the noise, None where there is none or no law of it is known. ``unseen`` says why one is not.
+    ``entry`` bounds the move of one weight and ``whole`` the L2 norm of all moves; None if there is no bound.
+    ``presence`` tests the noise; None if there is no noise or its distribution is unknown. ``unseen`` says why it is
+    unknown.
     """
 
     settings: TrainingFacts
@@ -177,8 +178,8 @@ class _Bounds:
     unseen: str = ""
 
     def complaints(self, compared: Compared) -> Iterator[str]:
-        """What cannot be, a sentence each."""
-        everything = together(compared.moved)
+        """Yields one sentence per violated bound or rejected test."""
+        everything = combined_tally(compared.moved)
         steps = f"{counted(self.settings.updates, 'update')} of {self.settings.optimizer}"
         if self.entry is not None and everything.farthest > self.entry:
             worst = max(compared.moved, key=lambda tally: tally.farthest)
@@ -202,8 +203,8 @@ class _Bounds:
                 return
 
     def sentences(self, compared: Compared) -> Iterator[str]:
-        """What was looked at and found in order, and what cannot be seen."""
-        everything = together(compared.moved)
+        """Yields sentences on what was checked and holds, and on what cannot be detected."""
+        everything = combined_tally(compared.moved)
         if self.entry is not None:
             count = counted(everything.elements, "weight")
             yield f"none of {count} moved by more than {self.entry:.4g}, the most that the updates allow"
@@ -235,8 +236,8 @@ class _Bounds:
             )
 
     def evidence(self, compared: Compared) -> Evidence:
-        """How far the weights moved, and how far noise alone or the bound would have moved them."""
-        everything = together(compared.moved)
+        """The evidence on how far the weights moved, and how far noise alone or the bounds would have moved them."""
+        everything = combined_tally(compared.moved)
         details = {"farthest": everything.farthest}
         if self.presence is not None:
             details |= {"noise alone": self.presence.law.scale, "shift of the noise": self.presence.shift}
@@ -255,7 +256,7 @@ class _Bounds:
 
 
 def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
-    """Raises UncheckableError where nothing follows for this optimizer."""
+    """The bounds for this training. Raises UncheckableError if there are none for its method and optimizer."""
     method = expected_of(settings.method)
     if method is not None and (reason := method.unbounded(facts_of(report), settings.adaptive)):
         raise UncheckableError(reason)
@@ -275,19 +276,19 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
 
 
 def _of_adam(settings: TrainingFacts, unseen: str) -> _Bounds:
-    """What holds of Adam whatever its gradients are; ``unseen`` says why no more does."""
+    """The bounds that hold for Adam whatever the gradients; ``unseen`` says why there are no others."""
     entry = adam_reach(settings)
     scale = MoveScale(keep=float(kept(settings)[-1]), edges=np.empty(0), far=entry, updates=settings.updates)
     return _Bounds(settings=settings, scale=scale, entry=entry, whole=None, presence=None, unseen=unseen)
 
 
-def _with_gaps(settings: TrainingFacts) -> _Bounds:
-    """Of correlated noise of which some was lost: its law is not known, but how little of it there can be."""
+def _correlated_with_gaps(settings: TrainingFacts) -> _Bounds:
+    """The bounds for correlated noise with lost steps: its distribution is unknown, but not its least size."""
     unseen = "steps were begun and lost, with noise that later steps would have cancelled: its law is not known here"
     if settings.adaptive:
         return _of_adam(settings, unseen)
     least = least_noise(settings)
-    # One interval, in which every weight lies: the test of norms is left, against too little noise.
+    # A single interval that contains every weight leaves only the test of norms, against too little noise.
     law = NoiseLaw(edges=np.empty(0), chances=np.ones(1), scale=least)
     presence = Presence(shift=signal(settings, LEVEL / 4), level=LEVEL / 2**23, law=law, stddevs=(least, math.inf))
     alone = float(np.linalg.norm(coefficients(settings))) * settings.noise_stddev / settings.correlation[0]
@@ -297,18 +298,18 @@ def _with_gaps(settings: TrainingFacts) -> _Bounds:
 
 def _noised(settings: TrainingFacts) -> _Bounds:
     if settings.gaps and len(settings.correlation) > 1:
-        return _with_gaps(settings)
+        return _correlated_with_gaps(settings)
     unseen, presence = "", None
     stddevs = None
     if settings.adaptive:
         entry = adam_reach(settings)
     else:
         stddevs = noise_sizes(settings)
-        # 2^60 weights are more than there are.
+        # No model has 2^60 weights.
         entry = reach(settings, LEVEL / 4) + noise_reach(settings, LEVEL / 4 / 2**60)
     try:
         law = law_of(settings, LEVEL / 4)
-        # Two tests of each tensor, of which there are fewer than 2^20.
+        # Two tests per tensor, and fewer than 2^20 tensors.
         presence = Presence(shift=signal(settings, LEVEL / 4), level=LEVEL / 2**23, law=law, stddevs=stddevs)
     except UncheckableError as reason:
         unseen = f"the noise was not looked for: {reason}"

@@ -1,11 +1,12 @@
-"""Weights that moved along public directions by released numbers: the moves made again, and the numbers' noise.
+"""Weights moved along public directions by released numbers: replays the moves, and tests the numbers for noise.
 
-Written without the trainer's code. Of each update a file keeps its step, its learning rate and the noisy numbers that
-it released, one a direction. From the first weights and the public seed these give the released weights to the last
-bit, so nothing else reached them. The numbers themselves are held against the noise in three ways: they lie on the grid
-that belongs to its size, no vector of them is larger than clipping and noise allow, and together they are no smaller
-than noise alone. For the noise is independent of what it is added to: given all before, the square of a sum of both is
-stochastically least where the signal is 0, so the sum of all squares is at least as large as a chi-square variable.
+Written independently of the trainer. For each update, a file keeps its step, its learning rate and the noisy numbers
+that it released, one per direction. Together with the first weights and the public seed, these give the released
+weights bit by bit, so nothing else affected them. The numbers are compared with the noise in three ways: they must lie
+on the grid for its size, no vector of them may be larger than clipping and noise allow, and together they must not be
+smaller than noise alone. Since the noise is independent of what it is added to, the square of each sum, given
+everything before, is stochastically least if the signal is 0. So the sum of all squares is stochastically at least a
+chi-squared variable.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from verify.weights.start import Digest, Start
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Chance that an honest run is refuted, over all tests.
+#: Probability that an honest run is refuted, over all tests.
 LEVEL = 1e-6
-#: Moves of one weight along one direction that are made again.
+#: The most moves, of one weight along one direction each, that are replayed.
 _MOST = 20_000_000_000
-#: Binary digits of the largest weight of a tensor; entries whose signs are made at a time, a multiple of 128.
+#: Binary digits of the largest weight of a tensor; and entries whose signs are generated at a time, a multiple of 128.
 _DIGITS, _CHUNK = 22, 1 << 17
 _ROLE, _DOMAIN = "numbers", b"privctl direction 1\0"
 _STEP, _RATE, _NUMBERS = "numbers.step", "numbers.rate", "numbers.released"
@@ -47,7 +48,7 @@ _STEP, _RATE, _NUMBERS = "numbers.step", "numbers.rate", "numbers.released"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Of each update its step among those begun, its learning rate, and what it ``released`` [updates, directions]."""
+    """For each update its step among those begun, its learning rate, and its ``released`` [updates, directions]."""
 
     steps: NDArray[np.int64]
     rates: NDArray[np.float64]
@@ -55,15 +56,15 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What is ``wrong``, a sentence each, and else what was found in order."""
+class ReplayResult:
+    """The result of a replay: sentences on what is ``wrong``, or else on what was checked."""
 
     wrong: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
 
 
 def numbers_of(path: Path, report: PrivacyReport, digest: Digest) -> Numbers:
-    """The numbers that the report at ``path`` names. Raises UncheckableError where they are not at hand."""
+    """The numbers in the file that the report at ``path`` names. Raises UncheckableError if they are unavailable."""
     named = [artifact for artifact in report.outputs if artifact.role == _ROLE]
     if len(named) != 1:
         raise UncheckableError("the numbers that moved the weights were not kept, so their noise was not looked for")
@@ -82,8 +83,8 @@ def numbers_of(path: Path, report: PrivacyReport, digest: Digest) -> Numbers:
     return Numbers(steps=arrays[_STEP], rates=arrays[_RATE], released=released)
 
 
-def wrong_numbers(numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining) -> Iterator[str]:
-    """What of the ``numbers`` no run with these settings released, a sentence each."""
+def number_faults(numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining) -> Iterator[str]:
+    """Yields one sentence for each way in which no run with these settings can have released the ``numbers``."""
     rows = (len(numbers.steps), len(numbers.rates), *numbers.released.shape)
     if rows != (facts.updates, facts.updates, facts.updates, stated.directions):
         yield f"the numbers kept are of {rows[0]} updates by {rows[3]} directions, and the report says otherwise"
@@ -115,7 +116,7 @@ def _wrong_noise(released: NDArray[np.float64], facts: TrainingFacts) -> Iterato
         )
     updates, directions = released.shape
     share = LEVEL / 4 / updates
-    from scipy.stats import binom  # here, as importing it takes longer than most verifications
+    from scipy.stats import binom  # imported here because the import takes longer than most verifications
 
     examples = float(binom.isf(share, facts.examples, facts.sample_rate)) + 1
     most = (
@@ -129,33 +130,33 @@ def _wrong_noise(released: NDArray[np.float64], facts: TrainingFacts) -> Iterato
         )
 
 
-def told_of_noise(numbers: Numbers, facts: TrainingFacts) -> str:
-    """How small a noise would have been noticed by the size of the numbers, in a sentence."""
+def noise_sentence(numbers: Numbers, facts: TrainingFacts) -> str:
+    """A sentence on how small the noise must be to be detected by the size of the numbers."""
     stddev = facts.noise_multiplier * (facts.clip_norm or 0.0)
     count = numbers.released.size
     ratio = float((numbers.released**2).mean()) / stddev**2
-    said = (
+    sentence = (
         f"{counted(count, 'released number')} lie on the grid of the noise reported, and their mean square is "
         f"{ratio:.4g} of the noise's"
     )
-    # With the same sums and noise of a share s of the variance, the mean square would be ratio - 1 + s.
+    # With the same sums and a fraction s of the noise's variance, the mean square would be ratio - 1 + s.
     floor = chi_square_quantiles(LEVEL / 2, count)[0] / count
     if floor - (ratio - 1) <= 0:
-        return f"{said}: by its size alone no lack of noise could be seen beside the sums of the batches"
-    return f"{said}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"
+        return f"{sentence}: by its size alone no lack of noise could be seen beside the sums of the batches"
+    return f"{sentence}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"
 
 
-def replayed(
+def replay(
     start: Start,
     output: Path,
     numbers: Numbers,
     facts: TrainingFacts,
     stated: ZerothOrderTraining,
     order: Callable[[int], Sequence[int]] = lambda count: np.random.default_rng().permutation(count).tolist(),
-) -> Looked:
-    """Make the moves again from ``start`` and compare with the file ``output``, as many tensors as are affordable.
+) -> ReplayResult:
+    """Replay the moves from ``start`` and compare with the file ``output``, for as many tensors as are affordable.
 
-    Which are looked at where not all are, ``order`` draws. Raises UncheckableError where nothing can be compared.
+    If not all are, ``order`` draws which ones. Raises UncheckableError if nothing can be compared.
     """
     globs = stated.trained or ()
     names = sorted(n for n in start.parameters if not globs or any(fnmatch.fnmatchcase(n, glob) for glob in globs))
@@ -177,12 +178,12 @@ def replayed(
                 wrong.append(name)
     if wrong:
         sentence = f"tensor {wrong[0]!r} is not what the first weights become by the released numbers"
-        return Looked(wrong=(sentence + (f", nor are {len(wrong) - 1} more" if len(wrong) > 1 else ""),))
+        return ReplayResult(wrong=(sentence + (f", nor are {len(wrong) - 1} more" if len(wrong) > 1 else ""),))
     if not made:
         raise UncheckableError("every tensor takes more moves to make again than are made here")
     whole = sum(shapes.values())
     part = f"all {whole}" if made == whole else f"{made} of {whole}"
-    return Looked(
+    return ReplayResult(
         sentences=(
             f"{part} trained weights are to the last bit what the first ones become by {numbers.released.size} "
             "released numbers along public directions, so nothing else reached them",
@@ -191,7 +192,7 @@ def replayed(
 
 
 def _places(sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """At which byte of a direction's keystream each tensor's signs begin, in the order of names."""
+    """The byte of a direction's keystream at which each tensor's signs begin, in the order of names."""
     places, begin = {}, 0
     for name in sorted(sizes):
         places[name] = begin
@@ -202,7 +203,7 @@ def _places(sizes: Mapping[str, int]) -> Mapping[str, int]:
 def _moved(
     first: NDArray[Any], place: int, numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining
 ) -> NDArray[np.float32]:
-    """A tensor (n,) after all updates; every operation is one of IEEE 754 in float32, rounded once."""
+    """A tensor (n,) after all updates; every operation is an IEEE 754 float32 operation, rounded once."""
     weights = np.array(first, dtype=np.float32).reshape(-1)
     key = hashlib.sha256(_DOMAIN + bytes.fromhex(stated.public_seed)).digest()
     share = facts.batch_size
@@ -214,12 +215,12 @@ def _moved(
             weights *= np.float32(1 - decay)
         amounts = row * (rate / share / stated.directions)
         for direction, amount in enumerate(amounts.tolist()):
-            _take(weights, key, place, step << 72 | direction << 40, np.float32(-amount))
+            _add_signs(weights, key, place, step << 72 | direction << 40, np.float32(-amount))
     return weights
 
 
-def _take(weights: NDArray[np.float32], key: bytes, place: int, counter: int, amount: np.float32) -> None:
-    """Add ``amount`` times the signs to ``weights``: bits of AES-256 in counter mode, from the byte ``place`` on."""
+def _add_signs(weights: NDArray[np.float32], key: bytes, place: int, counter: int, amount: np.float32) -> None:
+    """Add ``amount`` times the signs to ``weights``; signs are AES-256-CTR keystream bits from byte ``place`` on."""
     block, inside = divmod(place, 16)
     stream = Cipher(algorithms.AES(key), modes.CTR((counter + block).to_bytes(16, "big"))).encryptor()
     stream.update(bytes(inside))

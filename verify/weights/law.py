@@ -1,7 +1,7 @@
-"""Where noise alone would leave a weight, as chances of intervals; from draws, so that any optimizer has them.
+"""The distribution of a weight's move by noise alone, estimated from draws so that it applies to any optimizer.
 
-The report's noise goes through the report's optimizer with no gradient beside it. All weights then move independently
-by the same law, which is symmetric.
+The report's noise goes through the report's optimizer without any gradient. All weights then move independently with
+the same symmetric distribution.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from verify.checkpoint_noise.values import Floats
 from verify.weights.moves import coefficients, kept
 from verify.weights.settings import TrainingFacts, UncheckableError
 
-#: Draws, and steps of all draws together: a second or two.
+#: The most draws, and the most steps of all draws together, which take a second or two.
 _DRAWS, _WORK = 400_000, 60_000_000
 _FEWEST = 20_000
-#: Shares of |D| between which intervals lie: narrow ones about no move at all, and far out.
+#: Quantile levels of |D| that bound the intervals, which are narrow near 0 and in the tails.
 _SHARES = (
     0.002, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99, 0.997, 0.9995,
 )  # fmt: skip
@@ -30,7 +30,7 @@ _EPS = 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLaw:
-    """Intervals between ``edges`` [m - 1], in increasing order, and a bound on each one's chance, ``chances`` [m].
+    """Intervals between increasing ``edges`` [m - 1], and upper bounds on their probabilities, ``chances`` [m].
 
     ``scale`` is the root mean square of the moves.
     """
@@ -42,46 +42,46 @@ class NoiseLaw:
 
 @functools.lru_cache(maxsize=8)
 def law_of(settings: TrainingFacts, level: float) -> NoiseLaw:
-    """The law of a move D by noise alone; every chance is bounded from above, but with probability ``level``.
+    """The distribution of a move D by noise alone; all upper bounds hold except with probability ``level``.
 
-    Raises UncheckableError where there are too many steps to draw from.
+    Raises UncheckableError if there are too many steps to simulate.
     """
     draws = min(_DRAWS, _WORK // settings.updates // len(settings.correlation))
     if draws < _FEWEST:
         raise UncheckableError(f"{settings.updates} updates are too many to draw from what noise alone would do")
-    coins = np.random.default_rng(17)  # not private: it decides nothing but which error below ``level`` is made
+    coins = np.random.default_rng(17)  # a fixed seed is fine: it only affects which errors of total ``level`` occur
     first, second = (np.abs(_moves(settings, draws // 2, coins)) for _ in range(2))
     positive = np.unique(np.quantile(first, _SHARES))
     positive = positive[positive > 0]
     edges = np.concatenate([-positive[::-1], positive])
-    # One count for both signs: the middle interval holds both, the others one each.
+    # Counts are of |D|: the middle interval contains both signs, every other interval only one.
     counts = np.histogram(second, np.concatenate([[0.0], positive, [np.inf]]))[0]
-    bounds = _above(counts, len(second), level / len(counts))
+    bounds = _upper_limits(counts, len(second), level / len(counts))
     chances = np.concatenate([bounds[:0:-1] / 2, bounds[:1], bounds[1:] / 2])
     return NoiseLaw(edges=edges, chances=chances, scale=float(np.sqrt(np.mean(second * second))))
 
 
-def _above(counts: Floats, trials: int, level: float) -> Floats:
-    """Clopper and Pearson's upper limit of each share."""
+def _upper_limits(counts: Floats, trials: int, level: float) -> Floats:
+    """The Clopper-Pearson upper limit of each probability."""
     inside = np.minimum(counts, trials - 1)
     return np.asarray(np.where(counts < trials, betaincinv(inside + 1, trials - inside, 1 - level), 1.0))
 
 
 def _moves(settings: TrainingFacts, draws: int, coins: np.random.Generator) -> Floats:
-    """D of so many weights [draws], by noise on the grid."""
+    """Draws D for ``draws`` weights, from noise on the grid."""
     stddevs, grids = settings.noise_stddevs.tolist(), settings.grids.tolist()
     total, weights = np.zeros(draws), coefficients(settings)
     mean, square = np.zeros(draws), np.zeros(draws)
-    own, earlier = settings.correlation[0], settings.correlation[1:]
-    past: deque[Floats] = deque(maxlen=len(earlier))
+    own_coefficient, earlier_coefficients = settings.correlation[0], settings.correlation[1:]
+    past: deque[Floats] = deque(maxlen=len(earlier_coefficients))
     rates = settings.rates * kept(settings)[:-1]
     for step in range(settings.updates):
         noise, grid = coins.standard_normal(draws), grids[step]
         noise *= stddevs[step] / grid
-        for share, before in zip(earlier, past, strict=False):
+        for share, before in zip(earlier_coefficients, past, strict=False):
             noise -= share / grid * before
         np.rint(noise, out=noise)
-        noise *= grid / own
+        noise *= grid / own_coefficient
         past.appendleft(noise)
         if not settings.adaptive:
             total += weights[step] * noise

@@ -1,11 +1,11 @@
-"""How far steps can move weights: what each gradient adds in the end, and the most that a batch's records add.
+"""How far training steps can move weights: the coefficient of each gradient, and the most that batches contribute.
 
 With decoupled weight decay, released weights are w_T = P w_0 - D, with P the product of all 1 - eta_t lambda. For
 gradient descent with momentum mu, D = sum_s a_s g_s, where a_s = eta_s P_s + mu a_(s+1) and P_s is the product of the
-factors after step s. An update of Adam is at most r_t in each entry, whatever the gradients: by the inequality of
-Cauchy and Schwarz |m_t| <= (1 - beta1) / sqrt(1 - beta2) sqrt(sum_(k < t) (beta1^2 / beta2)^k) sqrt(v_t), to which the
-corrections of bias add the factor sqrt(1 - beta2^t) / (1 - beta1^t). It is 1 at t = 1, and 7.27 in the long run for
-beta1 = 0.9 and beta2 = 0.999.
+factors after step s. An update of Adam is at most r_t in each entry, whatever the gradients: by Cauchy-Schwarz,
+|m_t| <= (1 - beta1) / sqrt(1 - beta2) sqrt(sum_(k < t) (beta1^2 / beta2)^k) sqrt(v_t), and bias correction adds the
+factor sqrt(1 - beta2^t) / (1 - beta1^t). The bound r_t is 1 at t = 1, and 7.27 in the limit for beta1 = 0.9 and
+beta2 = 0.999.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from verify.checkpoint_noise.values import Floats
 from verify.laws.common import normal_quantile
 from verify.weights.settings import MixedIn, TrainingFacts, UncheckableError
 
-#: Powers of two of the first clip norm that a later one is expected within.
+#: Later clip norms are expected within this many powers of two of the first.
 _TRIED = 45
 
 
 def kept(settings: TrainingFacts) -> Floats:
-    """P_s of each update, and at the end P, the share that is left of the first weights: [updates + 1]."""
+    """P_s of each update, and last P, the fraction that is left of the first weights; shape [updates + 1]."""
     factors = 1 - settings.rates * settings.weight_decay
     if not (factors > 0).all():
         raise UncheckableError("weight decay times the learning rate is 1 or more")
@@ -32,7 +32,7 @@ def kept(settings: TrainingFacts) -> Floats:
 
 
 def coefficients(settings: TrainingFacts) -> Floats:
-    """a_s [updates]: by how much the weights end lower for each gradient's unit, for gradient descent."""
+    """The coefficients a_s [updates] by which each gradient lowers the final weights, for gradient descent."""
     found = settings.rates * kept(settings)[:-1]
     if settings.momentum:
         for step in range(len(found) - 2, -1, -1):
@@ -41,33 +41,32 @@ def coefficients(settings: TrainingFacts) -> Floats:
 
 
 def noise_coefficients(settings: TrainingFacts) -> Floats:
-    """By how much the weights end lower for a unit of each step's fresh noise: C^-T a, for gradient descent.
+    """The coefficients C^-T a by which each step's fresh noise lowers the final weights, for gradient descent.
 
-    Correlated noise w has C w = z, with z fresh and C lower triangular, banded and Toeplitz.
+    Correlated noise w satisfies C w = z, with z independent and C lower triangular, banded and Toeplitz.
     """
     found, column = coefficients(settings), settings.correlation[: settings.updates]
     if len(column) == 1:
         return np.asarray(found / column[0])
-    from scipy.signal import lfilter  # here, as importing it takes longer than most verifications
+    from scipy.signal import lfilter  # imported here because the import takes longer than most verifications
 
-    # C^T is upper triangular and Toeplitz: the same filter from the last step back.
+    # C^T is upper triangular and Toeplitz: the same filter, applied from the last step backwards.
     return np.asarray(lfilter([1.0], column, found[::-1])[::-1])
 
 
 def noise_sizes(settings: TrainingFacts) -> tuple[float, float]:
-    """The standard deviation of a weight's move by noise alone, without rounding onto the grid and with it."""
+    """The standard deviation of a weight's move by noise alone, without and with rounding to the grid."""
     found, stddevs = noise_coefficients(settings), settings.noise_stddevs
     rounded = np.hypot(stddevs, settings.grids / math.sqrt(12))
     return float(np.linalg.norm(found * stddevs)), float(np.linalg.norm(found * rounded))
 
 
 def noise_reach(settings: TrainingFacts, level: float) -> float:
-    """What noise alone moves a weight by no farther than, but with probability ``level``, by gradient descent.
+    """A bound on a weight's move by noise alone that holds except with probability ``level``, for gradient descent.
 
-    Where clip norms change, a step's noise has a variance that follows from earlier steps, and noise decides about
-    later ones. Of such a sum S with variances that add up to V, sqrt(r / (V + r)) exp(S^2 / (2 (V + r))) exceeds
-    1 / level with that probability at most, whatever r was fixed beforehand (method of mixtures: de la Pena, Klass and
-    Lai 2004; Ville's inequality), and many are tried.
+    If clip norms change, the variance of a step's noise depends on earlier steps. For such a sum S with total variance
+    V and any r fixed beforehand, sqrt(r / (V + r)) exp(S^2 / (2 (V + r))) exceeds 1 / level with at most that
+    probability (method of mixtures: de la Pena, Klass and Lai 2004; Ville's inequality). Many r are tried.
     """
     scale = noise_sizes(settings)[1]
     if settings.clip_norms is None:
@@ -80,10 +79,11 @@ def noise_reach(settings: TrainingFacts, level: float) -> float:
 
 
 def least_noise(settings: TrainingFacts) -> float:
-    """The least standard deviation of a weight's move by noise alone, wherever noise was lost, for gradient descent.
+    """The least standard deviation of a weight's move by noise alone, whichever steps were lost, for gradient descent.
 
-    Lost noise sets entries of C to 0. No row or column of what is left has absolute values of a larger sum than the
-    coefficients', so neither has its operator norm (Schur's test), and |C^-T a| is at least |a| over that sum.
+    Lost noise sets entries of C to 0. The absolute values in any row or column of the remaining matrix add up to at
+    most the sum of those of the coefficients. By Schur's test this bounds its operator norm, so |C^-T a| is at least
+    |a| over that sum.
     """
     return float(np.linalg.norm(coefficients(settings))) * settings.noise_stddev / _column_sum(settings)
 
@@ -93,10 +93,10 @@ def _column_sum(settings: TrainingFacts) -> float:
 
 
 def adam_reach(settings: TrainingFacts) -> float:
-    """The farthest that Adam moves one weight, decay of the first weight left aside."""
+    """The farthest that Adam can move one weight, not counting the decay of the first weight."""
     steps = np.arange(1, settings.updates + 1, dtype=np.float64)
     beta1, beta2 = settings.beta1, settings.beta2
-    if beta2 == 0:  # then v_t = g_t^2, which bounds no earlier gradient
+    if beta2 == 0:  # v_t = g_t^2 does not bound earlier gradients
         if beta1 > 0:
             raise UncheckableError("with beta2 0 and beta1 above 0 nothing bounds an update of Adam")
         return float(settings.rates @ kept(settings)[:-1])
@@ -111,36 +111,37 @@ def adam_reach(settings: TrainingFacts) -> float:
     return reach
 
 
-def most_drawn(trials: float, rate: float, level: float) -> float:
-    """What the number of examples drawn exceeds with probability at most ``level``.
+def draws_bound(trials: float, rate: float, level: float) -> float:
+    """A bound that the number of successes in ``trials`` exceeds with probability at most ``level``.
 
-    ``trials`` draws have the chance ``rate`` on average, alike or not. Chernoff's bound exp(-n KL(k / n || q)) holds
-    for both (Hoeffding 1963, theorem 1): ``most_drawn(60, 0.2, 1e-6)`` is 30.31.
+    ``rate`` is the mean success probability, which may differ between trials. The Chernoff bound
+    exp(-n KL(k / n || q)) holds in both cases (Hoeffding 1963, theorem 1). Example: (60, 0.2, 1e-6) gives 30.31.
     """
     if rate >= 1:
         return trials
-    goal = -math.log(level) / trials
+    exponent = -math.log(level) / trials
 
     def divergence(share: float) -> float:
         rest = (1 - share) * math.log((1 - share) / (1 - rate)) if share < 1 else 0.0
-        return share * math.log(share / rate) + rest - goal
+        return share * math.log(share / rate) + rest - exponent
 
     if divergence(1.0) <= 0:
         return trials
-    from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+    from scipy.optimize import brentq  # imported here because the import takes longer than most verifications
 
     return trials * float(brentq(divergence, rate, 1.0))
 
 
 def signal(settings: TrainingFacts, level: float) -> float:
-    """R: the root of the summed squares of what the batches add, in standard deviations of a step's noise.
+    """R: the L2 norm over steps of the batches' contributions, in standard deviations of a step's noise.
 
-    A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. Canary
-    gradients add to R what they are together in all steps, each of which is orthogonal to the others. A run
-    clips by 2^-10 below C and leaves that for rounding; C bounds both. It holds but with probability ``level``.
-    Where noise is correlated, a release moves by the batches of several steps, each times a coefficient, which adds
-    the factor of the coefficients' sum (Young's inequality). Where clip norms change, a step releases a count too, and
-    sigma is the noise multiplier of both: without gradients and counts, clip norms say nothing of the weights' noise.
+    A batch of K examples contributes at most K C / B and the noise has standard deviation sigma C / B, so
+    R^2 = sum K_t^2 / sigma^2. Canary gradients, which are orthogonal to each other, add their norm over all steps. A
+    run clips slightly below C to leave a margin for rounding; C bounds both. The bound holds except with probability
+    ``level``. If noise is correlated, a release depends on the batches of several steps, each times a coefficient,
+    which adds the sum of the coefficients as a factor (Young's inequality). If clip norms change, a step also releases
+    a count, and sigma is the joint noise multiplier: without gradients and counts, clip norms are independent of the
+    weights' noise.
     """
     once, total, mixed_in = _drawn(settings, level)
     added = math.sqrt(min(once * total, settings.updates * once * once))
@@ -150,10 +151,10 @@ def signal(settings: TrainingFacts, level: float) -> float:
 
 
 def reach(settings: TrainingFacts, level: float) -> float:
-    """The longest way, as an L2 norm, that clipped gradients themselves move the weights by gradient descent.
+    """A bound on the L2 norm of the move by clipped gradients alone, for gradient descent.
 
-    Without noise batches are passes, of ``batch_size`` examples at most; Poisson batches are larger than what is taken
-    here with probability ``level``.
+    Without noise, batches come from passes and have at most ``batch_size`` examples. Poisson batches exceed the size
+    assumed here with probability ``level``.
     """
     found = coefficients(settings) * settings.norms
     if not settings.noise_multiplier:
@@ -166,27 +167,27 @@ def reach(settings: TrainingFacts, level: float) -> float:
 
 
 def _drawn(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
-    """Of batches and canaries what ``_batches`` and ``_mixed_in`` say, all together but with probability ``level``."""
+    """The bounds of ``_batches`` and ``_mixed_in``, which hold jointly except with probability ``level``."""
     if settings.canaries is None:
         return (*_batches(settings, level), 0.0)
     return (*_batches(settings, level / 2), _mixed_in(settings, settings.canaries, level / 2))
 
 
 def _mixed_in(settings: TrainingFacts, mixed: MixedIn, level: float) -> float:
-    """The longest that canary gradients are together in any step, in clip norms, but with probability ``level``."""
-    there = most_drawn(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
+    """A bound on the norm of the canary gradients in any step, in clip norms, except with probability ``level``."""
+    there = draws_bound(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
     return mixed.most * math.sqrt(there)
 
 
 def _turns(settings: TrainingFacts, mixed: MixedIn) -> int:
-    """The most updates in which canary gradients take part."""
+    """The largest number of updates in which a canary gradient takes part."""
     return min(settings.updates, -(-settings.planned // mixed.apart))
 
 
 def _batches(settings: TrainingFacts, level: float) -> tuple[float, float]:
-    """The most examples in any batch, and in all together, but with probability ``level``."""
+    """The largest batch and the total number of examples, bounded except with probability ``level``."""
     steps, rate = settings.updates, settings.sample_rate
-    once = most_drawn(settings.examples, rate, level / 2 / steps)
-    if len(settings.correlation) > 1:  # which steps an example may take part in is not independent from step to step
+    once = draws_bound(settings.examples, rate, level / 2 / steps)
+    if len(settings.correlation) > 1:  # an example's participation is not independent between steps
         return once, once * steps
-    return once, most_drawn(settings.examples * steps, rate, level / 2)
+    return once, draws_bound(settings.examples * steps, rate, level / 2)

@@ -1,11 +1,11 @@
-"""Whether the noise that a report claims is in the weights: tests that no clipped gradient can fail.
+"""Tests whether the noise that a report claims is in the weights, valid whatever the clipped gradients were.
 
-Think of the run with every gradient 0: its moves are noise alone, whose law is known. A batch of K examples shifts a
-step's noise by at most K C / B, where the noise has standard deviation sigma C / B, whatever came before. So the run
-that was made can be told from the run without gradients no better than N(R, 1) from N(0, 1), with R^2 = sum K_t^2 /
-sigma^2: Gaussian differential privacy, composed (Dong, Roth and Su 2022, theorem 3.7 and corollary 3.3). An event of
-probability p without gradients has at most Phi(R + Phi^-1(p)) with them. A test may therefore reject as soon as
-p < Phi(-R - z), where Phi(-z) is its level. It sees anything where there are more weights than R^2.
+Consider the same run with every gradient 0, whose moves are noise alone with a known distribution. A batch of K
+examples shifts a step's noise by at most K C / B, and the noise has standard deviation sigma C / B, whatever happened
+before. So distinguishing the actual run from the run without gradients is at least as hard as distinguishing N(R, 1)
+from N(0, 1), with R^2 = sum K_t^2 / sigma^2: composed Gaussian differential privacy (Dong, Roth and Su 2022, theorem
+3.7 and corollary 3.3). An event of probability p without gradients has at most Phi(R + Phi^-1(p)) with them. A test may
+therefore reject if p < Phi(-R - z), where Phi(-z) is its level. It has power only if there are more weights than R^2.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from verify.weights.tally import Tally
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: How little of the noise alone a test of norms tells from none: below, the grid of the noise shows.
+#: The least multiple of the noise that the test of norms considers; below it, the grid of the noise is detectable.
 _LEAST_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Tests at ``level`` each, of a run whose gradients shift its noise by ``shift`` (R) standard deviations.
+    """Tests, each at ``level``, of a run whose gradients shift its noise by ``shift`` (R) standard deviations.
 
-    ``law`` is that of one move; ``stddevs`` are the least and the largest standard deviation of a move where moves are
-    Gaussian, by gradient descent, None for Adam.
+    ``law`` is the distribution of one move. ``stddevs`` holds the least and the largest standard deviation of a move
+    for gradient descent, where moves are Gaussian; None for Adam.
     """
 
     shift: float
@@ -43,27 +43,27 @@ class Presence:
 
     @property
     def limit(self) -> float:
-        """Logarithm of the probability, without gradients, below which an event is not to be believed."""
+        """The log of the probability without gradients below which an event makes the test reject."""
         return float(log_ndtr(-self.shift - float(normal_quantile(self.level))))
 
     def needed(self, elements: int) -> float:
-        """The divergence, nats a weight, between where weights lie and where noise puts them, that is seen."""
-        return (_choices(elements, len(self.law.chances)) - self.limit) / elements
+        """The divergence in nats per weight, between the weights and the distribution of noise, that is detected."""
+        return (_log_types(elements, len(self.law.chances)) - self.limit) / elements
 
     def visible(self, tally: Tally) -> bool:
-        """Whether it would be noticed if none of the weights of ``tally`` had moved."""
+        """Whether the test would reject if none of the weights of ``tally`` had moved."""
         return tally.elements > 0 and self.divergence(tally.still) > self.needed(tally.elements)
 
     def noticed(self, tally: Tally) -> tuple[float, float]:
-        """Below and above which multiples of its claimed size noise is noticed, rounding of ``tally`` allowed for."""
+        """The multiples of the claimed noise below and above which it is detected, allowing for rounding."""
         assert self.stddevs is not None
         lower, upper = self.ratios(tally.elements)
         room = math.sqrt(tally.room / tally.elements)
         return lower - room / self.stddevs[0], upper + room / self.stddevs[1]
 
     def ratios(self, elements: int) -> tuple[float, float]:
-        """Between which multiples of its claimed size noise passes the test of norms; 0 where none at all does."""
-        from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+        """The range of multiples of the claimed noise that pass the test of norms; from 0 if even no noise passes."""
+        from scipy.optimize import brentq  # imported here because the import takes longer than most verifications
 
         goal = 2 * self.limit / elements
 
@@ -77,7 +77,7 @@ class Presence:
         return lower, float(brentq(tail, 1.0, upper))
 
     def complaint(self, tally: Tally) -> str:
-        """What is wrong with the moves of ``tally``; "" where nothing is."""
+        """What is wrong with the moves of ``tally``; "" if nothing is."""
         if tally.elements == 0:
             return ""
         if self.stddevs is not None:
@@ -100,10 +100,11 @@ class Presence:
         return ""
 
     def divergence(self, between: NDArray[np.int64]) -> float:
-        """Kullback and Leibler's, nats a weight, from the law to where the weights lie, at least.
+        """A lower bound on the Kullback-Leibler divergence, in nats per weight, of the weights from the law.
 
-        ``between`` [m, m] counts weights by the first and the last interval that they may lie in. For any q, the sum of
-        p^ log(q / p) is at most the divergence of p^ from p; a weight counts where it adds least.
+        ``between`` [m, m] counts weights by the first and the last interval that may contain them. For any q, the sum
+        of p^ log(q / p) is at most the divergence of the empirical p^ from p. Each weight counts in the interval where
+        it adds least.
         """
         chances, elements = self.law.chances, int(between.sum())
         first, last = np.nonzero(between)
@@ -117,9 +118,9 @@ class Presence:
         return total / elements
 
 
-def _choices(elements: int, parts: int) -> float:
-    """Logarithm of how many ways there are to spread so many weights over ``parts`` intervals.
+def _log_types(elements: int, parts: int) -> float:
+    """The log of the number of ways to distribute ``elements`` weights over ``parts`` intervals.
 
-    By the method of types, P(the divergence of what is seen from the law >= d) <= choices exp(-n d).
+    By the method of types, P(empirical divergence from the law >= d) <= choices exp(-n d).
     """
     return float(gammaln(elements + parts) - gammaln(elements + 1) - gammaln(parts))

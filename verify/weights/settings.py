@@ -1,4 +1,4 @@
-"""The settings of a training, as far as they decide how weights move, read from a report's parameters."""
+"""The settings of a training that decide how weights move, read from a report's parameters."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from verify.events.buffered_gaussian import column
 from verify.methods.expected import StatedTraining
 from verify.stated import method_of, training_of
 
-#: Updates that are followed one by one.
+#: The most updates that are simulated one by one.
 MOST_UPDATES = 1_000_000
-#: The same where the noise of each holds that of all before.
+#: The same, if the noise of each update depends on all earlier noise.
 MOST_CORRELATED = 20_000
 _SCHEDULES = ("constant", "linear", "cosine")
-#: A number that no setting of a run reaches, and whose square is still a float.
+#: A number larger than any setting of a run, whose square does not overflow.
 _LARGEST = 1e100
 
 
 class UncheckableError(Exception):
-    """Why something cannot be checked, in words."""
+    """Something cannot be checked; the message says why."""
 
 
 class UnstatedError(UncheckableError):
-    """A setting that every training has, and that the report does not say."""
+    """The report does not state a setting that every training has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedIn:
-    """``count`` canary gradients, orthogonal to each other, each there by a fair coin.
+    """``count`` orthogonal canary gradients, each included by a fair coin.
 
-    One that is there adds ``most`` clip norms at most in every ``apart``-th step, and anything with the chance
-    ``share``.
+    An included one adds at most ``most`` clip norms in every ``apart``-th step, with probability ``share``.
     """
 
     count: int
@@ -51,14 +50,13 @@ class MixedIn:
 class TrainingFacts:
     """How one training moved its weights.
 
-    ``updates`` were made of the ``planned`` steps by which the learning rate goes. ``noise_multiplier`` is 0 where no
-    noise was added; ``correlation`` is what each release holds of the noise of the steps before, from its own on, in
-    the basis in which it is fresh: (1,) for noise of each step's own. ``batch_size`` is the expected one, which divides
-    a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped. ``clip_norms`` are those of each
-    update where they change; then ``noise_multiplier`` is the noise on the sum alone, and ``joint_multiplier`` that of
-    all that a step releases. ``gaps``: steps were begun and
-    lost, it is not known which, and with them noise that later steps would have cancelled. ``canaries`` are gradients
-    that were mixed in besides, None where there are none.
+    ``updates`` were made out of the ``planned`` steps of the learning rate schedule. ``noise_multiplier`` is 0 if no
+    noise was added. ``correlation`` is the column of the matrix C for correlated noise w with C w = z, and (1,) for
+    independent noise. ``batch_size`` is the expected batch size, by which the sum of gradients is divided.
+    ``clip_norm`` is None if gradients were not clipped. ``clip_norms`` holds those of each update if they change; then
+    ``noise_multiplier`` is the noise on the sum alone, and ``joint_multiplier`` that of everything a step releases.
+    ``gaps`` is whether unknown steps were begun and lost, along with noise that later steps would have cancelled.
+    ``canaries`` are the canary gradients mixed in, None if there are none.
     """
 
     method: str
@@ -84,10 +82,14 @@ class TrainingFacts:
 
     @property
     def rates(self) -> Floats:
-        """The learning rate of each update: a warm-up in equal parts, then constant, a line, or half a cosine."""
+        """The learning rate of each update: a linear warm-up, then constant, linear, or half a cosine."""
         steps = np.arange(self.updates, dtype=np.float64)
-        gone = (steps - self.warmup) / max(1, self.planned - self.warmup)
-        after = {"constant": np.ones(self.updates), "linear": 1 - gone, "cosine": (1 + np.cos(math.pi * gone)) / 2}
+        progress = (steps - self.warmup) / max(1, self.planned - self.warmup)
+        after = {
+            "constant": np.ones(self.updates),
+            "linear": 1 - progress,
+            "cosine": (1 + np.cos(math.pi * progress)) / 2,
+        }
         share = np.where(steps < self.warmup, (steps + 1) / max(1, self.warmup), after[self.schedule])
         return np.asarray(self.learning_rate * share, dtype=np.float64)
 
@@ -98,7 +100,7 @@ class TrainingFacts:
 
     @property
     def noise_stddev(self) -> float:
-        """Of the noise on one entry of a step's mean gradient."""
+        """The standard deviation of the noise on one entry of a step's mean gradient."""
         return self.noise_multiplier * (self.clip_norm or 0.0) / self.batch_size
 
     @property
@@ -115,17 +117,17 @@ class TrainingFacts:
 
     @property
     def grids(self) -> Floats:
-        """Distance of neighbouring values of a noised gradient: the largest power of two up to 1/32 of the noise."""
+        """The grid spacing of a noised gradient: the largest power of two up to 1/32 of the noise."""
         return np.asarray(np.ldexp(1.0, np.frexp(self.noise_stddevs)[1] - 6), dtype=np.float64)
 
     @property
     def sample_rate(self) -> float:
-        """Chance that an example is in a batch, on average over the examples."""
+        """The probability that an example is in a batch, averaged over the examples."""
         return min(1.0, self.batch_size / self.examples)
 
 
 def settings_of(report: PrivacyReport) -> TrainingFacts:
-    """The settings of a ``retrain`` report; raises UncheckableError where they describe no training."""
+    """The settings of a ``retrain`` report. Raises UncheckableError if they describe no possible training."""
     parameters, method = facts_of(report), method_of(report)
     if method is None:
         raise UncheckableError(f"the method {parameters.method!r} is not known")
@@ -170,13 +172,13 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
 
 
 def _noise(parameters: StatedTraining) -> float:
-    """The noise on a sum of gradients, in clip norms."""
+    """The noise multiplier of the sum of gradients."""
     on_sum = getattr(parameters, "sum_noise_multiplier", None)
     return _number(parameters.noise_multiplier if on_sum is None else on_sum, "noise_multiplier", positive=True)
 
 
 def _norms(parameters: StatedTraining, updates: int) -> tuple[float, ...] | None:
-    """The clip norms of all updates, where they change."""
+    """The clip norms of all updates if they change, else None."""
     stated = getattr(parameters, "clip_norms", None)
     if stated is None:
         return None
@@ -186,7 +188,7 @@ def _norms(parameters: StatedTraining, updates: int) -> tuple[float, ...] | None
 
 
 def _canaries(parameters: StatedTraining) -> MixedIn | None:
-    """The canary gradients of the training: like records, or like users where records of a user are clipped apart."""
+    """The canary gradients: like records, or like users if each record of a user is clipped separately."""
     count = parameters.gradient_canaries
     if not count:
         return None
@@ -200,13 +202,13 @@ def _canaries(parameters: StatedTraining) -> MixedIn | None:
         return MixedIn(
             count=count, most=float(group), share=-math.expm1(group * math.log1p(-rate)) if rate < 1 else 1.0
         )
-    # Where a batch is full, a canary takes the place of a record whose gradient is the opposite.
+    # In a full batch, a canary may displace a record with the opposite gradient.
     cut = getattr(parameters, "largest_batch", None) is not None
     return MixedIn(count=count, most=2.0 if cut else 1.0, share=rate)
 
 
 def _correlation(parameters: StatedTraining, updates: int) -> tuple[float, ...]:
-    """The coefficients of noise that is correlated over steps, where the method has such."""
+    """The coefficients of noise that is correlated over steps; (1.0,) for independent noise."""
     stated, matrix = getattr(parameters, "coefficients", None), getattr(parameters, "matrix", None)
     if matrix is not None:
         stated = _column(matrix, updates)
@@ -218,7 +220,7 @@ def _correlation(parameters: StatedTraining, updates: int) -> tuple[float, ...]:
 
 
 def _column(matrix: Any, updates: int) -> tuple[float, ...]:
-    """The coefficients that the buffers of ``matrix`` amount to."""
+    """The coefficients that follow from the buffers of ``matrix``."""
     if updates > MOST_CORRELATED:
         raise UncheckableError(
             f"noise is correlated over {updates} updates, and at most {MOST_CORRELATED} are followed so"
@@ -229,7 +231,7 @@ def _column(matrix: Any, updates: int) -> tuple[float, ...]:
 
 
 def facts_of(report: PrivacyReport) -> StatedTraining:
-    """The parameters of a training; raises UncheckableError where they cannot be read."""
+    """The parameters of a training. Raises UncheckableError if they are unreadable."""
     try:
         return training_of(report)
     except ParametersError as fault:

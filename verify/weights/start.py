@@ -1,4 +1,4 @@
-"""The weights that a training began with: drawn again from its seed, or read from a checkpoint that is at hand."""
+"""The initial weights of a training: drawn again from its seed, or read from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from privctl.models.kinds import ModelClass
 
 _PREFIX = "start-"
-#: A file's digest, read once.
+#: Gives a file's digest, reading each file once.
 Digest = Callable[[Path], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """``tensors`` by name, float32 where they are floating-point numbers; ``parameters`` names those that are trained.
+    """Initial ``tensors`` by name, floating-point ones as float32; ``parameters`` names the trainable ones.
 
-    ``exact`` says that all were read and none drawn again: another processor may round draws otherwise.
+    ``exact`` is whether all were read and none drawn, since another processor may round draws differently.
     """
 
     tensors: Mapping[str, NDArray[Any]]
@@ -41,10 +41,10 @@ class Start:
 
 
 def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) -> Start:
-    """The first weights of the training whose report lies at ``path`` and whose model is the file ``output``.
+    """The initial weights of the training with the report at ``path`` and the model file ``output``.
 
-    The architecture is that of the released config.json. Raises UncheckableError with the reason where they cannot be
-    had, UnstatedError where that is the report's own doing.
+    The architecture is that of the released config.json. Raises UncheckableError with the reason if they are
+    unavailable, or UnstatedError if the report itself is to blame.
     """
     parameters = facts_of(report)
     if parameters.adapter:
@@ -54,15 +54,15 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
         raise UnstatedError("the report does not say from which seed its weights were drawn")
     if how not in ("random", "checkpoint"):
         raise UncheckableError(f"the report says {how!r} of what its weights began as")
-    place = None if how == "random" else _given(path, report, digest)
+    place = None if how == "random" else _checkpoint(path, report, digest)
     try:
         network = _network(output, parameters.task, seed, place)
         if parameters.converted == "batch-norm":
-            _converted(network)
+            _convert_batch_norm(network)
     except ImportError as error:
         raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
-        # Weights that were drawn take nothing but what the report states.
+        # Drawn weights depend only on what the report states.
         kind = UnstatedError if how == "random" else UncheckableError
         why = str(e).partition("\n")[0]
         raise kind(f"the first weights cannot be made again: {why}") from None
@@ -77,11 +77,11 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
 
 
 def _of_adapter(path: Path, report: PrivacyReport, digest: Digest) -> Start:
-    """The adapter that the training began with; raises UncheckableError for one that was new."""
+    """The adapter that the training started from. Raises UncheckableError if the adapter was new."""
     begun = next((a for a in report.inputs if a.role == _PREFIX + ADAPTER_NAME), None)
     if begun is None:
         raise UncheckableError("the first weights of a new adapter are drawn by peft, and are not drawn again here")
-    _given(path, report, digest)
+    _checkpoint(path, report, digest)
     with SafetensorsFile(located(path, begun.path)) as file:
         if odd := next((info for info in file.tensors if info.dtype not in VIEWS), None):
             raise UncheckableError(f"the tensor {odd.name!r} is {odd.dtype}, which no training here moves")
@@ -94,8 +94,8 @@ def _of_adapter(path: Path, report: PrivacyReport, digest: Digest) -> Start:
     return Start(tensors=tensors, parameters=frozenset(tensors), exact=True, source=f"read from {begun.path}")
 
 
-def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
-    """The checkpoint that the report names as its start; raises UncheckableError if weights are missing."""
+def _checkpoint(path: Path, report: PrivacyReport, digest: Digest) -> Path:
+    """The checkpoint that the report names as its start. Raises UncheckableError if weights are missing."""
     files = [(a, located(path, a.path)) for a in report.inputs if a.role.startswith(_PREFIX)]
     weights = [(a, place) for a, place in files if a.role.endswith(".safetensors")]
     if not weights:
@@ -116,7 +116,7 @@ def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
 
 
 def _folder(weights: Sequence[tuple[Artifact, Path]]) -> Path:
-    """Where shards lie together; raises UncheckableError where they do not."""
+    """The folder that contains all shards. Raises UncheckableError if they are in several folders."""
     folders = {place.parents[artifact.role.removeprefix(_PREFIX).count("/")] for artifact, place in weights}
     if len(folders) != 1:
         raise UncheckableError("the weights that it began with lie in several folders")
@@ -124,7 +124,7 @@ def _folder(weights: Sequence[tuple[Artifact, Path]]) -> Path:
 
 
 def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
-    """The network before its first step. The draws come in the order in which a training makes them."""
+    """The network before its first step, with random draws in the order in which a training makes them."""
     import torch
 
     from privctl.models.guard.loading import check_size
@@ -144,8 +144,8 @@ def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
             return network.float()
 
 
-def _converted(network: Any) -> None:
-    """Normalise by mean 0 and variance 1 instead of the running statistics, with scales and shifts that make up."""
+def _convert_batch_norm(network: Any) -> None:
+    """Replace running statistics by mean 0 and variance 1, and adjust scales and shifts to compensate."""
     import torch
 
     for module in network.modules():
@@ -162,7 +162,7 @@ def _converted(network: Any) -> None:
 
 
 def _kind(task: str) -> ModelClass:
-    """What transformers makes for a task."""
+    """The model class of transformers for a task."""
     from privctl.models.kinds import KINDS
 
     kinds: dict[str, ModelClass] = {str(name): kind for name, kind in KINDS.items()}

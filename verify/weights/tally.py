@@ -1,4 +1,4 @@
-"""How far each weight of a released file lies from where its training began, counted in one pass."""
+"""Tallies how far each weight of a released file lies from its initial value, in one pass."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from verify.weights.start import Start
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Weights compared at a time.
+#: The number of weights compared at a time.
 _CHUNK = 1 << 21
-#: A float32 update rounds by half of this share of the weight; a factor of weight decay by as much again.
+#: A float32 update rounds by half of this fraction of the weight, and weight decay by as much again.
 _GRAIN = 2.0**-23
-#: By how much first weights that were drawn on another processor may differ, and moves that float32 moments make.
+#: Relative differences of initial weights drawn on another processor, and of moves from float32 moments.
 _REDRAWN, _MOMENTS = 2.0**-17, 2.0**-15
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Moves D of some weights, each known within its ``room`` for rounding.
+    """Sums over the moves D of some weights, each known up to its ``room`` for rounding.
 
-    ``squares`` is the sum of their squares as stored, which ``low`` and ``high`` bound, and ``room`` that of the
-    rooms'. ``farthest`` is the least that the largest of them can be. ``between`` [m, m] counts them by the first and
-    the last of m intervals that they may lie in, and ``still`` as if none had moved.
+    ``squares`` is the sum of their squares as stored, ``low`` and ``high`` bound the sum of the true squares, and
+    ``room`` sums the squares of the rooms. ``farthest`` is a lower bound on the largest move. ``between`` [m, m] counts
+    moves by the first and the last of m intervals that may contain them, and ``still`` counts as if none had moved.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveScale:
-    """What a move is measured by: ``keep`` is P, ``edges`` are those of intervals, and ``far`` is as far as weights go.
+    """How moves are measured: ``keep`` is P, ``edges`` are those of the intervals, ``far`` is the largest excursion.
 
-    ``updates`` is how often a weight was rounded.
+    ``updates`` is the number of times a weight was rounded.
     """
 
     keep: float
@@ -61,7 +61,7 @@ class MoveScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """``moved`` has a tally of each tensor that was trained; ``touched`` names those that were not and changed."""
+    """Tallies of the trained tensors, the names of untrained ones that changed, and the number of unchanged ones."""
 
     moved: tuple[Tally, ...]
     touched: tuple[str, ...]
@@ -69,10 +69,9 @@ class Compared:
 
 
 def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: MoveScale | None) -> Compared:
-    """Hold every tensor of ``file`` against ``start``; ``trained`` are globs of what was trained, all where empty.
+    """Compare every tensor of ``file`` with ``start``; ``trained`` holds globs of trained tensors, empty for all.
 
-    Without a ``scale`` only what was not trained is looked at. Raises UncheckableError where the tensors are other
-    ones.
+    Without a ``scale``, only untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
     """
     held = {info.name: info for info in file.tensors}
     if held.keys() != start.tensors.keys():
@@ -95,7 +94,7 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
 
 
 def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[tuple[Floats, Floats]]:
-    """The same stretch of a tensor before and after, in float64."""
+    """Yields stretches of a tensor before and after training, as float64."""
     if info.dtype not in VIEWS:
         raise UncheckableError(f"the tensor {info.name!r} is {info.dtype}, which no training here moves")
     flat, size = start.tensors[info.name].reshape(-1), VIEWS[info.dtype].itemsize
@@ -126,7 +125,7 @@ def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: MoveSca
 
 
 def _spans(edges: Floats, lower: Floats, upper: Floats) -> NDArray[np.int64]:
-    """How many of [lower, upper] begin in each interval and end in each: [m, m]."""
+    """Counts ranges [lower, upper] by the intervals in which they begin and end; shape [m, m]."""
     count = len(edges) + 1
     pairs = np.searchsorted(edges, lower) * count + np.searchsorted(edges, upper)
     return np.bincount(pairs, minlength=count * count).reshape(count, count)
@@ -141,8 +140,8 @@ def _changed(start: Start, file: SafetensorsFile, info: TensorInfo) -> bool:
     )
 
 
-def together(parts: Sequence[Tally]) -> Tally:
-    """All weights as one."""
+def combined_tally(parts: Sequence[Tally]) -> Tally:
+    """The tally of all weights together."""
     return Tally(
         name="",
         elements=sum(part.elements for part in parts),

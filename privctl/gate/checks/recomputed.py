@@ -19,7 +19,7 @@ from privctl.gate.policy import Policy
 from privctl.reports.parameters import ParametersError
 from privctl.storage.digest import NamedFiles
 from verify.audits import consistency as audit_consistency
-from verify.audits.asked import not_as_kept, unanswered
+from verify.audits.asked import request_mismatches, unanswered_claims
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.split.drawn import check_split, check_unseen
 
@@ -33,14 +33,14 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for report in case.audits:
         try:
             faults = [f"the audit contradicts itself: {fault}" for fault in audit_consistency.faults(report.report)]
-            faults += not_as_kept(report.path, report.report, NamedFiles())
+            faults += request_mismatches(report.path, report.report, NamedFiles())
         except ParametersError as fault:
             faults = [f"the audit cannot be read: {fault}"]
         yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)
         guessed = check_guesses(report.path, report.report, ())
         own = {parent.digest for parent in report.report.parents}
         parents = [each.report for each in case.makers if each.digest in own]
-        silent = unanswered(report.path, report.report, parents)
+        silent = unanswered_claims(report.path, report.report, parents)
         beside = (each for each in _against_files(report, parents) if each.outcome is Outcome.REFUTED)
         yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent, *beside))
     if policy.max_epsilon is None and policy.max_posterior is None:

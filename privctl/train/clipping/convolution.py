@@ -1,4 +1,4 @@
-"""Convolutions: linear layers on patches, with the patches of a few examples at a time in memory."""
+"""Convolutions: linear layers applied to patches, with the patches of only a few examples in memory at a time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from privctl.train.clipping.terms import (
 )
 from privctl.train.clipping.use import ModuleCall
 
-#: On a processor the patches of a chunk of examples take about this much, which costs no time and less memory.
+#: On a CPU, bytes for the patches of a chunk of examples: small chunks need less memory and take no longer.
 CACHED_PATCHES = 4 << 20
 
-#: Up to this many weights, a processor's own kernel forms gradients fastest with the examples as groups of one
-#: convolution. It then is so fast that it beats Gram matrices of this many times fewer positions than other ways would.
+#: Up to this many weights, torch's CPU kernel forms gradients fastest with the examples as groups of one convolution,
+#: which beats Gram matrices from a number of positions on that is lower by this factor than for the other methods.
 MANY_WEIGHTS, FEWER_POSITIONS = 100_000, 3
 
-#: With more weights the kernel is called once for each example, which beats copying patches from so many positions on.
+#: With more weights, calling the kernel once per example beats copying patches from this many positions on.
 LARGE_IMAGE = 256
 
-#: For inputs of up to this many channels a group, patches take the least time but where each is a group.
+#: With up to this many input channels per group, copying patches is fastest, except for depthwise convolutions.
 FEW_CHANNELS = 4
 
 
@@ -56,20 +56,20 @@ class Convolved:
     inputs: Tensor
     gradients: Tensor
     geometry: Geometry
-    shape: tuple[int, ...]  # the parameter's own: one dimension less for Conv1d
+    shape: tuple[int, ...]  # of the parameter: one dimension less for Conv1d
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         patches, gradients = self._pair(rows)
-        if patches.shape[2] < gradients.shape[2]:  # takes less time so, of few channels
+        if patches.shape[2] < gradients.shape[2]:  # faster in this order for few input channels
             return batched_product(patches.mT, gradients).mT.reshape(-1, *self.shape)
         return batched_product(gradients.mT, patches).reshape(-1, *self.shape)
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         limit = chunk_bytes(self.inputs) if self.inputs.is_cuda else CACHED_PATCHES
         positions, pairs = self.gradients[0, 0].numel(), self._pixel_pairs()
-        # Patches have each pixel as often as the kernel has places.
+        # Patches hold each pixel once per kernel position.
         if positions > 1 and pairs <= self.geometry.weight[2] * self.geometry.weight[3] * positions**2:
             measure, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pairs + 3 * positions**2)
         else:
@@ -81,12 +81,12 @@ class Convolved:
         return Squares(square, slack)
 
     def _patch_squares(self, rows: slice) -> Squares:
-        """Squares of r groups each, from Gram matrices of patches."""
+        """Squares (r groups,) from Gram matrices of patches."""
         patches, gradients = self._pair(rows)
         return outer_squares(patches, [gradients])[0]
 
     def _pixel_squares(self, rows: slice) -> Squares:
-        """The same from Gram matrices of pixels: that of patches is the sum of these shifted over the kernel."""
+        """The same from Gram matrices of pixels, which are shifted over the kernel and summed to those of patches."""
         gradients = operand(self.gradients[rows])
         gradients = gradients.reshape(len(gradients) * self.geometry.groups, -1, gradients[0, 0].numel())
         gram = self._gram_of_patches(operand(self.inputs[rows]))
@@ -97,30 +97,31 @@ class Convolved:
     def _gram_of_patches(self, inputs: Tensor) -> Tensor:
         """Inner products of patches, (r groups, h', w', h', w').
 
-        Pixels that a stride apart are one lattice; only those of one lattice meet. Shifts go over rows, then columns.
+        Pixels whose distance is a multiple of the stride form one lattice; only pixels of the same lattice are
+        multiplied with each other. Shifts are summed over rows first, then over columns.
         """
         g, (height, width) = self.geometry, self.gradients.shape[2:]
-        cut = len(inputs) * g.groups
-        total = inputs.new_zeros((cut, height, width, height, width), dtype=torch.float32)
+        batch = len(inputs) * g.groups
+        total = inputs.new_zeros((batch, height, width, height, width), dtype=torch.float32)
         for first_column, right in self._lattices(1):
             columns = inputs[..., first_column :: g.stride[1]]
             across = columns.shape[3]
-            summed = total.new_zeros((cut, height, across, height, across))
+            summed = total.new_zeros((batch, height, across, height, across))
             for first_row, down in self._lattices(0):
                 pixels = columns[:, :, first_row :: g.stride[0]]
                 high = pixels.shape[2]
-                pixels = pixels.reshape(cut, pixels.shape[1] // g.groups, -1)
-                gram = batched_product(pixels.mT, pixels).view(cut, high, across, high, across)
+                pixels = pixels.reshape(batch, pixels.shape[1] // g.groups, -1)
+                gram = batched_product(pixels.mT, pixels).view(batch, high, across, high, across)
                 for shift in down:
-                    to, of = _overlap(shift, height, high)
-                    summed[:, to, :, to] += gram[:, of, :, of]
+                    target, source = _overlap(shift, height, high)
+                    summed[:, target, :, target] += gram[:, source, :, source]
             for shift in right:
-                to, of = _overlap(shift, width, across)
-                total[:, :, to, :, to] += summed[:, :, of, :, of]
+                target, source = _overlap(shift, width, across)
+                total[:, :, target, :, target] += summed[:, :, source, :, source]
         return total
 
     def _lattices(self, axis: int) -> list[tuple[int, list[int]]]:
-        """The first pixel of each lattice along an axis (0: rows), and the shifts, in steps of the stride, on it."""
+        """The first pixel of each lattice along an axis (0: rows), and its kernel shifts in units of the stride."""
         g = self.geometry
         stride, shifts = g.stride[axis], dict[int, list[int]]()
         for place in range(g.weight[2 + axis]):
@@ -129,7 +130,7 @@ class Convolved:
         return [(first, found) for first, found in shifts.items() if first < self.inputs.shape[2 + axis]]
 
     def _pixel_pairs(self) -> int:
-        """How many products of two pixels ``_gram_of_patches`` forms, by channel."""
+        """How many products of two pixels ``_gram_of_patches`` forms per channel."""
         sizes = [
             [len(range(first, pixels, stride)) for first, _ in self._lattices(axis)]
             for axis, (pixels, stride) in enumerate(zip(self.inputs.shape[2:], self.geometry.stride, strict=True))
@@ -137,7 +138,7 @@ class Convolved:
         return sum((high * across) ** 2 for high, across in itertools.product(*sizes))
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         return self.squares().slack
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
@@ -146,7 +147,7 @@ class Convolved:
         return add_or_take(total, self._sum_of(self.inputs.to(total.dtype), scaled), fresh=fresh)
 
     def _formed_by_kernel(self) -> Tensor:
-        """All gradients (n, *shape) by torch's own kernel."""
+        """All gradients (n, *shape), by whichever of torch's kernels is fastest on a CPU."""
         inputs, gradients, count = operand(self.inputs), operand(self.gradients), len(self.inputs)
         if self._is_pointwise():
             return self.example_gradients(slice(None))
@@ -166,14 +167,14 @@ class Convolved:
         return torch.cat([self.example_gradients(r) for r in chunks(len(self.inputs), self._patch_bytes(), limit)])
 
     def _sum_of(self, inputs: Tensor, gradients: Tensor) -> Tensor:
-        """The gradient of these examples together."""
+        """The gradient summed over these examples."""
         return self._weight_gradient(inputs, gradients, 1).view(self.shape)
 
     def _weight_gradient(self, inputs: Tensor, gradients: Tensor, times: int) -> Tensor:
-        """The gradient of a convolution like this with so many times its groups."""
+        """The weight gradient of this convolution with ``times`` as many groups."""
         g = self.geometry
         shape = (times * g.weight[0], *g.weight[1:])
-        weight = inputs.new_empty(shape)  # its shape is asked for, its values are not; an expanded one would be copied
+        weight = inputs.new_empty(shape)  # only its shape matters; an expanded tensor would be copied
         gradient: Tensor = torch.ops.aten.convolution_backward(
             gradients, inputs, weight, None, g.stride, g.padding, g.dilation, False, (0, 0), times * g.groups,
             (False, True, False),
@@ -192,11 +193,11 @@ class Convolved:
             patches = inputs[:, :, :: g.stride[0], :: g.stride[1]].flatten(2)
         else:
             patches = self._patches(inputs)
-        cut = len(inputs) * g.groups
-        return patches.reshape(cut, -1, patches.shape[2]).mT, gradients.reshape(cut, -1, patches.shape[2]).mT
+        batch = len(inputs) * g.groups
+        return patches.reshape(batch, -1, patches.shape[2]).mT, gradients.reshape(batch, -1, patches.shape[2]).mT
 
     def _patches(self, inputs: Tensor) -> Tensor:
-        """(r, d height width, T), as by ``unfold``, which takes longer on a processor."""
+        """Patches (r, d height width, T), as ``unfold`` gives them; faster on a CPU."""
         g = self.geometry
         padded = functional.pad(inputs, (g.padding[1], g.padding[1], g.padding[0], g.padding[0]))
         row, channel, down, right = padded.stride()
@@ -211,7 +212,7 @@ class Convolved:
         )
 
     def cheapest(self) -> GradientTerm:
-        """Per-example gradients where they are cheaper than Gram matrices."""
+        """Per-example gradients if forming them is cheaper than Gram matrices; otherwise the term itself."""
         outputs, inputs = self.geometry.weight[0] // self.geometry.groups, torch.Size(self.geometry.weight[1:]).numel()
         positions, few = self.gradients[0, 0].numel(), math.prod(self.shape) <= MANY_WEIGHTS
         by_groups = few and not self.inputs.is_cuda
@@ -223,7 +224,7 @@ class Convolved:
 
 
 def _overlap(shift: int, outputs: int, pixels: int) -> tuple[slice, slice]:
-    """The outputs i whose pixel i + ``shift`` exists, and those pixels."""
+    """The range of outputs i for which pixel i + ``shift`` exists, and the range of those pixels."""
     start, stop = max(0, -shift), min(outputs, pixels - shift)
     return slice(start, max(start, stop)), slice(start + shift, max(start, stop) + shift)
 
@@ -259,7 +260,7 @@ def _in_two_dimensions(
     dilation: tuple[int, ...],
     groups: int,
 ) -> Geometry:
-    """A one-dimensional convolution is one of height 1."""
+    """The geometry in two dimensions; a one-dimensional convolution gets height 1."""
     if len(shape) == 4:
         return Geometry(weight=shape, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return Geometry(

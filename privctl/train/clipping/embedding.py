@@ -1,6 +1,6 @@
-"""Embeddings: an example's gradient has a row only for each of its own tokens, and is never formed whole.
+"""Embeddings: an example's gradient is nonzero only in the rows of its own tokens, and is never formed whole.
 
-In a bag of them each id has its share of the bag's gradient, so that a bag is a run of look-ups.
+In an embedding bag each id gets its share of the bag's gradient, so a bag is treated as a sequence of look-ups.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from privctl.train.clipping.shards import own_part
 from privctl.train.clipping.terms import GradientTerm, Squares, by_positions, chunk_bytes, chunks, squared_lengths
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
-#: Rows longer than the first share of ``max_norm`` are made as long as the second, so that rounding of a length moves
-#: none across, here or in a look-up.
-_LONGER_THAN, _TO = 1 - 2.0**-14, 1 - 2.0**-13
+#: Rows longer than the first fraction of ``max_norm`` are scaled to the second, so that rounding of a norm never makes
+#: a look-up, or a second call, rescale a row.
+_TOO_LONG, _SHORTENED_TO = 1 - 2.0**-14, 1 - 2.0**-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,21 @@ class Lookup:
     vocabulary: int
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
-        ids, values = self.ids[rows], _wide(self.gradients[rows])
+        """The gradients of the examples in ``rows``."""
+        ids, values = self.ids[rows], _at_least_float32(self.gradients[rows])
         gradients = values.new_zeros(len(ids), self.vocabulary, values.shape[2])
         return gradients.scatter_add_(1, ids[..., None].expand_as(values), values)
 
     def squares(self) -> Squares:
-        """Adds up what meets in a row of the example, of which there are at most T, and measures that."""
-        values = _wide(self.gradients)
+        """Sum the gradients of equal ids of an example, which has at most T different ones, and measure the sums."""
+        values = _at_least_float32(self.gradients)
         slots = values.new_zeros(values.shape[:2].numel(), values.shape[2])
         slots.index_add_(0, _slots(self.ids).flatten(), values.flatten(0, 1))
         return Squares(squared_lengths(slots.view(len(values), -1)), self.slack())
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
-        lengths: Tensor = torch.linalg.vector_norm(_wide(self.gradients), dim=-1)
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
+        lengths: Tensor = torch.linalg.vector_norm(_at_least_float32(self.gradients), dim=-1)
         return lengths.sum(1).double().square()
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
@@ -58,7 +58,7 @@ class Lookup:
 
 
 def _slots(ids: Tensor) -> Tensor:
-    """(n, T) ids to (n, T) numbers below n T that are equal where the ids of one example are."""
+    """Number the ids (n, T) below n T so that two numbers are equal if and only if example and id are."""
     ordered, order = ids.sort(dim=1)
     changes = torch.zeros_like(ids)
     changes[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
@@ -76,17 +76,19 @@ def cross(product: Outer, lookup: Lookup) -> Tensor:
     for rows in chunks(len(lookup.ids), bytes_each, chunk_bytes(lookup.ids)):
         ids = lookup.ids[rows, None, :].expand(-1, product.inputs.shape[1], -1)
         picked = product.gradients[rows].gather(2, ids)
-        inner_products = batched_product(_wide(product.inputs[rows]), _wide(lookup.gradients[rows]).mT)
+        inner_products = batched_product(
+            _at_least_float32(product.inputs[rows]), _at_least_float32(lookup.gradients[rows]).mT
+        )
         products.append(inner_products.mul_(picked).sum((1, 2), dtype=torch.float64))
     return torch.cat(products)
 
 
-def _wide(values: Tensor) -> Tensor:
+def _at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def embedding(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's Embedding: weight (V, d). The row at ``padding_idx`` is never trained."""
+    """Torch's Embedding with weight (V, d). The row at ``padding_idx`` gets no gradient."""
     assert isinstance(module, nn.Embedding)
     gradients = use.gradient
     ids = use.first.reshape(len(gradients), -1)
@@ -97,7 +99,7 @@ def embedding(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
 
 
 def scaled_embedding(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Embeddings of transformers that multiply what they look up by ``embed_scale``."""
+    """Embeddings of transformers that multiply their output by ``embed_scale``."""
     lookup = embedding(module, use)["weight"]
     assert isinstance(lookup, Lookup)
     scale = torch.as_tensor(module.embed_scale, dtype=lookup.gradients.dtype, device=lookup.gradients.device)
@@ -112,7 +114,7 @@ def own_frequency(ids: Tensor) -> Tensor:
 
 
 def over_examples(ids: Tensor, count: int) -> Tensor:
-    """Ids that all examples share, (1, T) or (T,), as (count, T): else their gradients arrive already summed."""
+    """Expand ids that all examples share, (1, T) or (T,), to (count, T), so that gradients do not arrive summed."""
     if count > 1 and ids.dim() > 1 and len(ids) == 1:
         return ids.expand(count, *ids.shape[1:])
     if ids.dim() == 1 and len(ids) != count:
@@ -121,9 +123,9 @@ def over_examples(ids: Tensor, count: int) -> Tensor:
 
 
 def embedding_bag(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's EmbeddingBag of sums, means or maxima; each example has one bag, or equally many in a row.
+    """Torch's EmbeddingBag of any mode; each example has the same number of consecutive bags.
 
-    Raises Inseparable where the bags are not a multiple of the examples.
+    Raises Inseparable if the number of bags is not a multiple of the number of examples.
     """
     assert isinstance(module, nn.EmbeddingBag)
     gradients = use.gradient
@@ -138,7 +140,7 @@ def embedding_bag(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]
 
 
 def _rows(module: nn.EmbeddingBag, use: ModuleCall) -> tuple[Tensor, Tensor]:
-    """Ids (b, T) and what each is multiplied by (b, T), which is 0 for those past a bag's end."""
+    """Ids (b, T) and their weights (b, T), which are 0 past a bag's end."""
     named = dict(zip(("input", "offsets", "per_sample_weights"), use.arguments, strict=False)) | dict(use.keywords)
     ids, offsets, weights = named["input"], named.get("offsets"), named.get("per_sample_weights")
     weights = torch.ones_like(ids, dtype=use.gradient.dtype) if weights is None else weights
@@ -156,13 +158,13 @@ def _rows(module: nn.EmbeddingBag, use: ModuleCall) -> tuple[Tensor, Tensor]:
 
 
 def _shares(module: nn.EmbeddingBag, ids: Tensor, weights: Tensor) -> Tensor:
-    """How much of a bag's gradient each of its ids has: (b, T, 1), or (b, T, d) for maxima."""
+    """The share of a bag's gradient that each of its ids gets: (b, T, 1), or (b, T, d) for maxima."""
     if module.mode == "sum":
         return weights[..., None]
     if module.mode == "mean":
         return (weights / weights.sum(1, keepdim=True).clamp(min=1))[..., None]
     rows = module.weight.detach()[ids].masked_fill((weights == 0)[..., None], -torch.inf)
-    largest = rows.argmax(1, keepdim=True)  # the first of several, as torch has it
+    largest = rows.argmax(1, keepdim=True)  # the first of several, as in torch
     return torch.zeros_like(rows).scatter_(1, largest, 1.0) * weights[..., None]
 
 
@@ -179,14 +181,14 @@ def bounded(model: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
 
 @torch.no_grad()
 def bound_rows(embeddings: Sequence[nn.Embedding | nn.EmbeddingBag]) -> None:
-    """Shorten every row of ``embeddings`` that is longer than their ``max_norm``, whether it is read or not.
+    """Scale down every row of ``embeddings`` that exceeds ``max_norm``, whether a batch reads it or not.
 
-    A look-up shortens the rows that it finds too long, and so writes into the weights, without noise, which rows a
-    batch read. Once all rows are short, no look-up finds one to shorten. What was released is only projected by this,
-    and that costs no privacy.
+    Torch's look-up scales down only the rows it reads, so the weights would reveal, without noise, which rows a batch
+    read. If all rows are within the bound, no look-up changes any. Projecting released weights is post-processing and
+    costs no privacy.
     """
     for module in embeddings:
         assert module.max_norm is not None
         rows = own_part(module.weight)
         lengths = torch.linalg.vector_norm(rows, module.norm_type, dim=1, keepdim=True)
-        rows.mul_(torch.where(lengths > _LONGER_THAN * module.max_norm, _TO * module.max_norm / lengths, 1))
+        rows.mul_(torch.where(lengths > _TOO_LONG * module.max_norm, _SHORTENED_TO * module.max_norm / lengths, 1))

@@ -1,10 +1,10 @@
 """Per-example clipping in one backward pass or two: ghost norms and book-keeping for any model of torch modules.
 
-No weight requires a gradient during the pass, so that autograd computes none. Each module that owns trained parameters
-keeps its inputs and its output's gradients, from which come first every example's norm (Lee and Kifer 2020; Li et al.
-2022) and then the sum of the clipped gradients (Bu et al. 2022, "book-keeping"). Not by Opacus, whose ghost clipping
-takes a second backward pass (``python -m tests.bench dp-sgd`` compares them). In two passes, through the same graph,
-nothing is kept: see ``sinks``.
+No weight requires a gradient during the pass, so autograd computes no weight gradients. For each module that owns
+trained parameters, its inputs and output gradients are kept, which give first every example's norm (Lee and Kifer 2020;
+Li et al. 2022) and then the sum of the clipped gradients (Bu et al. 2022, "book-keeping"). Opacus is not used, as its
+ghost clipping always takes a second backward pass (``python -m tests.bench dp-sgd`` compares them). With two
+backward passes through the same graph nothing needs to be kept: see ``sinks``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.shards import Leaves, add_sum, blank_like
-from privctl.train.clipping.sinks import Added, Kept, Sink, Wanted
+from privctl.train.clipping.sinks import AddingSink, KeepingSink, RowRequest, Sink
 from privctl.train.clipping.sums import add
 from privctl.train.clipping.taps import Recorder
 from privctl.train.clipping.terms import GradientTerm, Squares
@@ -37,10 +37,10 @@ from privctl.train.clipping.terms import GradientTerm, Squares
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedBatch:
-    """A batch's losses (n,), its gradients' norms before clipping (n,) float64, and which were made ``shorter`` (n,).
+    """A batch's losses (n,), gradient norms before clipping (n,) float64, and which gradients are ``shorter`` after it.
 
-    All of it comes from the private examples and is no part of a guarantee. It stays on the device: to look at it is to
-    wait for all that was queued there.
+    All of these are computed from the private examples, and no guarantee covers them. They stay on the device: reading
+    them waits for everything that is queued there.
     """
 
     losses: Tensor
@@ -60,17 +60,17 @@ class NotFiniteError(InputError):
 
 
 class PerExample:
-    """Clips each example's gradient of ``model``'s parameters that require one; use it as a context manager.
+    """Clips each example's gradient of the trainable parameters of ``model``; use it as a context manager.
 
-    Parameters are float32 or float64. Raises InputError for a model that cannot work, naming module and remedy.
+    Parameters must be float32 or float64. Raises InputError for an unsupported model, naming the module and a remedy.
 
-    Where a module's examples cannot be told apart, the one above it is promoted: it is differentiated as a whole, by
-    running it again on one example at a time. Those beyond ``promoted`` are found on the first batches, whose passes
-    are then repeated; with ``may_promote`` false such a model is refused.
+    If a module's examples cannot be told apart, its parent is promoted: it is differentiated as a whole, by running it
+    again on one example at a time. Modules that must be promoted but are not in ``promoted`` are found on the first
+    batches, whose passes are then repeated; if ``may_promote`` is false, such a model is refused.
 
-    With two ``passes`` no layer's inputs and output gradients are kept until all norms are known: a second backward
-    pass adds what the first measured. Results are the same up to rounding. With ``compared``, another object has
-    compared all of these parameters' gradients with autograd's.
+    With two ``passes``, no layer's inputs and output gradients are kept until all norms are known: a second backward
+    pass adds what the first measured. Results are the same up to rounding. ``compared`` means that another engine has
+    already compared the gradients of all these parameters with autograd's.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class PerExample:
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
         self._latest: Pass | None = None
-        self._run = 1  # of rows an example
+        self._run = 1  # rows per example
         self._checked = compared
-        self._checked_alone = False  # and so far on a single example, which shows little
-        #: Parameters that no batch has used so far: autograd detects whether a later one does, outside all hooks.
+        self._checked_alone = False  # checked, but only on a single example, which shows little
+        #: Parameters that no batch has used so far; autograd detects if a later batch does, even outside all hooks.
         self._idle: set[str] = set()
         self._used: set[str] = set()
 
@@ -113,13 +113,13 @@ class PerExample:
 
     @property
     def promoted(self) -> tuple[Promotion, ...]:
-        """The modules that are differentiated as a whole, as far as is known."""
+        """The modules known so far to be differentiated as a whole."""
         modes = self._recorder.modes()
         return tuple(replace(each, mode=modes.get(path, each.mode)) for path, each in sorted(self._promoted.items()))
 
     @contextmanager
     def timed(self) -> Iterator[Callable[[], float]]:
-        """Inside, the seconds spent on running promoted modules again are counted; the value returns them."""
+        """Time the reruns of promoted modules inside; yields a function that returns the seconds so far."""
         recorder = self._recorder
         before = recorder.seconds()
         recorder.measure(True)
@@ -137,38 +137,37 @@ class PerExample:
         self.close()
 
     def close(self) -> None:
-        """Leave the model as it was."""
+        """Remove all hooks from the model."""
         self._recorder.remove()
         self._leaves.remove()
 
     def bound_rows(self) -> None:
-        """Shorten all rows of embeddings with a ``max_norm``; call it whenever weights were set, so after every step.
+        """Scale down all rows of embeddings that exceed ``max_norm``; call it after every change of weights.
 
-        A look-up would shorten those that it reads alone, in which shows what a batch read.
+        Otherwise a look-up scales down only the rows it reads, which reveals what a batch read.
         """
         bound_rows(self._bounded)
 
     def accumulate(
-        self, losses_of: Callable[[], Tensor], *, weight: float = 1.0, look: bool = True, run: int = 1
+        self, losses_of: Callable[[], Tensor], *, weight: float = 1.0, check_finite: bool = True, run: int = 1
     ) -> ClippedBatch:
         """Add ``weight`` times the sum over examples of clipped gradients to the ``grad`` of every trained parameter.
 
-        ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone, or with
-        a ``run`` above 1 from rows i run to (i + 1) run - 1. On the first call the result is compared with autograd's,
-        which costs one more backward pass. Raises, with every ``grad`` as it was, NotFiniteError for examples whose
-        loss or gradient is not finite (where one is, others of its batch may only seem to be) and InputError for a
-        parameter whose use was not seen.
+        ``losses_of`` runs the forward pass and returns losses (n,), n > 0. The loss of example i may depend on row i
+        only or, if ``run`` is above 1, on rows i run to (i + 1) run - 1. The first call compares the result with
+        autograd's, which costs one more backward pass. Raises NotFiniteError for examples whose loss or gradient is not
+        finite (one such example may make others of its batch appear so) and InputError for a parameter whose use was
+        not recorded; either leaves every ``grad`` unchanged.
 
-        To know whether all is finite is to wait for a GPU. Without ``look``, calls after the first do not: then
-        whoever uses the sum must look at the losses and norms that were returned, and where one is not finite, drop
-        every ``grad``.
+        Checking that everything is finite waits for a GPU. With ``check_finite`` false, only the first call checks: the
+        caller must inspect the returned losses and norms, and discard every ``grad`` if one is not finite.
 
-        Where processes share the parameters, each calls this as often as all others, and gets its shard of the sum over
-        all of them; one whose rows are not finite adds nothing to it.
+        If processes share the parameters, each must call this equally often, and gets its shard of the sum over all of
+        them; a process whose rows are not finite adds nothing to the sum.
         """
         self._run = run
         try:
-            passed, squares, norms = self._separated(losses_of, look=look)
+            passed, squares, norms = self._separated(losses_of, check_finite=check_finite)
             with torch.no_grad(), full_precision(passed.losses.device):
                 scales, shorter = self._scales(squares, norms, weight)
             self._add(passed, scales)
@@ -180,10 +179,10 @@ class PerExample:
         return ClippedBatch(losses=passed.losses.detach(), norms=norms, shorter=shorter)
 
     def verify(self, losses_of: Callable[[], Tensor], rows: int = 1) -> None:
-        """Compare with autograd now, without adding gradients, where ``accumulate`` would do so for so many ``rows``.
+        """Compare with autograd now, without adding gradients, if ``accumulate`` would do so for a batch of ``rows``.
 
         This is for a network that draws random numbers in every backward pass, so that no two passes agree: verify it
-        without these draws, on the first batch. Raises what ``accumulate`` does.
+        on the first batch with these draws turned off. Raises what ``accumulate`` does.
         """
         if self._leaves.any_of(not self._checked or (self._checked_alone and rows > 1)):
             self._separated(losses_of)
@@ -192,10 +191,11 @@ class PerExample:
     def rows(
         self, losses_of: Callable[[], Tensor], rows: Sequence[int], keep: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-        """The losses (n,), and for each of ``rows`` the result of ``keep`` on its unclipped gradient, by parameter.
+        """The losses (n,) and, for each of ``rows``, ``keep`` applied to its unclipped gradient of each parameter.
 
-        These are the gradients that ``accumulate`` would clip and add. Nothing is added, and no more than one parameter
-        of one row is held at a time. Parameters that the pass did not use are left out. Raises as ``accumulate`` does.
+        These are the gradients that ``accumulate`` would clip and add. Nothing is added, and the gradient of only one
+        parameter of one row is in memory at a time. Parameters that the pass did not use are left out. Raises as
+        ``accumulate`` does.
         """
         passed, _, _ = self._separated(losses_of, wanted=(rows, keep))
         self._latest = None
@@ -203,29 +203,30 @@ class PerExample:
             return passed.losses.detach(), passed.measured.rows((rows, keep))
 
     def terms(self, losses_of: Callable[[], Tensor]) -> tuple[Tensor, Mapping[str, Sequence[GradientTerm]]]:
-        """The losses (n,), and by parameter what makes up each example's unclipped gradient; one pass keeps it all.
+        """The losses (n,) and, by parameter, the terms of each example's unclipped gradient; for one pass only.
 
-        Compared as by ``accumulate``, which raises the same InputErrors; numbers that are not finite are handed on.
+        Compares with autograd and raises InputError as ``accumulate`` does, but does not check for NaN or infinity.
         """
         self._check_modules()
         passed = self._pass(losses_of)
-        assert isinstance(passed.measured, Kept)
+        assert isinstance(passed.measured, KeepingSink)
         if passed.expected is not None:
             with torch.no_grad(), full_precision(passed.losses.device):
                 self._compare_sums(passed, passed.expected)
         return passed.losses.detach(), passed.measured.terms
 
     def _separated(
-        self, losses_of: Callable[[], Tensor], *, look: bool = True, wanted: Wanted | None = None
+        self, losses_of: Callable[[], Tensor], *, check_finite: bool = True, wanted: RowRequest | None = None
     ) -> tuple[Pass, dict[str, Squares], Tensor]:
-        """A pass, with squares and norms of a batch whose examples were told apart, promoting modules until so."""
+        """A pass with its squares and norms, promoting modules until the examples can be told apart."""
         while True:
             self._check_modules()
             try:
                 self._latest = passed = self._pass(losses_of, wanted)
                 with torch.no_grad(), full_precision(passed.losses.device):
                     squares = passed.measured.squares()
-                    norms = self._norms(squares, passed.losses, look=look or passed.expected is not None)
+                    compares = passed.expected is not None
+                    norms = self._norms(squares, passed.losses, check_finite=check_finite or compares)
                     if passed.expected is not None:
                         self._compare(passed, norms, passed.expected)
                 return passed, squares, norms
@@ -241,10 +242,10 @@ class PerExample:
                 self._promote(NotSeparatedError(self._model, dict.fromkeys(repeated, fault)))
 
     def _promote(self, found: NotSeparatedError) -> None:
-        """Take the modules above those of ``found`` as a whole, or raise it where that is not to be."""
+        """Promote the parents of the modules that ``found`` names, or raise it if promotion is not allowed."""
         if not self._may_promote:
             raise found
-        grown = promotion.above(self._model, self._promoted, found)
+        grown = promotion.with_parents(self._model, self._promoted, found)
         self._rounds += 1
         if grown == self._promoted or self._rounds > promotion.ROUNDS_EACH * len(self._modules):
             raise InputError(f"{found}; taking the module above it as a whole changed nothing, so freeze it") from None
@@ -258,10 +259,10 @@ class PerExample:
         sites = promotion.sites(self._model, self.trainable, self._promoted)
         return Recorder(self._model, sites), promotion.groups(sites, self.trainable, self.clipping.style)
 
-    def _pass(self, losses_of: Callable[[], Tensor], wanted: Wanted | None = None) -> Pass:
-        """Forward and backward pass; returns what was recorded and, the first time, autograd's reference."""
+    def _pass(self, losses_of: Callable[[], Tensor], wanted: RowRequest | None = None) -> Pass:
+        """Run a forward and a backward pass and return what they recorded, the first time with autograd's reference."""
         expected = None
-        # A pass is made together where processes share the parameters: one that compares makes all compare.
+        # Processes that share the parameters make every pass together: if one compares, all must.
         unsettled = self._leaves.any_of(not self._checked or self._checked_alone)
         watched = set(self.trainable) if unsettled else self._idle
         with self._gradients_only_for(watched):
@@ -273,10 +274,10 @@ class PerExample:
                 require_losses(losses, self._recorder.rows, self._run)
                 if self._leaves.any_of(not self._checked or (self._checked_alone and len(losses) > 1)):
                     with self._recorder.muted():
-                        expected = check.reference(losses, self._leaves.found)
-                idle = [] if expected else sorted(self._idle & self._leaves.found.keys())
-                sources = [anchor, *(self._leaves.found[name] for name in idle)]
-                uses = dict(self._recorder.uses)  # before layers are recomputed
+                        expected = check.reference(losses, self._leaves.by_name)
+                idle = [] if expected else sorted(self._idle & self._leaves.by_name.keys())
+                sources = [anchor, *(self._leaves.by_name[name] for name in idle)]
+                uses = dict(self._recorder.uses)  # before checkpointed layers are recomputed, which counts them again
                 self._recorder.sink = measured = measurer(self.passes, uses, self.trainable, losses, expected, wanted)
                 gradients = first_backward(self.passes, losses, sources)
             except RuntimeError as error:
@@ -292,25 +293,25 @@ class PerExample:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
         if self._leaves.any_of(
             any(gradient is not None for gradient in gradients[1:])
-        ):  # a parameter whose use was never compared
+        ):  # of a parameter whose use has not been compared with autograd
             self._checked = False
             return self._pass(losses_of, wanted)
         passed = Pass(losses=losses, uses=uses, measured=measured, expected=expected, watched=frozenset(watched))
-        if expected is not None and self.passes > 1:  # in all processes that share the parameters, or in none
-            again, reduced = partial(self._again, passed, last=False), self._recorder.reduced
-            require_repeatable(passed, again, self.trainable, reduced=reduced)
+        if expected is not None and self.passes > 1:  # true in all processes that share the parameters, or in none
+            repeat, reduced = partial(self._repeat_backward, passed, last=False), self._recorder.reduced
+            require_repeatable(passed, repeat, self.trainable, reduced=reduced)
         return passed
 
-    def _again(self, passed: Pass, sink: Sink, *, last: bool) -> None:
-        """Another backward pass through the graph of ``passed``, which the ``last`` one leaves no more."""
-        with self._gradients_only_for(set(passed.watched)), self._recorder.again(sink) as anchor:
+    def _repeat_backward(self, passed: Pass, sink: Sink, *, last: bool) -> None:
+        """Run another backward pass through the graph of ``passed``; the ``last`` one frees the graph."""
+        with self._gradients_only_for(set(passed.watched)), self._recorder.recording_again(sink) as anchor:
             torch.autograd.grad(passed.losses.sum(), [anchor], retain_graph=not last, allow_unused=True)
         if self._recorder.faults:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
 
-    def _norms(self, squares: Mapping[str, Squares], losses: Tensor, *, look: bool = True) -> Tensor:
+    def _norms(self, squares: Mapping[str, Squares], losses: Tensor, *, check_finite: bool = True) -> Tensor:
         norms = norms_of(squares, losses)
-        if look:
+        if check_finite:
             sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
             if not sound.all():
                 raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
@@ -319,7 +320,9 @@ class PerExample:
     def _compare_sums(self, passed: Pass, expected: check.Reference) -> None:
         sketches = passed.measured.sketches(self.trainable, expected.weights)
         if names := check.differing(sketches, expected, reduced=self._recorder.reduced):
-            raise NotSeparatedError(self._model, self._recorder.users(names), check.another_gradient(names[0]))
+            raise NotSeparatedError(
+                self._model, self._recorder.owners_with_fault(names), check.gradient_mismatch(names[0])
+            )
 
     def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:
         self._compare_sums(passed, expected)
@@ -329,7 +332,7 @@ class PerExample:
         self._idle = self.trainable.keys() - self._used
 
     def _scales(self, squares: Mapping[str, Squares], norms: Tensor, weight: float) -> tuple[dict[str, Tensor], Tensor]:
-        """By parameter what its examples' gradients are multiplied by, (n,), and which are made shorter (n,)."""
+        """By parameter, the factors (n,) of its examples' gradients, and which examples are clipped (n,)."""
         nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
         every = {name: squares.get(name, nothing) for name in self.trainable}
         factors = clipping_factors(self.clipping, [sum_squares(every, names) for names in self._groups])
@@ -339,12 +342,13 @@ class PerExample:
         return scales, torch.stack(factors).amin(0) < 1
 
     def _add(self, passed: Pass, scales: Mapping[str, Tensor] | None) -> None:
-        """Add the sums with ``scales`` to the ``grad`` of every parameter; without, what other processes have."""
-        if not isinstance(passed.measured, Kept):
+        """Add the sums with ``scales`` to the ``grad`` of every parameter; None adds only the other processes' sums."""
+        if not isinstance(passed.measured, KeepingSink):
             with self._leaves.summing():
-                self._again(passed, Added(self.trainable, scales, passed.losses.device, self._leaves), last=True)
+                sink = AddingSink(self.trainable, scales, passed.losses.device, self._leaves)
+                self._repeat_backward(passed, sink, last=True)
             for parameter in () if self._leaves.shared else self.trainable.values():
-                if parameter.grad is None:  # no example used it
+                if parameter.grad is None:  # not used by any example
                     parameter.grad = blank_like(parameter, zeros=True)
             return
         terms = passed.measured.terms
@@ -358,7 +362,7 @@ class PerExample:
                         add(parameter, uses, scales[name])
 
     def _add_nothing(self) -> None:
-        """Take part in the sums that other processes form now, where they share the parameters."""
+        """If processes share the parameters, take part in the sums that the others are forming, with nothing to add."""
         if self._leaves.shared and self._latest is not None:
             self._add(self._latest, None)
 
@@ -379,7 +383,7 @@ class PerExample:
 
     @contextmanager
     def _gradients_only_for(self, names: set[str]) -> Iterator[None]:
-        """Inside, no other trained parameter requires a gradient."""
+        """Inside, only the trained parameters ``names`` require a gradient."""
         try:
             for name, parameter in self.trainable.items():
                 parameter.requires_grad_(name in names)

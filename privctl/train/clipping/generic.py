@@ -1,4 +1,4 @@
-"""Any other module that owns parameters, and any that is taken as a whole with its parts: run again, see ``rerun``."""
+"""The rule for all other modules, and for those differentiated as a whole: the module is run again, see ``rerun``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from privctl.train.clipping.rerun import Gradients, RepeatableUse, Way
 from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, add_or_take, chunks, squared_lengths
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
-#: The inputs of attention that have positions first where ``batch_first`` is false; its masks have none.
-_TURNED = ("query", "key", "value")
+#: The inputs of attention whose first dimension is positions if ``batch_first`` is false; masks are not affected.
+_POSITIONS_FIRST = ("query", "key", "value")
 
 
 @dataclass(slots=True)
 class ChunkedUse:
-    """A use whose gradients are never all in memory: formed by chunks, once to measure and once to add.
+    """A use whose gradients are formed in chunks, once to measure and once to add, and never all in memory.
 
     Each time they are formed for all parameters at once, whichever parameter is asked for.
     """
 
-    again: RepeatableUse
+    rerun: RepeatableUse
     way: Way
     _squares: dict[str, Tensor] = field(default_factory=dict)
     _sums: Gradients = field(default_factory=dict)
@@ -36,17 +36,17 @@ class ChunkedUse:
         if not self._squares:
             parts: dict[str, list[Tensor]] = {}
             for rows in self._chunks():
-                for each, gradients in self.again.of_rows(rows, self.way).items():
+                for each, gradients in self.rerun.of_rows(rows, self.way).items():
                     parts.setdefault(each, []).append(squared_lengths(gradients.flatten(1)))
             self._squares = {each: torch.cat(squares) for each, squares in parts.items()}
         return self._squares[name]
 
     def weighted(self, name: str, factors: Tensor) -> Tensor:
-        """The sum over examples of factor (n,) times gradient of one parameter; each is handed out once."""
+        """The sum over examples of factor (n,) times gradient of one parameter; each can be taken only once."""
         if self._factors is not factors or name not in self._sums:
             self._sums, self._factors = {}, factors
             for rows in self._chunks():
-                self._add(self.again.of_rows(rows, self.way), factors[rows])
+                self._add(self.rerun.of_rows(rows, self.way), factors[rows])
         return self._sums.pop(name)
 
     def _add(self, chunk: Mapping[str, Tensor], factors: Tensor) -> None:
@@ -57,7 +57,7 @@ class ChunkedUse:
             self._sums[name] = Dense(gradients).add_weighted(total, factors, fresh=fresh)
 
     def _chunks(self) -> list[slice]:
-        return list(chunks(self.again.count, self.again.bytes_each()))
+        return list(chunks(self.rerun.count, self.rerun.bytes_each()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,18 @@ class ChunkedGradient:
     name: str
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
-        return self.whole.again.of_rows(rows, self.whole.way)[self.name]
+        """The gradients of the examples in ``rows``."""
+        return self.whole.rerun.of_rows(rows, self.whole.way)[self.name]
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         square = self.whole.squares(self.name)
         return Squares(square, torch.zeros_like(square))
 
     def slack(self) -> Tensor:
-        """Nothing: the very gradients that are measured are formed again and added."""
-        device = self.whole.again.use.setting.device
-        return torch.zeros(self.whole.again.count, dtype=torch.float64, device=device)
+        """Zeros (n,): the gradients that are added are formed in the same way as those that were measured."""
+        device = self.whole.rerun.use.setting.device
+        return torch.zeros(self.whole.rerun.count, dtype=torch.float64, device=device)
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
@@ -87,54 +87,54 @@ class ChunkedGradient:
 
 
 def _is_altered(module: nn.Module) -> bool:
-    """Whether part of it computes something else for now, of which may not hold what was found of itself."""
+    """Whether ``forward`` of the module or a submodule is replaced for now, so that earlier findings may not hold."""
     return any("forward" in part.__dict__ for part in module.modules())
 
 
 def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """The terms of a module about which nothing is known."""
-    again = RepeatableUse(module, use)
-    way = _way(again)
+    rerun = RepeatableUse(module, use)
+    way = _way(rerun)
     if way is None:
         return {}
-    values = again.values()
-    if again.count * sum(v.numel() * v.element_size() for v in values.values()) > CHUNK_BYTES:
-        whole = ChunkedUse(again, way)
+    values = rerun.values()
+    if rerun.count * sum(v.numel() * v.element_size() for v in values.values()) > CHUNK_BYTES:
+        whole = ChunkedUse(rerun, way)
         return {name: ChunkedGradient(whole, name) for name in values}
-    chunk_gradients = [again.of_rows(rows, way) for rows in chunks(again.count, again.bytes_each())]
+    chunk_gradients = [rerun.of_rows(rows, way) for rows in chunks(rerun.count, rerun.bytes_each())]
     return {name: Dense(torch.cat([chunk[name] for chunk in chunk_gradients])) for name in values}
 
 
-def _way(again: RepeatableUse) -> Way | None:
-    """How to take the examples apart, as found for the first such use; None where its output has no such gradient.
+def _way(rerun: RepeatableUse) -> Way | None:
+    """How to separate the examples, as found for the first such use; None if no parameter affects the output.
 
-    What holds of a batch of one may not hold of others.
+    Batches of one example are remembered separately, as what works for them may not work for others.
     """
-    module, use = again.module, again.use
-    key = again.signature(), again.count > 1, module.training, use.names, _is_altered(module)
+    module, use = rerun.module, rerun.use
+    key = rerun.signature(), rerun.count > 1, module.training, use.names, _is_altered(module)
     known: list[Way | None] = use.ways.setdefault(key, [])
     for way in known:
-        if way is None or again.fits(way):
+        if way is None or rerun.fits(way):
             return way
-    known.append(again.choose() if again.is_used() else None)
+    known.append(rerun.choose() if rerun.is_used() else None)
     return known[-1]
 
 
 def attention(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's MultiheadAttention with batch_first=False, run again with its examples first.
+    """Torch's MultiheadAttention with batch_first=False, run again with batch_first=True on transposed inputs.
 
-    Raises Inseparable where they are not in the second dimension.
+    Raises Inseparable if the second dimension of an input is not the examples.
     """
     assert isinstance(module, nn.MultiheadAttention)
-    named: dict[str, Any] = dict(zip(_TURNED, use.arguments, strict=False)) | dict(use.keywords)
-    if any(named[name].dim() != 3 or named[name].shape[1] != use.count for name in _TURNED):
+    named: dict[str, Any] = dict(zip(_POSITIONS_FIRST, use.arguments, strict=False)) | dict(use.keywords)
+    if any(named[name].dim() != 3 or named[name].shape[1] != use.count for name in _POSITIONS_FIRST):
         raise Inseparable(f"has no second dimension of {use.count}, the examples of its batch; give it one")
-    turned = {name: value.transpose(0, 1) if name in _TURNED else value for name, value in named.items()}
-    # Parameters and parts are those of ``module``; only where it looks for examples differs.
+    turned = {name: value.transpose(0, 1) if name in _POSITIONS_FIRST else value for name, value in named.items()}
+    # Shares the parameters and submodules of ``module``; only the order of dimensions differs.
     examples_first = copy.copy(module)
     examples_first.batch_first = True
-    more = use.arguments[len(_TURNED) :]
+    more = use.arguments[len(_POSITIONS_FIRST) :]
     outputs, *weights = use.gradients
-    arguments = (*(turned.pop(name) for name in _TURNED), *more)
+    arguments = (*(turned.pop(name) for name in _POSITIONS_FIRST), *more)
     gradients: tuple[Tensor | None, ...] = (None if outputs is None else outputs.transpose(0, 1), *weights)
     return generic(examples_first, replace(use, arguments=arguments, keywords=turned, gradients=gradients))

@@ -1,8 +1,8 @@
-"""Input gradients of convolutions, formed for some examples at a time on a processor.
+"""Input gradients of convolutions on a CPU, formed for a few examples at a time.
 
-Torch's kernel reorders inputs, output gradients and result, in memory that takes up to twice as much as the result. In
-a backward pass that keeps tensors for the sum, this is where memory has its peak. Convolutions that read one tensor (a
-block's first, and the one past it) add to one result.
+Torch's kernel reorders inputs, output gradients and result, which takes up to twice the memory of the result. In a
+backward pass that keeps tensors for the sum, this is the peak of memory use. Convolutions that read the same tensor (a
+block's first, and that of its shortcut) add to one result.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from privctl.train.clipping.terms import chunks
 
-#: What a thread hands to the kernel at once takes about this much with its result. A batch of up to twice as much is
-#: handed over whole, for each part takes time.
+#: Bytes per thread of what the kernel is called with at once, including its result. A batch of up to twice as much is
+#: not split, as each call has a cost.
 PART_BYTES = 3 << 20
 
 Receive = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], None]
@@ -26,7 +26,7 @@ Receive = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConvolutionOptions:
-    """How a convolution goes over its input, for all its dimensions."""
+    """The geometry of a convolution, with one entry per spatial dimension."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -35,14 +35,14 @@ class _ConvolutionOptions:
 
 
 class _InputTerm(NamedTuple):
-    """What a convolution adds to the gradient of the tensor that it read."""
+    """What a convolution adds to the gradient of its input."""
 
     gradient: Tensor  # of its output
     weight: Tensor
     layer: _ConvolutionOptions
 
     def add_to(self, total: Tensor, inputs: Tensor, rows: slice, *, fresh: bool) -> None:
-        """Add to the ``rows`` of ``total``; ``fresh`` says that they hold nothing yet, not even zeros."""
+        """Add to the ``rows`` of ``total``; ``fresh`` means that they are uninitialized and are overwritten."""
         found, gradient = total[rows], self.gradient[rows]
         if self._is_pointwise():
             pixels = (slice(None), slice(None), *(slice(None, None, step) for step in self.layer.stride))
@@ -60,15 +60,15 @@ class _InputTerm(NamedTuple):
         found.copy_(values) if fresh else found.add_(values)
 
     def _is_pointwise(self) -> bool:
-        """Whether each output pixel reads one input pixel, of all channels."""
+        """Whether each output pixel reads a single input pixel, in all channels."""
         return math.prod(self.weight.shape[2:]) == 1 and not any(self.layer.padding) and self.layer.groups == 1
 
 
 class _ConvolutionTap(torch.autograd.Function):
-    """The identity on a convolution's output, whose backward pass also takes the place of the convolution's own.
+    """The identity on a convolution's output, whose backward pass also replaces the convolution's own.
 
-    The backward pass of the first reader of a tensor waits for those of the ``later`` ones, by an edge of the graph
-    from each to its ``turn``, and forms the gradient of all.
+    The backward pass of the first reader of a tensor runs after those of its ``later`` readers, each of which has a
+    graph edge to the first one's ``turn``, and forms the input gradient of all of them.
     """
 
     @staticmethod
@@ -99,23 +99,23 @@ _TAP: Callable[..., tuple[Tensor, Tensor]] = _ConvolutionTap.apply
 
 
 class InputGradients:
-    """Taps of one forward pass on convolutions whose input gradients are formed here."""
+    """The taps, in one forward pass, on convolutions whose input gradients are formed here."""
 
     def __init__(self) -> None:
-        # By the node of a tensor, and its place among the node's outputs, what its first reader left.
+        # By a tensor's graph node and output number: the later readers' terms, and the first reader's ``turn``.
         self._first: dict[tuple[Any, int], tuple[list[_InputTerm], Tensor]] = {}
 
     def forget(self) -> None:
-        """Let go of the pass."""
+        """Drop the state of the pass."""
         self._first.clear()
 
     def tapped(
         self, module: nn.Module, receive: Receive, anchor: Tensor, inputs: Tensor, output: Tensor
     ) -> Tensor | None:
-        """``output`` with a tap that forms the input gradient too; None where the ordinary tap is to be used.
+        """``output`` with a tap that also forms the input gradient; None if the ordinary tap is to be used.
 
-        That is wherever the kernel needs little memory, and where ``output`` might be anything but this convolution of
-        ``inputs`` with the module's own weight, of which no gradient is asked for.
+        That is if the kernel needs little memory anyway, or if ``output`` may be anything but the convolution of
+        ``inputs`` with the module's own weight, with no weight gradient required.
         """
         if not isinstance(module, nn.Conv1d | nn.Conv2d) or not _is_plain(module):
             return None
@@ -136,7 +136,7 @@ class InputGradients:
 
 
 def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:
-    """Whether its forward pass is torch's own, with its own weight and padding by zeros."""
+    """Whether the forward pass is torch's own, with the module's own weight and zero padding."""
     kind = nn.Conv1d if isinstance(module, nn.Conv1d) else nn.Conv2d
     own = type(module).forward is kind.forward and type(module)._conv_forward is kind._conv_forward
     replaced = "forward" in vars(module) or "_conv_forward" in vars(module)
@@ -145,7 +145,7 @@ def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:
 
 
 def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:
-    """Whether autograd has one convolution between ``inputs`` and ``output``, and nothing but ``inputs`` to reach."""
+    """Whether ``output`` is one convolution of ``inputs`` to autograd, with no gradient for weight or bias."""
     node = output.grad_fn
     if inputs.grad_fn is None or node is None or node.name() != "ConvolutionBackward0" or output._backward_hooks:
         return False
@@ -155,7 +155,7 @@ def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:
 
 
 def _sum_of(readers: Sequence[_InputTerm], inputs: Tensor) -> Tensor:
-    """The gradient of ``inputs`` (n, ...), some examples at a time."""
+    """The gradient (n, ...) of ``inputs`` from all their readers, formed for a few examples at a time."""
     total = torch.empty_like(inputs)
     for i, reader in enumerate(readers):
         for rows in _parts(inputs, reader.gradient):
@@ -164,7 +164,7 @@ def _sum_of(readers: Sequence[_InputTerm], inputs: Tensor) -> Tensor:
 
 
 def _parts(inputs: Tensor, outputs: Tensor) -> list[slice]:
-    """Cuts of a batch, as even as can be."""
+    """Slices of a batch that are as even as possible and take about ``PART_BYTES`` per thread."""
     count, held = len(inputs), 2 * inputs.nbytes + outputs.nbytes
     limit = PART_BYTES * torch.get_num_threads()
     parts = 1 if held <= 2 * limit else -(-held // limit)

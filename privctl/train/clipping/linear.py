@@ -1,8 +1,8 @@
-"""Linear layers: per-example gradients are sums of outer products, and never formed where that is dearer.
+"""Linear layers: per-example gradients are sums of outer products, and are formed only if that is cheaper.
 
 Squared norms come from Gram matrices, |sum_t g_t a_t^T|^2 = sum_st <a_s, a_t> <g_s, g_t> (Lee and Kifer 2020; Li et
-al. 2022, "ghost clipping"), and the weighted sum of gradients is one product of the kept tensors (Bu et al. 2022,
-"book-keeping").
+al. 2022, "ghost clipping"), and the weighted sum of gradients is one matrix product of the kept tensors (Bu et al.
+2022, "book-keeping").
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from privctl.train.clipping.products import add_product, batched_product, operan
 from privctl.train.clipping.terms import Dense, GradientTerm, Squares, by_positions, chunk_bytes, chunks, on_gpu
 from privctl.train.clipping.use import ModuleCall
 
-#: Gram matrices are symmetric: of this many blocks of rows, each is computed only up to the diagonal.
-#: A processor takes longer for four blocks of 32 rows, of fewer operations, than for two of 64.
+#: Gram matrices are symmetric, so each of this many blocks of rows is computed only up to the diagonal. Shorter blocks
+#: save operations but not time: on a CPU four blocks of 32 rows take longer than two of 64.
 BLOCKS = 4
 SHORTEST_BLOCK = 64
 LONGEST_BLOCK = 512
@@ -33,16 +33,16 @@ class Outer:
     transposed: bool = False  # the parameter is (d, p)
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         left, right = operand(self.gradients[rows]), operand(self.inputs[rows])
         return batched_product(right.mT, left) if self.transposed else batched_product(left.mT, right)
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         return outer_squares(self.inputs, [self.gradients])[0]
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         sizes = [torch.linalg.vector_norm(values.float(), dim=-1) for values in (self.inputs, self.gradients)]
         lengths: Tensor = (sizes[0] * sizes[1]).sum(1)
         return lengths.double().square()
@@ -56,7 +56,7 @@ class Outer:
 
 
 def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
-    """Squared norms for one (n, T, d) input and the (n, T, p) gradients of each layer that read it."""
+    """Squared norms for the layers that read one input (n, T, d), from their output gradients (n, T, p)."""
     squares, slacks = [], []
     block = _block(inputs)
     for rows in chunks(len(inputs), _bytes_each(inputs, gradients, block), chunk_bytes(inputs)):
@@ -68,7 +68,7 @@ def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:
 
 
 def _block(inputs: Tensor) -> int:
-    """How many rows of a Gram matrix are computed at once; on a GPU each start of one costs more."""
+    """How many rows of a Gram matrix are computed at once; more on a GPU, where each launch has a cost."""
     if on_gpu(inputs):
         return LONGEST_BLOCK
     positions = inputs.shape[1]
@@ -77,14 +77,14 @@ def _block(inputs: Tensor) -> int:
 
 
 def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> tuple[Tensor, Tensor]:
-    """Squared norms and the sums of lengths of the outer products, (layers, n) float64 each."""
+    """Squared norms, and sums of the norms of the outer products, (layers, n) float64 each."""
     squares = inputs.new_zeros((len(gradients), len(inputs)), dtype=torch.float64)
     lengths = torch.zeros_like(squares)
     for start in range(0, inputs.shape[1], block):
         stop = min(start + block, inputs.shape[1])
         gram = _gram_rows(inputs, start, stop)
         if start:
-            gram[:, :, :start] *= 2  # for the mirrored part, which is not computed
+            gram[:, :, :start] *= 2  # stands for the part above the diagonal too, which is not computed
         for i, gradient in enumerate(gradients):
             product = _gram_rows(gradient, start, stop).mul_(gram)
             corner = product[:, :, start:]
@@ -94,7 +94,7 @@ def _gram_squares(inputs: Tensor, gradients: list[Tensor], block: int) -> tuple[
 
 
 def _gram_rows(values: Tensor, start: int, stop: int) -> Tensor:
-    """Rows ``start`` to ``stop`` of the Gram matrix, up to the diagonal's block: (n, stop - start, stop)."""
+    """Rows ``start`` to ``stop`` of the Gram matrix, up to the block on the diagonal: (n, stop - start, stop)."""
     return batched_product(values[:, start:stop], values[:, :stop].mT)
 
 
@@ -107,13 +107,14 @@ def _bytes_each(inputs: Tensor, gradients: Sequence[Tensor], block: int) -> int:
 def forming_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
     """Whether per-example gradients cost less work and less memory than Gram matrices and the tensors they need.
 
-    Grams take T^2 (d + p) / 2 and keep T (d + p) numbers; gradients T d p, which is then not spent on the sum, and d p.
+    Gram matrices take T^2 (d + p) / 2 operations and keep T (d + p) numbers. Gradients take T d p operations, which the
+    sum then does not need, and keep d p numbers.
     """
     return inputs * outputs <= positions * (inputs + outputs) // 2
 
 
 def outer(inputs: Tensor, gradients: Tensor, *, transposed: bool = False) -> GradientTerm:
-    """The term of a layer that multiplies ``inputs`` (n, ..., d) and gets ``gradients`` (n, ..., p); of one dtype."""
+    """The weight's term for ``inputs`` (n, ..., d) and output ``gradients`` (n, ..., p) of the same dtype."""
     inputs, gradients = without_zeros(by_positions(inputs), by_positions(gradients))
     term = Outer(inputs, gradients, transposed)
     if forming_is_cheaper(inputs.shape[1], inputs.shape[2], gradients.shape[2]):
@@ -122,36 +123,36 @@ def outer(inputs: Tensor, gradients: Tensor, *, transposed: bool = False) -> Gra
 
 
 def without_zeros(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (n, T, d) and (n, T, p) at some positions alone, where every example's gradients are zero at most of them.
+    """Drop positions of inputs (n, T, d) and gradients (n, T, p) if every example's gradients are mostly zero.
 
-    So it is in the last layers of a classifier that reads one token. What is left out adds nothing to any gradient.
-    Only on a processor: a GPU would be waited for.
+    This happens in the last layers of a classifier that reads one token. Dropped positions add nothing to any gradient.
+    Only on a CPU, as counting zeros on a GPU waits for it.
     """
     count, positions = gradients.shape[:2]
     if on_gpu(gradients) or gradients.device.type != "cpu" or gradients.numel() == 0:
         return inputs, gradients
-    if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # one feature tells most of them
+    if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # a quick test on one feature
         return inputs, gradients
     used = (gradients.amax(2) != 0) | (gradients.amin(2) != 0)
-    most = max(1, int(used.sum(1).max()))
-    if 2 * most > positions:
+    kept = max(1, int(used.sum(1).max()))
+    if 2 * kept > positions:
         return inputs, gradients
-    places = used.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :most, None]
+    places = used.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :kept, None]
     return inputs.take_along_dim(places, 1), gradients.take_along_dim(places, 1)
 
 
 def bias(gradients: Tensor) -> Dense:
-    """The bias added to (n, ..., p)."""
+    """The bias's term, from output ``gradients`` (n, ..., p)."""
     return Dense(by_positions(gradients).sum(1, dtype=torch.promote_types(gradients.dtype, torch.float32)))
 
 
 def linear(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's Linear: weight (p, d)."""
+    """Torch's Linear, with weight (p, d)."""
     return _terms(use, transposed=False)
 
 
 def linear_transposed(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Transformers' Conv1D: weight (d, p)."""
+    """Transformers' Conv1D, with weight (d, p)."""
     return _terms(use, transposed=True)
 
 

@@ -1,4 +1,4 @@
-"""Squared norms of per-example gradients by parameter, however many uses a parameter had."""
+"""Squared norms of per-example gradients by parameter, over all uses of the parameter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privctl.train.clipping.embedding import Lookup, cross
 from privctl.train.clipping.linear import Outer, forming_is_cheaper, outer_squares
-from privctl.train.clipping.terms import Dense, GradientTerm, Squares, chunk_bytes, chunks, place_of, squared_lengths
+from privctl.train.clipping.terms import Dense, GradientTerm, Squares, chunk_bytes, chunks, memory_key, squared_lengths
 
 
 def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[str, Squares]:
@@ -24,8 +24,8 @@ def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[st
     squares = {}
     for name, uses in merged.items():
         match uses:
-            case [Outer(inputs=inputs) as term] if not _directly(term):
-                readers[place_of(inputs)].append(name)
+            case [Outer(inputs=inputs) as term] if not _is_cheaper_formed(term):
+                readers[memory_key(inputs)].append(name)
             case _:
                 squares[name] = squares_of(uses)
     for names in readers.values():
@@ -37,15 +37,15 @@ def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[st
 
 
 def gram_inputs(uses: Sequence[GradientTerm]) -> object | None:
-    """The place of the tensor whose Gram matrix measures these ``uses``; None where they are measured without one."""
+    """The memory key of the tensor whose Gram matrix measures these ``uses``; None if they need no Gram matrix."""
     match uses:
-        case [Outer(inputs=inputs) as term] if not _directly(term):
-            return place_of(inputs)
+        case [Outer(inputs=inputs) as term] if not _is_cheaper_formed(term):
+            return memory_key(inputs)
     return None
 
 
 def merge(uses: Sequence[GradientTerm]) -> list[GradientTerm]:
-    """The same gradients in fewer terms: positions of several uses are positions of one, and dense terms add."""
+    """The same gradients in fewer terms: uses are concatenated along positions, and dense terms are added."""
     if len(uses) == 1:
         return list(uses)
     dense = [term for term in uses if isinstance(term, Dense)]
@@ -71,21 +71,21 @@ def _joined_lookups(lookups: list[Lookup]) -> Lookup:
 
 
 def squares_of(merged: Sequence[GradientTerm]) -> Squares:
-    """The squares of the sum of merged terms: of an output layer tied to an embedding without forming either."""
+    """The squares of the sum of merged terms; for an output layer tied to an embedding, without forming either."""
     match merged:
-        case [Outer() as term] if _directly(term):
-            return direct(merged)
+        case [Outer() as term] if _is_cheaper_formed(term):
+            return formed_squares(merged)
         case [term]:
             return term.squares()
         case [Lookup() as lookup, Outer(transposed=False) as product]:
             separate = lookup.squares(), product.squares()
             square = separate[0].square + separate[1].square + 2 * cross(product, lookup)
             return Squares(square.clamp(min=0), _slack(merged))
-    return direct(merged)
+    return formed_squares(merged)
 
 
-def direct(merged: Sequence[GradientTerm]) -> Squares:
-    """The squares of the sum of any terms, forming a few examples' whole gradients at a time."""
+def formed_squares(merged: Sequence[GradientTerm]) -> Squares:
+    """The squares of the sum of any terms, from the gradients of a few examples formed at a time."""
     one_example = merged[0].example_gradients(slice(0, 1))
     count = _count(merged[0])
     chunk_squares = []
@@ -98,7 +98,7 @@ def direct(merged: Sequence[GradientTerm]) -> Squares:
 
 
 def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float:
-    """The norm of one example's gradient of all parameters, formed one by one."""
+    """The norm of one example's gradient over all parameters, formed one parameter at a time."""
     rows = slice(row, row + 1)
     square = 0.0
     for uses in terms.values():
@@ -107,14 +107,14 @@ def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float
     return math.sqrt(square)
 
 
-def _directly(term: Outer) -> bool:
-    """Whether a term of several uses has so many positions that Gram matrices cost more than the gradients."""
+def _is_cheaper_formed(term: Outer) -> bool:
+    """Whether a term, such as one of several uses, has so many positions that forming gradients is cheaper."""
     features = term.inputs.shape[2], term.gradients.shape[2]
     return forming_is_cheaper(term.inputs.shape[1] // 2, *features)
 
 
 def _slack(merged: Sequence[GradientTerm]) -> Tensor:
-    """Sizes add before they are squared, and so do those of terms."""
+    """The slack of the sum: the square of the summed roots of the terms' slacks."""
     return torch.stack([term.slack().sqrt() for term in merged]).sum(0).square()
 
 

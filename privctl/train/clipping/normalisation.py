@@ -31,19 +31,19 @@ def rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
 
 
 def is_scaled_rms_norm(module: nn.Module) -> bool:
-    """Whether ``module`` multiplies what RMSNorm makes of its input by its one parameter, or by 1 + that.
+    """Whether ``module`` is RMSNorm scaled by its only parameter, or by 1 plus that parameter.
 
-    Models write RMSNorm in classes of their own, so this is found out: by its own gradient for a made-up input.
+    Models define their own RMSNorm classes, so this is tested: by the module's gradient for random inputs.
     """
     parameters = dict(module.named_parameters())
     epsilon = _epsilon(module)
     if list(parameters) != ["weight"] or parameters["weight"].dim() != 1 or epsilon is None:
         return False
-    if len(inspect.signature(module.forward).parameters) != 1:  # a gate, say, that may be given or not
+    if len(inspect.signature(module.forward).parameters) != 1:  # such as an optional gate
         return False
     weight = parameters["weight"].detach()
     draws = torch.randn(4, 2, 3, len(weight), generator=torch.Generator().manual_seed(0))
-    # Of many sizes, for those of rounding size show what is added to the square.
+    # Of different magnitudes; the smallest show where epsilon is added.
     sizes = torch.tensor([1.0, 10.0, 0.1, math.sqrt(epsilon)])[:, None, None, None]
     inputs = (draws * sizes).to(weight).requires_grad_()
     gradients = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(1)).to(weight)
@@ -61,7 +61,7 @@ def is_scaled_rms_norm(module: nn.Module) -> bool:
 
 
 def scaled_rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """The RMSNorm of a model's own for which ``is_scaled_rms_norm`` holds."""
+    """A model's own RMSNorm for which ``is_scaled_rms_norm`` holds."""
     epsilon = _epsilon(module)
     return _scale_and_shift(use, 1, lambda x: functional.rms_norm(x, x.shape[-1:], eps=epsilon))
 
@@ -72,13 +72,13 @@ def _epsilon(module: nn.Module) -> float | None:
 
 
 def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's GroupNorm: channels are the second dimension."""
+    """Torch's GroupNorm, whose channels are the second dimension."""
     assert isinstance(module, nn.GroupNorm)
     return _by_channel(use, lambda x: functional.group_norm(x, module.num_groups, eps=module.eps))
 
 
 def instance_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's InstanceNorm of any dimension, by each example's own statistics or, in evaluation, by known ones."""
+    """Torch's InstanceNorm of any dimension, with each example's own statistics or, in evaluation, running ones."""
     assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
     mean, variance, own = module.running_mean, module.running_var, module.training or not module.track_running_stats
     return _by_channel(
@@ -87,20 +87,20 @@ def instance_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]
 
 
 def batch_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's BatchNorm in evaluation mode, of any dimension: a scale and a shift a channel, of each example alone."""
+    """Torch's BatchNorm of any dimension in evaluation mode, which scales and shifts each channel of each example."""
     assert isinstance(module, nn.modules.batchnorm._BatchNorm)
     mean, variance = module.running_mean, module.running_var
     return _by_channel(use, lambda x: functional.batch_norm(x, mean, variance, eps=module.eps))
 
 
 def _by_channel(use: ModuleCall, normalize: Callable[[Tensor], Tensor]) -> dict[str, GradientTerm]:
-    """Terms of weight and bias that have one number for each channel, the input's second dimension."""
+    """Terms of weight and bias with one entry per channel, the input's second dimension."""
     inputs, gradients = use.first, use.gradient
     weights, biases = [], []
     for rows in _cuts(inputs):
-        gradient = _floats(gradients[rows])
+        gradient = _at_least_float32(gradients[rows])
         if "weight" in use.names:
-            normalized = normalize(_floats(inputs[rows])).mul_(gradient)
+            normalized = normalize(_at_least_float32(inputs[rows])).mul_(gradient)
             weights.append(normalized.reshape(*inputs[rows].shape[:2], -1).sum(2))
         if "bias" in use.names:
             biases.append(gradient.reshape(*inputs[rows].shape[:2], -1).sum(2))
@@ -108,14 +108,14 @@ def _by_channel(use: ModuleCall, normalize: Callable[[Tensor], Tensor]) -> dict[
 
 
 def _scale_and_shift(use: ModuleCall, trailing: int, normalize: Callable[[Tensor], Tensor]) -> dict[str, GradientTerm]:
-    """Terms of weight and bias that have the shape of the input's last ``trailing`` dimensions."""
+    """Terms of weight and bias with the shape of the input's last ``trailing`` dimensions."""
     inputs, gradients = use.first, use.gradient
     shape = inputs.shape[inputs.dim() - trailing :]
     weights, biases = [], []
     for rows in _cuts(inputs):
-        gradient = _floats(gradients[rows])
+        gradient = _at_least_float32(gradients[rows])
         if "weight" in use.names:
-            normalized = normalize(_floats(inputs[rows])).mul_(gradient)
+            normalized = normalize(_at_least_float32(inputs[rows])).mul_(gradient)
             weights.append(normalized.reshape(len(gradient), -1, *shape).sum(1))
         if "bias" in use.names:
             biases.append(gradient.reshape(len(gradient), -1, *shape).sum(1))
@@ -131,5 +131,5 @@ def _join(weights: list[Tensor], biases: list[Tensor]) -> dict[str, GradientTerm
     return {name: Dense(torch.cat(parts)) for name, parts in pairs if parts}
 
 
-def _floats(values: Tensor) -> Tensor:
+def _at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""The backward passes of a batch: one that keeps what it needs for the sum, or two through the same graph."""
+"""The backward passes of a batch: one that keeps what the sum needs, or two through the same graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 from privctl.train.clipping import check
-from privctl.train.clipping.sinks import Kept, Measured, Measurer, Wanted
+from privctl.train.clipping.sinks import KeepingSink, Measurer, MeasuringSink, RowRequest
 from privctl.train.clipping.terms import Squares
 from privctl.train.clipping.use import random_states
 
@@ -19,8 +19,8 @@ from privctl.train.clipping.use import random_states
 class Pass:
     """A forward pass with ``losses`` (n,), and what its first backward pass ``measured``.
 
-    In both the parameters ``watched`` required a gradient, and had so many ``uses``. ``expected`` is autograd's result,
-    for the first batch.
+    ``uses`` counts the uses of each parameter in the forward pass. The parameters ``watched`` required a gradient.
+    ``expected`` is autograd's result, for passes that are compared with it.
     """
 
     losses: Tensor
@@ -36,12 +36,12 @@ def measurer(
     trainable: Mapping[str, nn.Parameter],
     losses: Tensor,
     expected: check.Reference | None,
-    wanted: Wanted | None,
+    wanted: RowRequest | None,
 ) -> Measurer:
-    """What the terms of the first of ``passes`` go to; see ``Measured``."""
+    """The sink for the terms of the first of ``passes`` backward passes; see ``MeasuringSink``."""
     if passes == 1:
-        return Kept()
-    return Measured(
+        return KeepingSink()
+    return MeasuringSink(
         uses,
         trainable,
         losses.device,
@@ -52,15 +52,15 @@ def measurer(
 
 
 def first_backward(passes: int, losses: Tensor, sources: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """The first backward pass; before a second it leaves the graph, and must not draw what that would draw anew.
+    """Run the first backward pass; if a second follows, the graph is retained.
 
-    Raises InputError where it does.
+    Raises InputError if the pass draws random numbers, which the second would draw anew.
     """
     if passes == 1:
         return torch.autograd.grad(losses.sum(), sources, allow_unused=True)
-    before = _drawn(losses.device)
+    before = _random_bytes(losses.device)
     gradients = torch.autograd.grad(losses.sum(), sources, allow_unused=True, retain_graph=True)
-    if before != _drawn(losses.device):
+    if before != _random_bytes(losses.device):
         raise InputError(
             "the model draws random numbers in its backward pass, so that a second one would add another gradient than "
             "the first measured; give --clipping-passes 1"
@@ -68,33 +68,33 @@ def first_backward(passes: int, losses: Tensor, sources: Sequence[Tensor]) -> tu
     return gradients
 
 
-def _drawn(device: torch.device) -> list[bytes]:
-    """What changes where random numbers are drawn; it lies in the processor's memory, so nothing is waited for."""
+def _random_bytes(device: torch.device) -> list[bytes]:
+    """The random states as bytes, to detect draws; they are in host memory, so reading them waits for no device."""
     return [state.numpy().tobytes() for state in random_states(device)]
 
 
 def require_repeatable(
-    passed: Pass, again: Callable[[Measured], None], trainable: Mapping[str, nn.Parameter], *, reduced: bool
+    passed: Pass, repeat: Callable[[MeasuringSink], None], trainable: Mapping[str, nn.Parameter], *, reduced: bool
 ) -> None:
-    """Raise InputError unless the backward pass of ``passed``, made ``again``, measures the same norms.
+    """Raise InputError unless repeating the backward pass of ``passed`` with ``repeat`` measures the same norms.
 
-    ``reduced`` says that some of the forward pass was in half precision.
+    ``reduced`` means that part of the forward pass was in half precision.
     """
-    second = Measured(passed.uses, trainable, passed.losses.device)
-    again(second)
+    second = MeasuringSink(passed.uses, trainable, passed.losses.device)
+    repeat(second)
     with torch.no_grad():
         first = norms_of(passed.measured.squares(), passed.losses)
         check.compare_passes(first, norms_of(second.squares(), passed.losses), reduced=reduced)
 
 
 def norms_of(squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
-    """The norms (n,) float64 of the gradients of all parameters together."""
+    """The norms (n,) float64 of the examples' gradients over all parameters."""
     nothing = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     return torch.stack([nothing, *(each.square for each in squares.values())]).sum(0).sqrt()
 
 
 def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
-    """Raise InputError unless there is a differentiable loss for every ``run`` of the ``rows`` that the model saw."""
+    """Raise InputError unless there is one differentiable loss per ``run`` rows, of the ``rows`` that the model saw."""
     if losses.dim() != 1 or not losses.requires_grad:
         raise InputError(
             f"the losses have shape {tuple(losses.shape)} and {'a' if losses.requires_grad else 'no'} gradient, where "

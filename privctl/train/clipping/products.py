@@ -1,4 +1,4 @@
-"""Matrix products that take their factors as they are and add in float32, whatever the factors' precision."""
+"""Matrix products of factors in any precision, accumulated in float32."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """No autocast, no TF32 and no reduced float32 products on ``device``: norms are measured to float32 rounding."""
+    """Inside, no autocast, TF32 or reduced float32 products on ``device``: norms are exact to float32 rounding."""
     precision = torch.get_float32_matmul_precision()
     if device.type == "cpu" and precision == "highest" and not torch.is_autocast_enabled("cpu"):
-        return nullcontext()  # quick, for a backward pass asks at every layer
+        return nullcontext()  # a fast path, as a backward pass calls this at every layer
     return _at_full_precision(device, precision)
 
 
@@ -37,12 +37,12 @@ def _at_full_precision(device: torch.device, precision: str) -> Iterator[None]:
 
 
 def operand(values: Tensor) -> Tensor:
-    """Values ready for the products below: half precision stays only where products of it can add in float32."""
+    """Prepare values for the products below: half precision is kept only where its products accumulate in float32."""
     return values.float() if values.dtype in _HALF and not values.is_cuda else values
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
-    """(n, r, k) times (n, k, c) of operands."""
+    """The product (n, r, c) of operands (n, r, k) and (n, k, c)."""
     if left.dtype in _HALF:
         return torch.bmm(left, right, out_dtype=torch.float32)
     return torch.bmm(left, right)
@@ -51,9 +51,9 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
 def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool, scale: Tensor, fresh: bool) -> Tensor:
     """Add left^T diag(scale) right to ``total``; returns what holds the sum, as ``GradientTerm.add_weighted`` does.
 
-    These are (m, r), (m, c) operands and (m,) into (r, c).
-    ``left_scaled`` says which of the two is multiplied by ``scale``: the smaller. Scaled half precision is kept as the
-    sum of two halves, for rounding it to one would move a gradient's norm by up to 2^-9 of its slack.
+    The operands are (m, r) and (m, c), ``scale`` is (m,) and ``total`` (r, c). ``left_scaled`` tells which operand is
+    multiplied by ``scale``; choose the smaller. A scaled half-precision operand is split into a sum of two, as rounding
+    it to one would move a gradient's norm by up to 2^-9 of its slack.
     """
     exact = (left if left_scaled else right).to(total.dtype) * scale[:, None].to(total.dtype)
     if left.dtype not in _HALF:

@@ -1,8 +1,8 @@
-"""Modules that are differentiated as a whole, because the examples of a part of theirs cannot be told apart.
+"""Modules that are differentiated as a whole, because the examples of one of their submodules cannot be told apart.
 
-Such a part flattens rows in an order of its own, gives all examples one tensor, or is not called at all because its
-parent reads its weight. The parent's inputs and outputs may still have a row for each example, and its gradient on one
-example is what autograd finds on that example alone.
+Such a submodule flattens rows in its own order, returns one tensor for all examples, or is never called because its
+parent reads its weight. The parent's inputs and outputs may still have one row per example, and then its gradient for
+an example is what autograd computes for that example alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from privctl.train.clipping.rerun import Mode
 from privctl.train.clipping.taps import Site
 from privctl.train.settings.choices import ClippingStyle
 
-#: How often a module may change its part: its output is repeated, it is a whole, it repeats as a whole, it is inside
-#: another. None comes back, so promotion ends.
+#: How often a module's state may change: its output is repeated; it is a whole; it is a whole whose outputs are
+#: repeated; it is inside another whole. No state comes back, so promotion ends.
 ROUNDS_EACH = 4
 
 
@@ -29,8 +29,8 @@ ROUNDS_EACH = 4
 class Promotion:
     """The path of a module that is differentiated as a whole, its class, and why; ``mode`` is None before its use.
 
-    In mode ``REPEATED`` the module stays one of parts: its output, which all examples share, is repeated for each. One
-    that is a whole ``repeats`` those of its outputs that all examples share, such as T5's position biases.
+    In mode ``REPEATED`` the module is not a whole: only its output, which all examples share, is repeated for each. A
+    whole module with ``repeats`` repeats those of its outputs that all examples share, such as T5's position biases.
     """
 
     module: str
@@ -41,9 +41,9 @@ class Promotion:
 
 
 class NotSeparatedError(InputError):
-    """The examples of some modules cannot be told apart: ``faults`` has the reason by the module's path.
+    """The examples of some modules cannot be told apart; ``faults`` maps each module's path to the reason.
 
-    Those that are ``shared`` have one row for all examples.
+    The modules in ``shared`` have one row for all examples.
     """
 
     def __init__(
@@ -60,25 +60,25 @@ class NotSeparatedError(InputError):
         self.faults, self.shared = dict(faults), frozenset(shared)
 
 
-def above(model: nn.Module, promoted: Mapping[str, Promotion], found: NotSeparatedError) -> dict[str, Promotion]:
-    """The promoted modules with those above the ones of ``found``, or themselves where they are ``shared``.
+def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], found: NotSeparatedError) -> dict[str, Promotion]:
+    """The promoted modules, extended by the parents of the modules in ``found``, or by those that are ``shared``.
 
-    Raises InputError, with the reason of the first, where there is nothing above one.
+    Raises InputError, with the original reason, for a module that has no parent to promote.
     """
     grown = dict(promoted)
     for path, fault in found.faults.items():
         first = grown.get(path)
         kind = type(model.get_submodule(path)).__name__
-        reason = first.reason if first else f"{path} ({kind}) {_brief(fault)}"
+        reason = first.reason if first else f"{path} ({kind}) {_before_remedy(fault)}"
         if path in found.shared and first is None:
             grown[path] = Promotion(module=path, kind=kind, reason=reason, mode=Mode.REPEATED)
             continue
         if path in found.shared and first is not None and first.mode is not Mode.REPEATED and not first.repeats:
             grown[path] = replace(first, repeats=True)
             continue
-        parent = _parent(model, path) if path else _itself(promoted)
+        parent = _parent(model, path) if path else _whole_model(promoted)
         if parent is None:
-            raise _hopeless(model, path, promoted, found)
+            raise _not_promotable(model, path, promoted, found)
         if first is not None:
             del grown[path]
         above = grown.get(parent)
@@ -89,7 +89,7 @@ def above(model: nn.Module, promoted: Mapping[str, Promotion], found: NotSeparat
 
 
 def promotion_sentence(found: Sequence[Promotion], share: float | None) -> str | None:
-    """What is differentiated as a whole and why, and the ``share`` of a step's time that takes; None if nothing is."""
+    """A sentence on what is differentiated as a whole, why, and the ``share`` of time it takes; None if nothing is."""
     promoted = [each for each in found if each.mode is not Mode.REPEATED]
     if not promoted:
         return None
@@ -103,22 +103,24 @@ def promotion_sentence(found: Sequence[Promotion], share: float | None) -> str |
     )
 
 
-def _hopeless(model: nn.Module, path: str, promoted: Mapping[str, Promotion], found: NotSeparatedError) -> InputError:
+def _not_promotable(
+    model: nn.Module, path: str, promoted: Mapping[str, Promotion], found: NotSeparatedError
+) -> InputError:
     if path not in promoted:
         return found
     return InputError(
         f"module {promoted[path].reason}; the model as a whole ({type(model).__name__}) "
-        f"{_brief(found.faults[path])}: examples of a batch are mixed, or a parameter is used outside the model; "
-        "freeze it, or return losses that depend on one row each"
+        f"{_before_remedy(found.faults[path])}: examples of a batch are mixed, or a parameter is used outside the "
+        "model; freeze it, or return losses that depend on one row each"
     )
 
 
-def _brief(fault: str) -> str:
+def _before_remedy(fault: str) -> str:
     return fault.partition("; ")[0]
 
 
 def _parent(model: nn.Module, path: str) -> str | None:
-    """The nearest module above that is run by a forward pass of its own; None above the model itself."""
+    """The nearest ancestor that has a forward pass of its own; None for the model itself."""
     while path:
         path = path.rpartition(".")[0]
         module = model.get_submodule(path)
@@ -127,8 +129,8 @@ def _parent(model: nn.Module, path: str) -> str | None:
     return None
 
 
-def _itself(promoted: Mapping[str, Promotion]) -> str | None:
-    """The model, where it is not yet taken as a whole."""
+def _whole_model(promoted: Mapping[str, Promotion]) -> str | None:
+    """The model's path, if it is not yet promoted."""
     return None if "" in promoted else ""
 
 
@@ -137,10 +139,10 @@ def _inside(path: str, others: Iterable[str]) -> bool:
 
 
 def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Mapping[str, Promotion]) -> list[Site]:
-    """The modules that own trained parameters, in order; a tied weight is under one name in several.
+    """The modules that own trained parameters, in order; a tied weight has the same name in each of its modules.
 
-    Those that are ``promoted``, by path, own all that is below them, unless it is only their output that is repeated.
-    Raises InputError for a module whose gradients depend on counts over the batch.
+    A ``promoted`` module, given by path, owns everything below it, unless only its output is repeated. Raises
+    InputError for a module whose gradients depend on counts over the batch.
     """
     names = {id(parameter): name for name, parameter in trainable.items()}
     wholes = {path for path, each in promoted.items() if each.mode is not Mode.REPEATED}
@@ -162,7 +164,7 @@ def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Map
 
 
 def groups(sites: Sequence[Site], trainable: Mapping[str, nn.Parameter], style: ClippingStyle) -> list[list[str]]:
-    """The parameters that are clipped together: all of them, or each module's; a tied weight counts with its first."""
+    """The groups of parameters clipped together: all, or each module's; a tied weight belongs to its first module."""
     if style is not ClippingStyle.PER_LAYER:
         return [list(trainable)]
     assigned: set[str] = set()

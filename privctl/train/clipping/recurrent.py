@@ -1,6 +1,6 @@
-"""Recurrent layers: run again step by step, for the gradients of what each gate adds up before its nonlinearity.
+"""Recurrent layers, run again step by step for the gradients of the gates' pre-activations.
 
-These are gradients of linear layers' outputs: one that reads a step's input, one that reads the state before it.
+These are output gradients of two linear layers: one that reads a step's input, and one that reads the previous state.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from privctl.train.clipping.linear import bias, outer
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
-States = tuple[Tensor, ...]  # the state, and an LSTM's cell
+States = tuple[Tensor, ...]  # the hidden state and, for an LSTM, the cell state
 
 
 @dataclass(slots=True)
 class _Direction:
-    """One direction of one layer: what its linear maps read, and leaves (n, T, p) added to what they give.
+    """One direction of one layer: the inputs of its linear maps, and zero leaves (n, T, p) added to their outputs.
 
-    An LSTM or a plain RNN adds up what comes from inputs and from states, so that one leaf serves both.
+    An LSTM or a plain RNN sums the contributions of inputs and states, so one leaf serves both.
     """
 
     suffix: str
@@ -36,7 +36,7 @@ class _Direction:
     unprojected: list[Tensor] = field(default_factory=list)
 
     def leaves(self) -> list[Tensor]:
-        """What is differentiated with respect to."""
+        """The tensors with respect to which the layer is differentiated."""
         return [self.from_inputs, self.from_states, self.projected]
 
     def terms(self, names: frozenset[str], gradients: list[Tensor]) -> dict[str, GradientTerm]:
@@ -58,7 +58,7 @@ class _Direction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sequences:
-    """Inputs (n, T, d), states (layers, n, h) to begin with, and which steps (n, T, 1) there are; None: all."""
+    """Inputs (n, T, d), initial states (layers, n, h), and which steps are present (n, T, 1); None if all are."""
 
     inputs: Tensor
     states: States | None
@@ -66,16 +66,16 @@ class _Sequences:
 
 
 def recurrent(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
-    """Torch's RNN, LSTM and GRU, of any layers and directions, on tensors or packed sequences.
+    """Torch's RNN, LSTM and GRU, with any number of layers and directions, on tensors or packed sequences.
 
-    Dropout between layers draws again what was drawn; where the device draws it otherwise, as a fused kernel of a card
-    may, the comparison with autograd shows it. Raises Inseparable for inputs without a dimension of examples.
+    Dropout between layers is drawn again from the same random state; if a device draws it differently, as a fused GPU
+    kernel may, the comparison with autograd fails. Raises Inseparable for inputs without a dimension of examples.
     """
     assert isinstance(module, nn.RNNBase)
-    found = _sequences(module, use)
+    sequences = _sequences(module, use)
     device = use.setting.device
-    with torch.enable_grad(), use.unwatched(), use.setting.again(), torch.autocast(device.type, enabled=False):
-        outputs, directions = _run(module, found)
+    with torch.enable_grad(), use.unrecorded(), use.setting.restored(), torch.autocast(device.type, enabled=False):
+        outputs, directions = _run(module, sequences)
     with torch.no_grad():
         wanted = [(o, g.to(o.dtype)) for o, g in zip(outputs, _gradients(module, use), strict=True) if g is not None]
     leaves = [leaf for each in directions for leaf in each.leaves()]
@@ -116,7 +116,7 @@ def _sequences(module: nn.RNNBase, use: ModuleCall) -> _Sequences:
 
 
 def _gradients(module: nn.RNNBase, use: ModuleCall) -> list[Tensor | None]:
-    """Those of the outputs, as (n, T, p), and of the last states."""
+    """The gradients of the outputs, as (n, T, p), and of the last states."""
     outputs, *states = use.gradients
     packed = use.arguments[0] if use.arguments else use.keywords["input"]
     if outputs is not None and isinstance(packed, PackedSequence):
@@ -126,36 +126,36 @@ def _gradients(module: nn.RNNBase, use: ModuleCall) -> list[Tensor | None]:
     return [outputs, *states]
 
 
-def _run(module: nn.RNNBase, found: _Sequences) -> tuple[list[Tensor], list[_Direction]]:
-    """Outputs (n, T, p) and last states, and every direction of every layer."""
+def _run(module: nn.RNNBase, sequences: _Sequences) -> tuple[list[Tensor], list[_Direction]]:
+    """Run all layers; returns the outputs (n, T, p) and last states, and every direction of every layer."""
     sides = 2 if module.bidirectional else 1
-    outputs, directions, last = found.inputs, [], []
+    outputs, directions, last = sequences.inputs, [], []
     for layer in range(module.num_layers):
         if layer and module.dropout:
-            # Torch draws for a contiguous tensor with its steps first.
+            # Torch draws dropout for a contiguous tensor whose first dimension is the steps.
             steps_first = outputs.transpose(0, 1).contiguous()
             outputs = functional.dropout(steps_first, module.dropout, module.training).transpose(0, 1)
         parts = []
         for side in range(sides):
             number = layer * sides + side
-            states = _first(module, found, number)
+            states = _initial_states(module, sequences, number)
             suffix = f"_l{layer}{'_reverse' if side else ''}"
             direction = _direction(module, suffix, outputs)
             directions.append(direction)
-            part, states = _sweep(module, direction, outputs, states, found.present, backwards=bool(side))
+            part, states = _run_direction(module, direction, outputs, states, sequences.present, backwards=bool(side))
             parts.append(part)
             last.append(states)
         outputs = torch.cat(parts, 2)
     return [outputs, *(torch.stack(each) for each in zip(*last, strict=True))], directions
 
 
-def _first(module: nn.RNNBase, found: _Sequences, number: int) -> States:
-    if found.states is not None:
-        return tuple(each[number] for each in found.states)
+def _initial_states(module: nn.RNNBase, sequences: _Sequences, number: int) -> States:
+    if sequences.states is not None:
+        return tuple(each[number] for each in sequences.states)
     sizes = [module.proj_size or module.hidden_size]
     if isinstance(module, nn.LSTM):
         sizes.append(module.hidden_size)
-    return tuple(found.inputs.new_zeros(len(found.inputs), size) for size in sizes)
+    return tuple(sequences.inputs.new_zeros(len(sequences.inputs), size) for size in sizes)
 
 
 def _direction(module: nn.RNNBase, suffix: str, inputs: Tensor) -> _Direction:
@@ -173,7 +173,7 @@ def _direction(module: nn.RNNBase, suffix: str, inputs: Tensor) -> _Direction:
     )
 
 
-def _sweep(
+def _run_direction(
     module: nn.RNNBase,
     direction: _Direction,
     inputs: Tensor,
@@ -182,7 +182,7 @@ def _sweep(
     *,
     backwards: bool,
 ) -> tuple[Tensor, States]:
-    """Outputs (n, T, p) and the last states."""
+    """Run one direction over all steps; returns outputs (n, T, p) and the last states."""
     own = {
         name: value.detach()
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
@@ -194,10 +194,10 @@ def _sweep(
     outputs = []
     for step in reversed(order) if backwards else order:
         direction.states.append(states[0].detach())
-        recurred = functional.linear(states[0], own["weight_hh"], own.get("bias_hh"))
+        from_state = functional.linear(states[0], own["weight_hh"], own.get("bias_hh"))
         if isinstance(module, nn.GRU):
-            recurred = recurred + from_states[step]
-        new = _cell(module, steps[step], recurred, states)
+            from_state = from_state + from_states[step]
+        new = _cell(module, steps[step], from_state, states)
         if "weight_hr" in own:
             direction.unprojected.append(new[0].detach())
             new = (functional.linear(new[0], own["weight_hr"]) + projected[step], *new[1:])
@@ -211,17 +211,17 @@ def _sweep(
     return torch.stack(outputs, 1), states
 
 
-def _cell(module: nn.RNNBase, given: Tensor, recurred: Tensor, states: States) -> States:
-    """The states after one step, as torch's documentation of each layer defines them."""
+def _cell(module: nn.RNNBase, from_input: Tensor, from_state: Tensor, states: States) -> States:
+    """The states after one step, as torch's documentation defines them for each layer."""
     if isinstance(module, nn.LSTM):
-        let_in, forget, content, let_out = (given + recurred).chunk(4, 1)
-        cell = forget.sigmoid() * states[1] + let_in.sigmoid() * content.tanh()
-        return let_out.sigmoid() * cell.tanh(), cell
+        input_gate, forget_gate, candidate, output_gate = (from_input + from_state).chunk(4, 1)
+        cell = forget_gate.sigmoid() * states[1] + input_gate.sigmoid() * candidate.tanh()
+        return output_gate.sigmoid() * cell.tanh(), cell
     if isinstance(module, nn.GRU):
         kept = module.hidden_size
-        reset, update = (given[:, : 2 * kept] + recurred[:, : 2 * kept]).sigmoid().chunk(2, 1)
-        content = (given[:, 2 * kept :] + reset * recurred[:, 2 * kept :]).tanh()
-        return ((1 - update) * content + update * states[0],)
+        reset, update = (from_input[:, : 2 * kept] + from_state[:, : 2 * kept]).sigmoid().chunk(2, 1)
+        candidate = (from_input[:, 2 * kept :] + reset * from_state[:, 2 * kept :]).tanh()
+        return ((1 - update) * candidate + update * states[0],)
     assert isinstance(module, nn.RNN)
-    total = given + recurred
+    total = from_input + from_state
     return (total.tanh() if module.nonlinearity == "tanh" else total.relu(),)

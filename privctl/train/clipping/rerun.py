@@ -1,7 +1,7 @@
-"""Runs a module's forward pass again on the inputs it had, and differentiates it for one example at a time.
+"""Runs a module's forward pass again on the same inputs, and differentiates it for one example at a time.
 
-An example's gradient is that of its own rows run alone, mapped over by torch.func.vmap or one after another, wherever
-these add up to the batch's gradient. Else the batch is run again and differentiated once for each example.
+If the gradients of the examples' rows, each run alone, add up to the batch's gradient, these are used, computed by
+torch.func.vmap or one after another. Otherwise the batch is run again and differentiated once for each example.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from privctl.parallel import short_of_memory
 from privctl.train.clipping.terms import chunks
 from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, tensors_in, with_tensors
 
-#: What examples alone may differ by from the batch's gradient and still be the same thing, relative to a parameter's
-#: own gradients; for a parameter whose gradient is only rounding, a hundredth of it relative to those of all.
+#: Tolerance between the sum of separate examples' gradients and the batch's gradient, relative to a parameter's own
+#: gradients plus ``_OVERALL_SHARE`` times those of all parameters, for a parameter whose gradient is rounding only.
 _AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
-_OF_ALL = 1e-2
-#: What a module raises that cannot be run on such inputs; a custom forward pass may raise nearly anything.
+_OVERALL_SHARE = 1e-2
+#: Errors that mean a module cannot be run on given inputs; a custom forward pass may raise nearly anything.
 UNRUNNABLE = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
 
 Gradients = dict[str, Tensor]
@@ -40,15 +40,15 @@ class Mode(StrEnum):
 
 
 class Part(Enum):
-    """What one example has of an input tensor."""
+    """The part of an input tensor that belongs to one example."""
 
     ALL = 0  # all examples share it
     ROW = 1
-    ROWS = 2  # equally many, example by example
+    ROWS = 2  # the same number of consecutive rows for every example
 
 
 class Way(NamedTuple):
-    """A mode, and what one example has of each input tensor."""
+    """A mode, and the part of each input tensor that belongs to one example."""
 
     mode: Mode
     parts: tuple[Part, ...]
@@ -63,15 +63,15 @@ class RepeatableUse:
 
     @property
     def count(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return self.use.count
 
     def signature(self) -> tuple[int, ...]:
-        """The dimensions of each tensor among the inputs."""
+        """The number of dimensions of each input tensor."""
         return tuple(t.dim() for t in self._inputs())
 
     def fits(self, way: Way) -> bool:
-        """Whether the inputs can be cut as ``way`` says."""
+        """Whether the inputs can be split as ``way`` requires."""
         return all(
             part is Part.ALL or len(t) == self.count or (part is Part.ROWS and len(t) % self.count == 0)
             for t, part in zip(self._inputs(), way.parts, strict=True)
@@ -83,10 +83,10 @@ class RepeatableUse:
 
     def batch_gradient(self) -> Gradients:
         """The whole batch's gradient."""
-        return self._pull([self._gradients()])[0]
+        return self._differentiate([self._gradients()])[0]
 
     def of_rows(self, rows: slice, way: Way) -> Gradients:
-        """Gradients of some examples (r, *shape)."""
+        """Gradients (r, *shape) of the examples in ``rows``."""
         with self.use.spent.on(self.use.setting.device):
             match way.mode:
                 case Mode.MAPPED:
@@ -96,32 +96,33 @@ class RepeatableUse:
             return self.masked(rows)
 
     def masked(self, rows: slice) -> Gradients:
-        """Gradients of some examples, from as many backward passes through the batch."""
+        """Gradients of some examples, from one backward pass through the batch for each."""
         by_row = []
         for row in range(*rows.indices(self.count)):
             by_row.append([torch.zeros_like(g) for g in self._gradients()])
             for row_value, gradient in zip(by_row[-1], self._gradients(), strict=True):
-                own = self._place(gradient, slice(row, row + 1))
+                own = self._rows_in(gradient, slice(row, row + 1))
                 row_value[own] = gradient[own]
-        return _stacked(self._pull(by_row))
+        return _stacked(self._differentiate(by_row))
 
     def alone(self, rows: slice, parts: tuple[Part, ...]) -> Gradients:
-        """Gradients of some examples, each from its own rows in a batch of one."""
+        """Gradients of some examples, each run alone in a batch of one."""
         row_gradients = []
         for row in range(*rows.indices(self.count)):
             own = slice(row, row + 1)
             inputs = [
-                t if part is Part.ALL else t[self._place(t, own)] for t, part in zip(self._inputs(), parts, strict=True)
+                t if part is Part.ALL else t[self._rows_in(t, own)]
+                for t, part in zip(self._inputs(), parts, strict=True)
             ]
-            gradients = [g[self._place(g, own)] for g in self._gradients()]
-            row_gradients.append(self._pull([gradients], inputs)[0])
+            gradients = [g[self._rows_in(g, own)] for g in self._gradients()]
+            row_gradients.append(self._differentiate([gradients], inputs)[0])
         return _stacked(row_gradients)
 
     def together(self, rows: slice, parts: tuple[Part, ...]) -> Gradients:
-        """Gradients of some examples, from one pass of each through the module, mapped over."""
+        """Gradients of some examples, each run alone, vectorized by ``vmap``."""
         tensors = self._inputs()
         shared = [part is Part.ALL for part in parts]
-        mapped = [self._apart(t, rows) for t, all_of_it in zip(tensors, shared, strict=True) if not all_of_it]
+        mapped = [self._by_example(t, rows) for t, all_of_it in zip(tensors, shared, strict=True) if not all_of_it]
         values = self.values()
 
         def single(inputs: list[Tensor], gradients: list[Tensor]) -> Gradients:
@@ -131,29 +132,29 @@ class RepeatableUse:
             pulled: Gradients = pull(gradients)[0]
             return pulled
 
-        gradients = [self._apart(g, rows) for g in self._gradients()]
-        with self.use.unwatched(), self.use.setting.again(), warnings.catch_warnings():
-            # What cannot be batched is run one example at a time, which the user can do nothing about.
+        gradients = [self._by_example(g, rows) for g in self._gradients()]
+        with self.use.unrecorded(), self.use.setting.restored(), warnings.catch_warnings():
+            # Operations without a batching rule run one example at a time; the user can do nothing about that.
             warnings.filterwarnings("ignore", "There is a performance drop")
             by_example: Gradients = vmap(single)(mapped, gradients)
         return by_example
 
-    def _place(self, tensor: Tensor, rows: slice) -> slice:
-        """Where some examples' rows are in a tensor that has equally many of each."""
+    def _rows_in(self, tensor: Tensor, rows: slice) -> slice:
+        """The rows that belong to some examples in a tensor with equally many rows of each."""
         share = len(tensor) // self.count
         start, stop, _ = rows.indices(self.count)
         return slice(start * share, stop * share)
 
-    def _apart(self, tensor: Tensor, rows: slice) -> Tensor:
+    def _by_example(self, tensor: Tensor, rows: slice) -> Tensor:
         share = len(tensor) // self.count
-        return tensor[self._place(tensor, rows)].reshape(-1, share, *tensor.shape[1:])
+        return tensor[self._rows_in(tensor, rows)].reshape(-1, share, *tensor.shape[1:])
 
     def _inputs(self) -> list[Tensor]:
         return [_row_major(t) for t in tensors_in((self.use.arguments, self.use.keywords))]
 
-    def _pull(self, gradients: list[list[Tensor]], inputs: list[Tensor] | None = None) -> list[Gradients]:
+    def _differentiate(self, gradients: list[list[Tensor]], inputs: list[Tensor] | None = None) -> list[Gradients]:
         values = self._differentiable()
-        with self.use.unwatched():
+        with self.use.unrecorded():
             outputs = self._recorded(values, inputs)
             return [self._pull_back(values, outputs, row_gradient) for row_gradient in gradients]
 
@@ -175,16 +176,16 @@ class RepeatableUse:
         return {name: value.requires_grad_() for name, value in self.values().items()}
 
     def _recorded(self, values: Gradients, inputs: list[Tensor] | None = None) -> list[Tensor]:
-        with torch.enable_grad(), self.use.unwatched(), self.use.setting.again():
+        with torch.enable_grad(), self.use.unrecorded(), self.use.setting.restored():
             return self._outputs(values, self._inputs() if inputs is None else inputs)
 
     def _gradients(self) -> list[Tensor]:
         return [g for g in self.use.gradients if g is not None]
 
     def _outputs(self, values: Mapping[str, Tensor], tensors: list[Tensor]) -> list[Tensor]:
-        """The floating tensors of the output that have a gradient."""
+        """The floating-point output tensors that received a gradient."""
         arguments, keywords = with_tensors((self.use.arguments, dict(self.use.keywords)), iter(tensors))
-        # What a cache holds came with the first pass; where it mattered, the gradients differ.
+        # A cache was filled by the first pass, so it is left out; if it matters, the gradients differ.
         arguments = tuple(None if _is_cache(value) else value for value in arguments)
         keywords = {name: None if _is_cache(value) else value for name, value in keywords.items()}
         output = functional_call(self.module, dict(values), arguments, keywords, tie_weights=False)
@@ -192,29 +193,29 @@ class RepeatableUse:
         return [t for t, g in zip(floating, self.use.gradients, strict=False) if g is not None]
 
     def is_used(self) -> bool:
-        """Whether the module's output depends on these parameters, and not only its children's on them, say."""
+        """Whether the module's output depends on these parameters."""
         return any(output.requires_grad for output in self._recorded(self._differentiable()))
 
     def choose(self) -> Way:
-        """The fastest way that adds up to the batch's gradient.
+        """The fastest way whose examples' gradients add up to the batch's gradient.
 
-        Raises Inseparable for a module taken as a whole that has another gradient on each example alone: it mixes
-        them. Of one that draws random numbers, it is the gradient without them; where they cannot be left out (see
-        ``WithoutDraws``), mixing is not detected here.
+        Raises Inseparable for a module taken as a whole that mixes its examples: run alone, they have other gradients.
+        A module that draws random numbers is tested without them; if they cannot be turned off (see ``WithoutDraws``),
+        mixing is not detected here.
         """
         if self.count == 1:
             return Way(Mode.ALONE, (Part.ALL,) * len(self.signature()))
         masked = Way(Mode.MASKED, (Part.ALL,) * len(self.signature()))
-        if not self._draws():
-            return self._agreeing() or masked
+        if not self._draws_random_numbers():
+            return self._fastest_alone() or masked
         if self.use.whole:
             with WithoutDraws():
-                if not self._draws():
-                    self._agreeing()
+                if not self._draws_random_numbers():
+                    self._fastest_alone()
         return masked
 
-    def _agreeing(self) -> Way | None:
-        """The fastest way that runs examples by themselves; None where they cannot be run so. Raises as ``choose``."""
+    def _fastest_alone(self) -> Way | None:
+        """The fastest way that runs each example alone; None if there is none. Raises as ``choose`` does."""
         ran = False
         expected = self.batch_gradient()
         for parts in self._hypotheses():
@@ -230,7 +231,7 @@ class RepeatableUse:
         return None
 
     def _hypotheses(self) -> Iterator[tuple[Part, ...]]:
-        """What one example may have of each tensor, the likeliest first."""
+        """The parts of each tensor that one example may have, the likeliest first."""
         lengths = [len(t) if t.dim() > 0 else 0 for t in self._inputs()]
         plain = tuple(Part.ROW if length == self.count else Part.ALL for length in lengths)
         yield plain
@@ -241,10 +242,10 @@ class RepeatableUse:
         if folded != plain:
             yield folded
         for place in [i for i, part in enumerate(plain) if part is Part.ROW]:
-            yield (*plain[:place], Part.ALL, *plain[place + 1 :])  # as many rows as there are examples, by chance
+            yield (*plain[:place], Part.ALL, *plain[place + 1 :])  # may have as many rows as examples by coincidence
 
     def _agrees(self, way: Way, expected: Gradients) -> bool | None:
-        """Whether the examples' gradients add up to the ``expected`` ones; None where they cannot be computed."""
+        """Whether the examples' gradients add up to the ``expected`` ones; None if they cannot be computed."""
         totals = {name: torch.zeros_like(value) for name, value in expected.items()}
         squares = dict.fromkeys(expected, 0.0)
         try:
@@ -255,26 +256,26 @@ class RepeatableUse:
         except UNRUNNABLE as error:
             if short_of_memory(error):
                 raise
-            return None  # random, branching on values, or of fixed batch size
-        everything = _OF_ALL * sum(squares.values()) ** 0.5
+            return None  # such as a module that branches on values or needs a fixed batch size
+        everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5
         return all(
             float((totals[name] - each).norm())
             <= _AGREEMENT.get(each.dtype, 1e-2) * (squares[name] ** 0.5 + everything)
             for name, each in expected.items()
         )
 
-    def _draws(self) -> bool:
-        """Whether the module drew random numbers, which alone would be others."""
+    def _draws_random_numbers(self) -> bool:
+        """Whether the module draws random numbers, which would differ for examples run alone."""
         if self.use.setting.random is None:
             return False
-        with torch.no_grad(), self.use.unwatched(), self.use.setting.again():
+        with torch.no_grad(), self.use.unrecorded(), self.use.setting.restored():
             before = self.use.setting.random_now()
             self._outputs(self.values(), self._inputs())
             after = self.use.setting.random_now()
         return any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
     def bytes_each(self) -> int:
-        """About what one example's gradients and activations take."""
+        """Roughly the bytes of one example's gradients and activations."""
         parts = sum(1 for _ in self.module.modules()) if self.use.whole else 1
         outputs = sum(g.numel() for g in self._gradients()) // self.count
         return 4 * sum(v.numel() for v in self.values().values()) + 16 * parts * outputs
@@ -285,10 +286,10 @@ def _stacked(row_gradients: list[Gradients]) -> Gradients:
 
 
 def _row_major(tensor: Tensor) -> Tensor:
-    """The tensor with its channels before its pixels in memory too.
+    """Convert a tensor in channels-last memory format to the contiguous one.
 
-    Torch 2.13 ends the process where a group norm of pixels with the channels last gives its parameters a gradient and
-    its input none.
+    Torch 2.13 crashes when a group norm in channels-last format computes gradients of its parameters but not of its
+    input.
     """
     if tensor.dim() != 4 or not tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor
@@ -296,5 +297,5 @@ def _row_major(tensor: Tensor) -> Tensor:
 
 
 def _is_cache(value: object) -> bool:
-    """Whether this holds keys and values of earlier tokens, which a second pass would add to."""
+    """Whether this is a cache of keys and values, to which a second pass would append."""
     return type(value).__name__.endswith("Cache")

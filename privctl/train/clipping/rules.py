@@ -1,4 +1,4 @@
-"""Which rule finds the per-example gradients of which layer, and which layers can have none."""
+"""Which rule computes the per-example gradients of which layer, and which layers are refused."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from privctl.train.clipping.use import ModuleCall
 
 Rule = Callable[[nn.Module, ModuleCall], dict[str, GradientTerm]]
 
-#: A rule holds for the classes whose ``forward`` is the one it was written for: a subclass may compute something else,
-#: and then the generic rule is right.
+#: A rule applies only to classes with the ``forward`` it was written for: a subclass may compute something else, and
+#: then gets the generic rule.
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
     Conv1D: linear_transposed,
@@ -48,23 +48,23 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.GRU: recurrent,
 }
 
-#: Rules of layers that treat all positions alike, so that an example may be several rows.
+#: Rules of layers that treat all positions alike, so that an example may have several rows.
 BY_POSITION: frozenset[Rule] = frozenset(
     (linear, linear_transposed, embedding, scaled_embedding, layer_norm, rms_norm, scaled_rms_norm)
 )
 
-#: Rules that find the examples in inputs and outputs themselves: in several dimensions, or in none.
+#: Rules that locate the examples in inputs and outputs themselves, as no single dimension may hold them.
 OWN_LAYOUT: frozenset[Rule] = frozenset((embedding_bag, recurrent, attention))
 
 #: Rules that run a module again, which may draw random numbers.
 RERUN: frozenset[Rule] = frozenset((generic, recurrent, attention))
 
-#: Modules that use their children's parameters without calling them: everything below is theirs.
+#: Modules that use their children's parameters without calling the children, and so own everything below them.
 WHOLE: tuple[type[nn.Module], ...] = (nn.MultiheadAttention,)
 
 
 def rule_for(module: nn.Module) -> Rule:
-    """The rule of a module that owns trained parameters."""
+    """The rule for a module that owns trained parameters."""
     if isinstance(module, nn.MultiheadAttention) and type(module).forward is nn.MultiheadAttention.forward:
         return generic if module.batch_first else attention
     for layer, rule in RULES.items():
@@ -76,7 +76,7 @@ def rule_for(module: nn.Module) -> Rule:
 
 
 def check(name: str, module: nn.Module, *, trained: bool) -> None:
-    """Refuse a module that mixes examples, or whose gradients cannot be taken apart."""
+    """Raise InputError for a module that mixes examples, or whose gradients cannot be separated by example."""
     fault = _fault(module, trained=trained)
     if fault:
         raise InputError(f"module {name!r} ({type(module).__name__}) {fault}")
@@ -90,7 +90,7 @@ def _fault(module: nn.Module, *, trained: bool) -> str | None:
         )
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and module.training:
         return "keeps statistics of the examples unclipped; construct it with track_running_stats=False"
-    if _moves_its_vectors(module):
+    if _iterates_spectral_norm(module):
         return (
             "changes its buffers in every forward pass, so that weights differ from pass to pass; put it in evaluation "
             "mode, or use weight_norm"
@@ -103,7 +103,7 @@ def _fault(module: nn.Module, *, trained: bool) -> str | None:
 
 
 def require_own_frequency(name: str, module: nn.Module, rule: Rule, *, whole: bool) -> None:
-    """Refuse ``scale_grad_by_freq`` where ``rule`` does not count in each example, but runs ``module`` again."""
+    """Raise InputError for ``scale_grad_by_freq`` unless ``rule`` counts ids within each example."""
     if rule in (embedding, scaled_embedding):
         return
     for inner in module.modules() if whole else [module]:
@@ -114,7 +114,7 @@ def require_own_frequency(name: str, module: nn.Module, rule: Rule, *, whole: bo
             )
 
 
-def _moves_its_vectors(module: nn.Module) -> bool:
-    """Whether it is spectral normalization, of either kind, that iterates."""
+def _iterates_spectral_norm(module: nn.Module) -> bool:
+    """Whether the module has spectral normalization, of torch's older or newer kind, in training mode."""
     older = any(isinstance(hook, SpectralNorm) for hook in module._forward_pre_hooks.values())
     return module.training and (older or isinstance(module, _SpectralNorm))

@@ -1,9 +1,8 @@
-"""Examples of several rows each: what a use of a parameter contributes to the gradient of a run of rows together.
+"""Examples of several rows each, such as users: the terms of runs of consecutive rows, from the terms of rows.
 
-A run is as many rows as all others of its batch, one after another. Its gradient is the sum of its rows', so that what
-they have in common, and what cancels between them, counts in its norm. Positions of several rows are positions of one
-(linear layers, embeddings), and gradients that are formed add up. Of other terms the rows' gradients are formed, a few
-runs at a time.
+All runs of a batch have the same number of rows. A run's gradient is the sum of its rows' gradients, and its norm is
+that of the sum. For linear layers and embeddings the rows' positions are concatenated, and gradients that are formed
+are added. For other terms the rows' gradients are formed, a few runs at a time.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from privctl.train.clipping.terms import (
 
 @dataclass(slots=True)
 class Runs:
-    """Runs of ``size`` rows; remembers the factors of the last runs by row, for all parameters of a use."""
+    """Runs of ``size`` rows; caches the last factors by row, which all parameters of a use share."""
 
     size: int
     _factors: Tensor | None = field(default=None, init=False)
     _by_row: Tensor | None = field(default=None, init=False)
 
     def of(self, term: GradientTerm) -> GradientTerm:
-        """The term of the runs, from that of their rows (n, ...), n being a multiple of the size."""
+        """The term of the runs, from that of their rows (n, ...), where n is a multiple of ``size``."""
         match term:
             case Outer():
                 return Outer(self._joined(term.inputs), self._joined(term.gradients), term.transposed)
@@ -47,7 +46,7 @@ class Runs:
         return Summed(term, self)
 
     def summed(self, rows: Tensor) -> Tensor:
-        """(n, ...) to (runs, ...)."""
+        """Sum (n, ...) over the rows of each run: (runs, ...)."""
         return rows.reshape(-1, self.size, *rows.shape[1:]).sum(1)
 
     def rows(self, runs: slice) -> slice:
@@ -55,29 +54,29 @@ class Runs:
         return slice(runs.start * self.size, runs.stop * self.size)
 
     def by_row(self, factors: Tensor) -> Tensor:
-        """(runs,) to (n,): the same tensor again for the same factors."""
+        """Repeat factors (runs,) for each row (n,); the same tensor is returned for the same factors."""
         if self._by_row is None or self._factors is not factors:
             self._factors, self._by_row = factors, factors.repeat_interleave(self.size)
         return self._by_row
 
     def _joined(self, values: Tensor) -> Tensor:
-        """(n, T, d) to (runs, size T, d)."""
+        """Concatenate the positions of a run's rows: (n, T, d) to (runs, size T, d)."""
         return by_positions(values).reshape(-1, self.size * values.shape[1], values.shape[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """Gradients of runs, of a term of which only their rows' are known."""
+    """Gradients of runs for a term that gives only the gradients of rows."""
 
     term: GradientTerm
     runs: Runs
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some runs."""
+        """The gradients of the runs in ``rows``."""
         return self.runs.summed(self.term.example_gradients(self.runs.rows(rows)))
 
     def squares(self) -> Squares:
-        """Measure all gradients, formed a few runs at a time."""
+        """The squared norms of all gradients, formed a few runs at a time."""
         slack = self.slack()
         one = self.example_gradients(slice(0, 1))
         parts = [
@@ -87,7 +86,7 @@ class Summed:
         return Squares(torch.cat(parts), slack)
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """The squared norms (n,) float64 if nothing cancelled; see ``Squares``."""
         return self.runs.summed(self.term.slack().sqrt()).square()
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:

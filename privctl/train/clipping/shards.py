@@ -1,9 +1,9 @@
-"""Parameters of which each process holds a shard, as torch's ``fully_shard`` (FSDP2) leaves them.
+"""Parameters of which each process holds a shard, as torch's ``fully_shard`` (FSDP2) makes them.
 
-Outside a pass such a parameter is a ``DTensor`` in rows: this process's are in its local tensor. While a block's
-forward or backward pass runs, its modules hold the whole parameters, gathered from all processes; that is where taps
-are, so the rules of clipping see nothing of shards. A clipped sum is formed whole, one parameter at a time, and what
-leaves the process is added up and handed out in shards.
+Outside a pass such a parameter is a ``DTensor`` sharded by rows, with this process's rows in its local tensor. During a
+block's forward or backward pass its modules hold the whole parameters, gathered from all processes; taps record there,
+so the clipping rules need not know of shards. A clipped sum is formed whole, one parameter at a time, then
+reduce-scattered over the processes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether processes share the entries of ``tensor``."""
+    """Whether ``tensor`` is sharded over processes."""
     return hasattr(tensor, "device_mesh")
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """The part of ``tensor`` that this process holds, in the same memory: all of it where it is not shared."""
+    """The shard of ``tensor`` in this process, in the same memory; all of it if it is not sharded."""
     if not is_shard(tensor):
         return tensor
     shared: Any = tensor.detach()
@@ -40,7 +40,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor; where processes share it, each of them must ask for it."""
+    """The whole tensor; if it is sharded, every process must call this."""
     if not is_shard(tensor):
         return tensor
     shared: Any = tensor.detach()
@@ -50,9 +50,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def part_of(tensor: Tensor, place: Tensor, rank: int | None = None) -> Tensor:
-    """The rows of ``tensor`` that process ``rank``, or this one, holds of ``place``; all where that is not shared.
+    """The rows of ``tensor`` in process ``rank``, or this one, if sharded like ``place``; all if that is not sharded.
 
-    Shares are as even as ``torch.chunk`` makes them. A single number is not shared.
+    Rows are split as by ``torch.chunk``. A scalar is not sharded.
     """
     if not is_shard(place) or not tensor.dim():
         return tensor
@@ -63,7 +63,7 @@ def part_of(tensor: Tensor, place: Tensor, rank: int | None = None) -> Tensor:
 
 
 def first_row(place: Tensor) -> int:
-    """The first of the rows that this process holds of ``place``, as ``part_of`` shares them out."""
+    """The index of the first row that this process holds of ``place``, split as in ``part_of``."""
     if not is_shard(place):
         return 0
     shared: Any = place
@@ -72,7 +72,7 @@ def first_row(place: Tensor) -> int:
 
 
 def blank_like(parameter: Tensor, *, zeros: bool) -> Tensor:
-    """A tensor of the whole parameter's shape, of zeros or of whatever the memory held."""
+    """A tensor with the whole parameter's shape, filled with zeros or uninitialized."""
     if not is_shard(parameter):
         return torch.zeros_like(parameter) if zeros else torch.empty_like(parameter)
     make = torch.zeros if zeros else torch.empty
@@ -80,7 +80,7 @@ def blank_like(parameter: Tensor, *, zeros: bool) -> Tensor:
 
 
 def add_sum(parameter: nn.Parameter, whole: Tensor) -> None:
-    """Add this process's part of the sum of all processes' ``whole`` to the ``grad`` of a shared parameter.
+    """Sum ``whole`` over all processes and add this process's shard of the sum to the ``grad`` of the parameter.
 
     Every process must call this, for the same parameters in the same order.
     """
@@ -91,7 +91,7 @@ def add_sum(parameter: nn.Parameter, whole: Tensor) -> None:
     if missing := rows * mesh.size() - len(whole):
         whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
     summed = whole.new_empty(rows, *whole.shape[1:])
-    SumInShares()(summed, whole.contiguous(), mesh.get_group(), dist.ReduceOp.SUM)
+    ReduceScatter()(summed, whole.contiguous(), mesh.get_group(), dist.ReduceOp.SUM)
     mine = summed[: len(own_part(parameter))]
     if parameter.grad is None:
         parameter.grad = DTensor.from_local(
@@ -102,29 +102,29 @@ def add_sum(parameter: nn.Parameter, whole: Tensor) -> None:
 
 
 class _Exchange:
-    """How a block's parameters and their gradients are exchanged: as torch does, after a ``take_part``."""
+    """How a block's parameters and gradients are exchanged: as torch does, after a ``take_part``."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Space for what is exchanged."""
+        """Allocate the buffer of an exchange."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class GatheredShares(_Exchange):
-    """Every process's shares, in each of them; in place of what ``fully_shard`` gathers with."""
+class AllGather(_Exchange):
+    """All-gather of the shards of all processes, which replaces that of ``fully_shard``."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
-        """Fill ``output_tensor``."""
+        """Fill ``output_tensor`` with the shards of all processes."""
         take_part()
         return _newest("all_gather_single", "all_gather_into_tensor")(
             output_tensor, input_tensor, group=group, async_op=async_op
         )
 
 
-class SumInShares(_Exchange):
-    """A share in each process of the sum over all; in place of what ``fully_shard`` sums with."""
+class ReduceScatter(_Exchange):
+    """Reduce-scatter of the sum over all processes, which replaces that of ``fully_shard``."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
-        """Fill ``output_tensor``."""
+        """Fill ``output_tensor`` with this process's shard of the sum."""
         take_part()
         return _newest("reduce_scatter_single", "reduce_scatter_tensor")(
             output_tensor, input_tensor, op=op, group=group, async_op=async_op
@@ -132,14 +132,14 @@ class SumInShares(_Exchange):
 
 
 def _newest(*names: str) -> Any:
-    """The function of torch.distributed by the first of ``names`` that this torch has."""
+    """The first of the functions ``names`` of torch.distributed that this version of torch has."""
     return next(getattr(dist, name) for name in names if hasattr(dist, name))
 
 
-def begin_anew(network: nn.Module) -> None:
-    """Leave a shared network whose pass ended in an error, in whatever process, as it was before it, without gradients.
+def reset_after_error(network: nn.Module) -> None:
+    """Reset a sharded network after a pass failed in any process: to its state before the pass, without gradients.
 
-    Every process must call this. Raises InputError where this torch cannot.
+    Every process must call this. Raises InputError if this version of torch cannot do it.
     """
     if not hasattr(network, "unshard"):
         return
@@ -153,7 +153,7 @@ def begin_anew(network: nn.Module) -> None:
     for module in network.modules():
         if hasattr(module, "unshard"):
             block: Any = module
-            block.unshard()  # whose gradients a pass may have begun to add up
+            block.unshard()  # whose whole gradients the failed pass may have begun to accumulate
             for parameter in module.parameters():
                 parameter.grad = None
             block.reshard()
@@ -162,10 +162,10 @@ def begin_anew(network: nn.Module) -> None:
 
 
 class Leaves:
-    """The tensors that autograd knows the trained parameters of ``model`` by, of the latest forward pass.
+    """The autograd leaves of the trained parameters of ``model`` in the latest forward pass.
 
-    Inside ``summing()`` a backward pass hands in weighted sums by ``hold``, and those of a block are added to the
-    parameters' ``grad`` once the gradient has left the block: all processes do this in the same order.
+    Inside ``summing()`` a backward pass hands in weighted sums through ``hold``. The sums of a block are added to the
+    parameters' ``grad`` when the backward pass leaves the block, in the same order in all processes.
     """
 
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
@@ -177,7 +177,7 @@ class Leaves:
         self._held: dict[str, Tensor] = {}
         self._summing = False
         if self.shared:
-            # A block's own hook, which gathers its parameters, was registered earlier, and runs earlier.
+            # A block's own hook, which gathers its parameters, was registered before these and so runs first.
             self._handles = [
                 module.register_forward_pre_hook(partial(self._note, path), with_kwargs=True)
                 for path, module in model.named_modules()
@@ -187,22 +187,22 @@ class Leaves:
             self._blocks = {path: [name for name in trainable if name.startswith(f"{path}.")] for path in blocks}
 
     @property
-    def found(self) -> Mapping[str, Tensor]:
-        """The leaves by name; parameters of a block that no pass has reached have none."""
+    def by_name(self) -> Mapping[str, Tensor]:
+        """The leaves by name; parameters of a block that no pass has reached are missing."""
         return self._gathered if self.shared else self._trainable
 
     def _note(self, path: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         for name, parameter in module.named_parameters(prefix=path):
             if name in self._trainable and not is_shard(parameter):
                 self._gathered[name] = parameter
-        # Of a block's first input the gradient is whole when the block's backward pass has ended.
+        # The gradient of a block's first input is complete when the block's backward pass has ended.
         entering = [t for t in (*arguments, *keywords.values()) if isinstance(t, Tensor) and t.requires_grad][:1]
         for tensor in entering if path in self._blocks else ():
             tensor.register_hook(lambda _: self._release(path))  # type: ignore[no-untyped-call]
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Inside, ``hold`` takes sums; at the end all are added. Every process that shares the parameters enters it."""
+        """Inside, ``hold`` takes sums; at the end all are added. Every process must enter this."""
         self._summing = True
         try:
             yield
@@ -213,21 +213,21 @@ class Leaves:
             self._held.clear()
 
     def hold(self, name: str, terms: Sequence[GradientTerm], factors: Tensor) -> None:
-        """Take the sum of ``terms`` weighted by ``factors`` (n,), of a shared parameter."""
+        """Take the sum of ``terms`` weighted by ``factors`` (n,) for a sharded parameter."""
         fresh = name not in self._held
         total = self._held.setdefault(name, blank_like(self._trainable[name], zeros=not terms))
         for i, term in enumerate(terms):
             total = self._held[name] = term.add_weighted(total, factors, fresh=fresh and i == 0)
 
     def _release(self, path: str) -> None:
-        """Sum what this and all other processes hold of a block."""
+        """Add the sums of a block over all processes."""
         if self._summing:
             with torch.no_grad():
                 for name in self._blocks[path]:
                     self._add(name)
 
     def _release_rest(self) -> None:
-        """Sum what any process still holds: of parameters outside blocks, and of blocks that no gradient left."""
+        """Add what any process still holds: of parameters outside blocks, and of blocks whose input has no gradient."""
         shared: Any = next(filter(is_shard, self._trainable.values()))
         holds = torch.tensor([name in self._held for name in self._trainable], dtype=torch.uint8)
         vote = holds.to(own_part(shared).device)
@@ -244,7 +244,7 @@ class Leaves:
         add_sum(parameter, blank_like(parameter, zeros=True) if held is None else held)
 
     def any_of(self, answer: bool) -> bool:
-        """Whether any process that shares the parameters answers yes, each of which must ask; else the own answer."""
+        """Whether ``answer`` is true in any process that shares the parameters, each of which must call this."""
         return take_part(answer) if self.shared else answer
 
     def remove(self) -> None:

@@ -1,8 +1,9 @@
-"""Where the terms of a backward pass go: kept until the norms are known, or measured and let go of, and added later.
+"""Where the terms of a backward pass go: kept until the norms are known, or measured and dropped, and added later.
 
 One pass keeps every layer's inputs and output gradients until the norms of all layers are known (Bu et al. 2022,
-"book-keeping"). Two passes keep none of them: the first measures each parameter as soon as its last use's term is
-there, the second, of the same graph, adds each layer's clipped sum as it arrives (Li et al. 2022, "ghost clipping").
+"book-keeping"). Two passes keep none of them: the first measures each parameter as soon as the term of its last use
+arrives, and the second, through the same graph, adds each layer's clipped sum as it arrives (Li et al. 2022, "ghost
+clipping").
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from privctl.train.clipping.sums import add, of_row, weighted_sum
 from privctl.train.clipping.terms import GradientTerm, Squares
 
 Terms = Mapping[str, list[GradientTerm]]
-#: Rows of a batch, and what is made of each of their gradients.
-Wanted = tuple[Sequence[int], Callable[[Tensor], Tensor]]
+#: Rows of a batch, and the function applied to each of their gradients.
+RowRequest = tuple[Sequence[int], Callable[[Tensor], Tensor]]
 
 
 class Sink(Protocol):
     """Takes the terms of a backward pass."""
 
     def receive(self, names: Collection[str], terms: Terms) -> None:
-        """The ``terms`` of one use of a module with the parameters ``names``; some may have none."""
+        """Take the ``terms`` of one use of a module that has the parameters ``names``; some may have no term."""
 
 
 class Measurer(Sink, Protocol):
-    """A sink that tells squares, and what the first batch's comparison needs, when the pass has ended.
+    """A sink that, after the pass, gives squared norms and what the comparison with autograd needs.
 
-    ``used`` are the parameters that had terms.
+    ``used`` holds the parameters that had terms.
     """
 
     used: set[str]
@@ -45,16 +46,16 @@ class Measurer(Sink, Protocol):
         """The squares of each parameter's gradients."""
 
     def sketches(self, trainable: Mapping[str, nn.Parameter], weights: Tensor) -> dict[str, Tensor]:
-        """A sketch of each parameter's sum of gradients with ``weights`` (n,)."""
+        """A sketch of each parameter's sum of gradients weighted by ``weights`` (n,)."""
 
     def row_norms(self, rows: Collection[int]) -> dict[int, float]:
-        """The norms of the gradients of ``rows`` as they would be added."""
+        """The norms of the gradients of ``rows``, formed as they would be added."""
 
-    def rows(self, wanted: Wanted) -> list[dict[str, Tensor]]:
-        """For each of the ``wanted`` rows what is made of its gradients, by parameter."""
+    def rows(self, wanted: RowRequest) -> list[dict[str, Tensor]]:
+        """For each of the ``wanted`` rows, the function's results on its gradients, by parameter."""
 
 
-class Kept:
+class KeepingSink:
     """Keeps all terms."""
 
     def __init__(self) -> None:
@@ -79,18 +80,18 @@ class Kept:
         """See ``Measurer``."""
         return {row: example_norm(self.terms, row) for row in rows}
 
-    def rows(self, wanted: Wanted) -> list[dict[str, Tensor]]:
+    def rows(self, wanted: RowRequest) -> list[dict[str, Tensor]]:
         """See ``Measurer``."""
         rows, make = wanted
         return [{name: make(of_row(uses, row)) for name, uses in self.terms.items()} for row in rows]
 
 
-class Measured:
-    """Measures a parameter when each of the ``uses`` that the forward pass made of it had its gradient, then forgets.
+class MeasuringSink:
+    """Measures a parameter when all of its ``uses`` in the forward pass have received a gradient, then drops its terms.
 
-    Layers that read the same tensor and follow each other (query, key and value) share its Gram matrix; no more than
-    their terms, and those of parameters whose uses are not through (tied weights), are held. ``weights`` (n,) and
-    ``checked`` rows are for the comparison of the first batch; ``wanted`` rows are handed on parameter by parameter.
+    Consecutive layers that read the same tensor (query, key and value) share its Gram matrix. Only their terms, and
+    those of parameters with uses still to come (tied weights), are held. ``weights`` (n,) and the ``checked`` rows are
+    for the comparison with autograd; the ``wanted`` rows' gradients are formed one parameter at a time.
     """
 
     def __init__(
@@ -101,14 +102,15 @@ class Measured:
         *,
         weights: Tensor | None = None,
         checked: Collection[int] = (),
-        wanted: Wanted | None = None,
+        wanted: RowRequest | None = None,
     ) -> None:
         self.used: set[str] = set()
-        self._left, self._trainable, self._device = dict(uses), trainable, device
+        self._uses_left, self._trainable, self._device = dict(uses), trainable, device
         self._weights, self._wanted = weights, wanted
         self._terms: dict[str, list[GradientTerm]] = {}
-        self._waiting: dict[str, list[GradientTerm]] = {}  # final, and reading the tensor that lies at ``_place``
-        self._place: object = None
+        #: Complete terms of layers that read one tensor, whose memory key is ``_shared_key``.
+        self._waiting: dict[str, list[GradientTerm]] = {}
+        self._shared_key: object = None
         self._squares: dict[str, Squares] = {}
         self._sketches: dict[str, Tensor] = {}
         self._row_squares = dict.fromkeys(checked, 0.0)
@@ -121,8 +123,8 @@ class Measured:
             for name, uses in terms.items():
                 self._terms.setdefault(name, []).extend(uses)
             for name in names:
-                self._left[name] = self._left.get(name, 1) - 1
-                if self._left[name] <= 0 and name in self._terms:
+                self._uses_left[name] = self._uses_left.get(name, 1) - 1
+                if self._uses_left[name] <= 0 and name in self._terms:
                     self._complete(name)
 
     def _complete(self, name: str) -> None:
@@ -132,14 +134,14 @@ class Measured:
                 f"gradients of parameter {name!r} came of more uses than the forward pass made, so that they cannot be "
                 "measured use by use; give --clipping-passes 1"
             )
-        place = gram_inputs(uses)
-        if place is None:
+        key = gram_inputs(uses)
+        if key is None:
             self._measure({name: uses})
             return
-        if place != self._place:
+        if key != self._shared_key:
             self._measure(self._waiting)
             self._waiting = {}
-        self._place = place
+        self._shared_key = key
         self._waiting[name] = uses
 
     def _measure(self, terms: Terms) -> None:
@@ -154,7 +156,7 @@ class Measured:
                 made |= {name: self._wanted[1](of_row(uses, row)) for name, uses in terms.items()}
 
     def squares(self) -> dict[str, Squares]:
-        """See ``Measurer``; what no gradient reached any more is measured now."""
+        """See ``Measurer``; measures now the parameters with uses that no gradient reached."""
         for name in list(self._terms):
             self._complete(name)
         self._measure(self._waiting)
@@ -162,25 +164,25 @@ class Measured:
         return self._squares
 
     def sketches(self, trainable: Mapping[str, nn.Parameter], weights: Tensor) -> dict[str, Tensor]:
-        """See ``Measurer``; the ``weights`` are those that it was made with."""
+        """See ``Measurer``; ``weights`` must be those given to the constructor."""
         assert weights is self._weights
         missing = trainable.keys() - self._sketches.keys()
         return self._sketches | {name: check.sketch(blank_like(trainable[name], zeros=True)) for name in missing}
 
     def row_norms(self, rows: Collection[int]) -> dict[int, float]:
-        """See ``Measurer``; the ``rows`` are among those that it was made with."""
+        """See ``Measurer``; ``rows`` must be among the ``checked`` ones."""
         return {row: self._row_squares[row] ** 0.5 for row in rows}
 
-    def rows(self, wanted: Wanted) -> list[dict[str, Tensor]]:
-        """See ``Measurer``; the rows are those that it was made with."""
+    def rows(self, wanted: RowRequest) -> list[dict[str, Tensor]]:
+        """See ``Measurer``; returns the rows given to the constructor."""
         return self._rows
 
 
-class Added:
+class AddingSink:
     """Adds to each parameter's ``grad`` the sum over examples of its ``scales`` (n,) times gradient, use by use.
 
-    Where processes share the parameters, ``leaves`` says when what belongs to a block is summed over all of them.
-    Without ``scales`` only what the others have is.
+    If processes share the parameters, ``leaves`` sums over them, block by block. With ``scales`` None this process adds
+    nothing of its own.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ def of_row(terms: Sequence[GradientTerm], row: int) -> Tensor:
 
 
 def add(parameter: nn.Parameter, terms: Sequence[GradientTerm], factors: Tensor) -> None:
-    """Add the sum weighted by ``factors`` (n,) to the parameter's ``grad``, which need not exist."""
+    """Add the sum of gradients weighted by ``factors`` (n,) to the parameter's ``grad``, which may be None."""
     if is_shard(parameter):
         add_sum(parameter, weighted_sum(parameter, terms, factors))
         return
@@ -33,7 +33,7 @@ def add(parameter: nn.Parameter, terms: Sequence[GradientTerm], factors: Tensor)
 
 
 def weighted_sum(parameter: nn.Parameter, terms: Sequence[GradientTerm], factors: Tensor) -> Tensor:
-    """The sum over examples of factor (n,) times gradient, of the parameter's shape."""
+    """The sum over examples of factor (n,) times gradient, with the parameter's shape."""
     total = blank_like(parameter, zeros=not terms)
     for i, term in enumerate(terms):
         total = term.add_weighted(total, factors, fresh=i == 0)

@@ -1,4 +1,4 @@
-"""Records a forward and a backward pass: each module's inputs, and the gradients of its outputs."""
+"""Records each module's inputs in a forward pass, and the gradients of its outputs in the backward pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN, Rule
 from privctl.train.clipping.runs import Runs
-from privctl.train.clipping.sinks import Kept, Sink
+from privctl.train.clipping.sinks import KeepingSink, Sink
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import (
     CallContext,
@@ -43,10 +43,10 @@ _NOTHING = torch.empty(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Site:
-    """A module that owns trained parameters: ``parameters`` maps its own names to the model's.
+    """A module that owns trained parameters; ``parameters`` maps their names in the module to those in the model.
 
-    ``whole`` says that it was promoted: it is taken as one with all its parts; ``repeated`` that its output, one row
-    for all examples, is repeated for each.
+    ``whole`` means that it was promoted and is differentiated with all its submodules; ``repeated`` that its output,
+    one row for all examples, is repeated for each.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Site:
 
 
 class _Layout(Enum):
-    """Where a layer's output has its examples."""
+    """How the examples are laid out in a layer's output."""
 
     ROWS = "a row each"
     FOLDED = "their positions in rows, example by example"
@@ -68,10 +68,10 @@ class _Layout(Enum):
 
 
 class _Tap(torch.autograd.Function):
-    """The identity, whose backward pass hands the saved inputs and the arriving gradients to ``receive``.
+    """The identity, whose backward pass hands the saved inputs and the incoming gradients to ``receive``.
 
-    Inputs are kept by autograd, so that gradient checkpointing drops and recomputes them like everything else. The
-    ``anchor`` requires a gradient, and with it every output, though no weight does.
+    Inputs are saved by autograd, so gradient checkpointing drops and recomputes them like everything else. The
+    ``anchor`` requires a gradient, and so every output does, though no weight does.
     """
 
     @staticmethod
@@ -100,19 +100,19 @@ class Recorder:
         self._by_frequency = [
             each.module for each in sites if isinstance(each.module, nn.Embedding) and each.module.scale_grad_by_freq
         ]
-        #: Where terms go.
-        self.sink: Sink = Kept()
+        #: Receives the terms.
+        self.sink: Sink = KeepingSink()
         #: How many uses of each parameter the forward pass made.
         self.uses: Counter[str] = Counter()
         self.rows: int | None = None
-        #: How many rows each example has, one after another.
+        #: How many consecutive rows each example has.
         self.run = 1
         #: The modules whose examples could not be told apart in this pass, by path, and why.
         self.faults: dict[str, str] = {}
-        self.shared: set[str] = set()  # those of them that have one row for all
+        self.shared: set[str] = set()  # those of ``faults`` with one row for all examples
         #: The modules that a gradient reached in this pass.
         self.reached: set[str] = set()
-        self._layouts: dict[nn.Module, _Layout] = {}  # found in a batch of several, and from then on kept to
+        self._layouts: dict[nn.Module, _Layout] = {}  # found in the first batch of several examples, then fixed
         self.reduced = False  # whether anything was in half precision
         self._watching = False
         self._muted = False
@@ -129,7 +129,7 @@ class Recorder:
             self._handles.append(site.module.register_forward_hook(after, with_kwargs=True))
 
     def start(self, device: torch.device) -> Tensor:
-        """Begin; the backward pass must differentiate with respect to the returned anchor."""
+        """Begin recording; the backward pass must differentiate with respect to the returned anchor."""
         self.uses, self.faults, self.shared, self.reached = Counter(), {}, set(), set()
         self.rows, self.reduced = None, False
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -137,8 +137,8 @@ class Recorder:
         return self._anchor
 
     @contextmanager
-    def again(self, sink: Sink) -> Iterator[Tensor]:
-        """Inside, another backward pass of the same graph, with respect to the anchor, hands its terms to ``sink``."""
+    def recording_again(self, sink: Sink) -> Iterator[Tensor]:
+        """Inside, another backward pass through the same graph, to the anchor, hands its terms to ``sink``."""
         self.sink = sink
         self._watch()
         try:
@@ -152,22 +152,22 @@ class Recorder:
             module.scale_grad_by_freq = False
 
     def stop(self) -> None:
-        """End, and let go of where terms went."""
+        """Stop recording and drop the sink."""
         self._watching = False
         for module in self._by_frequency:
             module.scale_grad_by_freq = True
         self._settings.clear()
         self._casts.forget()
         self._input_gradients.forget()
-        self.sink = Kept()
+        self.sink = KeepingSink()
 
     def remove(self) -> None:
         """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
 
-    def users(self, names: Sequence[str]) -> dict[str, str]:
-        """The modules that own these parameters, with the fault; if no gradient reached some of them, those alone."""
+    def owners_with_fault(self, names: Sequence[str]) -> dict[str, str]:
+        """The modules that own these parameters, with the fault; if no gradient reached some of them, only those."""
         owners = {
             site.name: f"has parameter {site.parameters[local]!r}, whose gradient is another than autograd's"
             for site in self._sites
@@ -177,7 +177,7 @@ class Recorder:
         return {path: fault for path, fault in owners.items() if path not in self.reached} or owners
 
     def modes(self) -> dict[str, Mode]:
-        """How the promoted modules were differentiated so far, in batches of several: the slowest way of each."""
+        """The slowest mode in which each promoted module was differentiated so far, in batches of several examples."""
         used = {
             site.name: [way.mode for (_, several, *_), ways in site.ways.items() for way in ways if way and several]
             for site in self._sites
@@ -189,16 +189,16 @@ class Recorder:
         }
 
     def measure(self, on: bool) -> None:
-        """Count, or do not count, the time that promoted modules are run again."""
+        """Turn the timing of reruns of promoted modules on or off."""
         for site in self._sites:
             site.spent.measured = on and site.whole
 
     def seconds(self) -> float:
-        """The seconds that were counted."""
+        """The seconds measured so far."""
         return sum(site.spent.seconds for site in self._sites)
 
     @contextmanager
-    def unwatched(self) -> Iterator[None]:
+    def unrecorded(self) -> Iterator[None]:
         """Inside, nothing is recorded."""
         before, self._watching = self._watching, False
         try:
@@ -208,7 +208,7 @@ class Recorder:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Inside, a backward pass is not recorded, though what a checkpoint recomputes is what it computed before."""
+        """Inside, a backward pass is not recorded, but modules keep their hooks, so checkpoints recompute the same."""
         self._muted = True
         try:
             yield
@@ -216,7 +216,7 @@ class Recorder:
             self._muted = False
 
     def _count_rows(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """The examples are the rows of the model's first input."""
+        """Take the number of rows from the model's main input, or from its first tensor."""
         if not self._watching or self.rows is not None:
             return
         main = keywords.get(getattr(module, "main_input_name", ""))
@@ -266,7 +266,7 @@ class Recorder:
             self.reduced |= torch.finfo(tensor.dtype).bits < 32
         self.uses.update(set(site.parameters.values()))
         inputs = [t.detach() for t in tensors_in((arguments, keywords))]
-        # The tensors are kept by autograd alone: the nest holds their places only.
+        # Only autograd holds the tensors; this structure has placeholders.
         places = with_tensors((arguments, keywords), iter([_NOTHING] * len(inputs)))
         chosen = self._settings.pop(site.module, None) or setting(floating[0].device, stochastic=False)
         # Autocast may round inside a layer whose outputs are in full precision.
@@ -291,7 +291,7 @@ class Recorder:
     def _tapped(
         self, site: Site, receive: Receive, floating: list[Tensor], inputs: list[Tensor], arguments: tuple[Any, ...]
     ) -> tuple[Tensor, ...]:
-        """The ``floating`` outputs, with a tap."""
+        """Attach a tap to the ``floating`` outputs."""
         if site.rule is convolution and not site.whole and len(arguments) == len(inputs) == len(floating) == 1:
             found = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
             if found is not None:
@@ -299,9 +299,9 @@ class Recorder:
         return _TAP(receive, len(floating), self._anchor, *floating, *inputs)
 
     def _divide_by_frequency(self, site: Site, ids: Tensor, output: Tensor) -> None:
-        """Divide the gradient that reaches ``output`` as ``scale_grad_by_freq`` would on each example alone.
+        """Divide the gradient of ``output`` as ``scale_grad_by_freq`` would for each example alone.
 
-        Torch counts over the batch, where one example's gradient depends on the others.
+        Torch counts ids over the batch, which makes one example's gradient depend on the others.
         """
         if len(ids) != self.rows:
             self.faults.setdefault(site.name, "counts ids over a batch whose first dimension is not its examples")
@@ -316,7 +316,7 @@ class Recorder:
         gradients: tuple[Tensor | None, ...],
         chosen: CallContext,
     ) -> None:
-        """Add the terms of one use. Raises Inseparable."""
+        """Hand the terms of one use to the sink. Raises Inseparable."""
         layout = _Layout.ROWS if site.rule in OWN_LAYOUT else self._layout(site, gradients)
         try:
             if layout is not _Layout.ROWS and site.rule is not generic:
@@ -328,7 +328,7 @@ class Recorder:
                 gradients=gradients,
                 names=frozenset(site.parameters),
                 setting=chosen,
-                unwatched=self.unwatched,
+                unrecorded=self.unrecorded,
                 count=self.rows or 0,
                 whole=site.whole,
                 ways=site.ways,
@@ -351,9 +351,10 @@ class Recorder:
         self.sink.receive(set(site.parameters.values()), by_name)
 
     def _layout(self, site: Site, gradients: tuple[Tensor | None, ...]) -> _Layout:
-        """Where the output has its examples. Raises Inseparable where that is not known.
+        """How the examples are laid out in the output. Raises Inseparable if that is unknown.
 
-        Positions in another order, and rows that are not the examples', show in the comparison with autograd.
+        If the guess is wrong, because positions are in another order or rows are not the examples, the comparison with
+        autograd fails.
         """
         layout = _Layout.ROWS
         for gradient in gradients:
@@ -372,7 +373,7 @@ class Recorder:
         return layout
 
     def _layout_of(self, site: Site, output: Tensor) -> _Layout | None:
-        """A batch may have as many rows as positions by chance, so how the first one lay holds for all."""
+        """The layout of one output, or None; that of the first batch is kept, as T may equal n by coincidence later."""
         rows, known, by_position = self.rows or 0, self._layouts.get(site.module), site.rule in BY_POSITION
         second = by_position and output.dim() > 2 and output.shape[1] == rows
         if known is _Layout.SECOND:
@@ -387,7 +388,7 @@ class Recorder:
         return _Layout.FOLDED if folded else None
 
     def _with_rows(self, tensors: tuple[Any, ...], layout: _Layout) -> tuple[Any, ...]:
-        """Each (n T, ...), or (T, n, ...), as (n, T, ...)."""
+        """Rearrange each tensor (n T, ...) or (T, n, ...) to (n, T, ...)."""
         if layout is _Layout.SECOND:
             return tuple(t if t is None else t.transpose(0, 1) for t in tensors)
         return tuple(t if t is None else t.unflatten(0, (self.rows, -1)) for t in tensors)

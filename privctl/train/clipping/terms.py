@@ -1,6 +1,6 @@
-"""What one use of a parameter contributes to each example's gradient of it.
+"""Terms: what one use of a parameter contributes to each example's gradient of it.
 
-Notation of the package: n examples, T positions of each, d input and p output features of a layer.
+Notation of the package: n examples with T positions each, d input and p output features of a layer.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-#: Temporary tensors take about this much memory at most; how a batch is cut changes only rounding.
+#: About the most memory that temporary tensors take; how a batch is split into chunks changes only rounding.
 CHUNK_BYTES = 64 << 20
 
-#: The share of a card's memory that they may take: 320 MiB of 80 GiB, in fewer and larger operations.
+#: On a GPU they may take one part in this many of its memory (320 MiB of 80 GiB), for fewer and larger operations.
 _CARD_SHARE = 256
 
-#: Of this size they stay in a processor's cache from one operation to the next.
+#: Tensors up to this size stay in a CPU's cache from one operation to the next.
 CACHED_BYTES = 512 << 10
 
 
 def on_gpu(values: Tensor) -> bool:
-    """Whether ``values`` lie where starting an operation costs more than what a processor's cache saves."""
+    """Whether ``values`` are on a GPU, where launching more operations costs more than cache locality saves."""
     return values.is_cuda
 
 
 def chunk_bytes(values: Tensor) -> int:
-    """How much memory temporary tensors may take at most where ``values`` lie: on a GPU, by the memory of the card."""
+    """The most memory that temporary tensors may take on the device of ``values``; on a GPU, by its total memory."""
     return _of_card(values.device.index) if on_gpu(values) else CHUNK_BYTES
 
 
@@ -38,20 +38,20 @@ def _of_card(index: int) -> int:
     return max(CHUNK_BYTES, torch.cuda.get_device_properties(index).total_memory // _CARD_SHARE)
 
 
-def place_of(values: Tensor) -> tuple[object, ...]:
-    """What tells the numbers of ``values`` from others that are held at the same time: memory, layout and format.
+def memory_key(values: Tensor) -> tuple[object, ...]:
+    """A key that identifies the data of ``values`` while they are alive: storage, layout and dtype.
 
-    The memory is named by its storage, which tensors without numbers, as in estimates of memory, have too.
+    It uses the storage's identity, not the data pointer, so it works for tensors without data in memory estimates.
     """
     return values.untyped_storage()._cdata, values.storage_offset(), values.shape, values.stride(), values.dtype
 
 
 class Squares(NamedTuple):
-    """Squared norms of each example's gradient, (n,) float64, and how far rounding may have moved them.
+    """Squared norms of each example's gradient, (n,) float64, and a bound on the scale of their rounding error.
 
-    ``slack`` is the square of the sum over positions of the sizes of what was added: the gradient at its longest, had
-    nothing cancelled. Rounding moves ``square`` by a small share of it. It is 0 where the gradient that is released is
-    itself a multiple of the one that was measured.
+    ``slack`` is the square of the sum over positions of the norms of what was added: the squared norm if nothing
+    cancelled. Rounding moves ``square`` by a small fraction of it. It is 0 if the gradient that is added is itself a
+    multiple of the one that was measured.
     """
 
     square: Tensor
@@ -59,7 +59,7 @@ class Squares(NamedTuple):
 
 
 class GradientTerm(Protocol):
-    """One or several uses' part of the per-example gradients (n, *shape) of one parameter."""
+    """The part of one parameter's per-example gradients (n, *shape) that comes from one or several of its uses."""
 
     def example_gradients(self, rows: slice) -> Tensor:
         """The gradients of the examples in ``rows``, (r, *shape)."""
@@ -68,33 +68,33 @@ class GradientTerm(Protocol):
         """The squared norms of all n gradients."""
 
     def slack(self) -> Tensor:
-        """The slack that ``Squares`` describes, (n,) float64."""
+        """The slack defined in ``Squares``, (n,) float64."""
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
-        """Add the sum over examples of factor (n,) times gradient to ``total``, of the parameter's shape.
+        """Add the sum over examples of factor (n,) times gradient to ``total``, which has the parameter's shape.
 
-        ``fresh`` says that ``total`` holds nothing yet, not even zeros, which saves filling and reading. Returns the
-        tensor that holds the sum: ``total``, or where that is fresh another of its shape and type in its place.
+        ``fresh`` means that ``total`` is uninitialized and is overwritten. Returns the tensor that holds the sum:
+        ``total`` or, if that is fresh, possibly another tensor of its shape and dtype.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Per-example gradients as they are, (n, *shape): for small parameters, and where they are the cheapest."""
+    """Per-example gradients in full, (n, *shape): for small parameters, and wherever forming them is cheapest."""
 
     gradients: Tensor
 
     def example_gradients(self, rows: slice) -> Tensor:
-        """Form the gradients of some examples."""
+        """The gradients of the examples in ``rows``."""
         return self.gradients[rows]
 
     def squares(self) -> Squares:
-        """Measure all gradients."""
+        """The squared norms of all gradients."""
         square = squared_lengths(self.gradients.flatten(1))
         return Squares(square, torch.zeros_like(square))
 
     def slack(self) -> Tensor:
-        """Bound what was added, as if nothing cancelled."""
+        """Zeros (n,): the gradients that are added are the ones that were measured."""
         return torch.zeros(len(self.gradients), dtype=torch.float64, device=self.gradients.device)
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
@@ -104,7 +104,7 @@ class Dense:
 
 
 def add_or_take(total: Tensor, values: Tensor, *, fresh: bool) -> Tensor:
-    """Add ``values``, which nobody else reads, to ``total``, or take them for it where it is ``fresh``."""
+    """Add ``values`` to ``total``, or return ``values`` in its place if that is ``fresh``; do not reuse ``values``."""
     if not fresh:
         return total.add_(values)
     if values.dtype == total.dtype and values.is_contiguous() and total.is_contiguous():
@@ -113,17 +113,17 @@ def add_or_take(total: Tensor, values: Tensor, *, fresh: bool) -> Tensor:
 
 
 def squared_lengths(vectors: Tensor) -> Tensor:
-    """(n, k) to (n,) float64."""
+    """The squared norms (n,) float64 of vectors (n, k)."""
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
     return lengths.double().square()
 
 
 def chunks(count: int, bytes_each: int, limit: int = CHUNK_BYTES) -> Iterator[slice]:
-    """Cuts of ``count`` examples, one or more at a time, that keep temporary tensors within ``limit`` bytes."""
+    """Slices of ``count`` examples, each of at least one, that keep temporary tensors within ``limit`` bytes."""
     size = max(1, limit // max(1, bytes_each))
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def by_positions(values: Tensor) -> Tensor:
-    """(n, ..., d) as (n, T, d); T is 1 where there are no positions."""
+    """Flatten (n, ..., d) to (n, T, d), with T = 1 if there are no positions."""
     return values.reshape(len(values), -1, values.shape[-1])

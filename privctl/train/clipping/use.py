@@ -1,4 +1,4 @@
-"""One use of a module in a forward pass, as its rule sees it after the backward pass reached it."""
+"""One use of a module in a forward pass, as its rule gets it once the backward pass has reached it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from privctl.train.clipping.terms import place_of
+from privctl.train.clipping.terms import memory_key
 
 _DROPOUTS = frozenset(
     getattr(place, name)
@@ -22,17 +22,17 @@ _DROPOUTS = frozenset(
     if "dropout" in name and not name.startswith(("_", "native")) and callable(getattr(place, name))
 )
 _ATTENTION = functional.scaled_dot_product_attention
-#: Where the dropout rate stands among the arguments of attention.
-_RATE = 4
-#: What is drawn uniformly, as for whole layers that are left out, becomes this.
-_MIDDLE = 0.5
+#: The position of the dropout rate among the arguments of attention.
+_DROPOUT_ARGUMENT = 4
+#: Replaces uniform random numbers, such as those that decide which layers are dropped.
+_UNIFORM_MEAN = 0.5
 _UNIFORM: dict[Any, Callable[..., torch.Tensor]] = {torch.rand: torch.empty, torch.rand_like: torch.empty_like}
 
 
 class Inseparable(Exception):
     """A module's examples cannot be told apart; the message continues "module 'x' (Linear) ...".
 
-    ``shared`` says that it has one row for all of them.
+    ``shared`` means that it has one row for all of them.
     """
 
     def __init__(self, message: str, *, shared: bool = False) -> None:
@@ -42,40 +42,40 @@ class Inseparable(Exception):
 
 @dataclass(slots=True)
 class TimeSpent:
-    """Seconds spent on running a module again; ``measured`` waits for the device, so that they are the true ones."""
+    """Seconds spent on running a module again, counted while ``measured``, which synchronizes with the device."""
 
     seconds: float = 0.0
     measured: bool = False
 
     @contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
-        """Count what is done inside."""
+        """Count the time spent inside."""
         if not self.measured:
             yield
             return
-        _finish(device)
+        _synchronize(device)
         start = time.perf_counter()
         yield
-        _finish(device)
+        _synchronize(device)
         self.seconds += time.perf_counter() - start
 
 
-def _finish(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """What a module's output depended on beside its inputs: the random state before it ran, and autocast's."""
+    """What a module's output depended on besides its inputs: the random state before it ran, and autocast's state."""
 
     random: tuple[Tensor, Tensor | None] | None
     device: torch.device
     autocast: tuple[bool, torch.dtype]
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Inside, a module repeats its earlier computation."""
+    def restored(self) -> Iterator[None]:
+        """Restore this context inside, so that the module repeats its earlier computation."""
         devices = [self.device] if self.random and self.random[1] is not None else []
         enabled, dtype = self.autocast
         with (
@@ -89,7 +89,7 @@ class CallContext:
             yield
 
     def random_now(self) -> list[Tensor]:
-        """The random states now that a module may draw from."""
+        """The current random states that a module may draw from."""
         return random_states(self.device)
 
     def _fork_type(self) -> str:
@@ -97,7 +97,7 @@ class CallContext:
 
 
 def random_states(device: torch.device) -> list[Tensor]:
-    """The random states now of the processor and of ``device``."""
+    """The current random states of the CPU and of ``device``."""
     states = [torch.get_rng_state()]
     if device.type != "cpu":
         states.append(torch.get_device_module(device).get_rng_state(device))
@@ -105,24 +105,28 @@ def random_states(device: torch.device) -> list[Tensor]:
 
 
 class WithoutDraws(TorchFunctionMode):
-    """Inside, dropout drops nothing, coins (bernoulli) come up one, and uniform numbers are all 0.5.
+    """Inside, dropout drops nothing, Bernoulli draws are all one, and uniform random numbers are all 0.5.
 
-    Whatever else draws, such as ``torch.randn``, still does.
+    Other functions, such as ``torch.randn``, still draw random numbers.
     """
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """What ``func`` would give without random numbers."""
+        """Call ``func`` without random numbers."""
         named = dict(kwargs or {})
         if func in _DROPOUTS:
             return args[0] if args else named["input"]
         if func is _ATTENTION:
-            args = (*args[:_RATE], 0.0, *args[_RATE + 1 :]) if len(args) > _RATE else args
+            args = (
+                (*args[:_DROPOUT_ARGUMENT], 0.0, *args[_DROPOUT_ARGUMENT + 1 :])
+                if len(args) > _DROPOUT_ARGUMENT
+                else args
+            )
             return func(*args, **({**named, "dropout_p": 0.0} if "dropout_p" in named else named))
         if func in _UNIFORM:
             named.pop("generator", None)
-            return _UNIFORM[func](*args, **named).fill_(_MIDDLE)
+            return _UNIFORM[func](*args, **named).fill_(_UNIFORM_MEAN)
         if func is torch.bernoulli:
             return torch.ones_like(args[0] if args else named["input"])
         if func is torch.Tensor.bernoulli_:
@@ -131,7 +135,7 @@ class WithoutDraws(TorchFunctionMode):
 
 
 def setting(device: torch.device, *, stochastic: bool) -> CallContext:
-    """The setting now; the random state is copied only for a module that may draw from it."""
+    """The current context; the random state is copied only for a module that may draw from it."""
     random = None
     if stochastic:
         device_state = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
@@ -142,42 +146,42 @@ def setting(device: torch.device, *, stochastic: bool) -> CallContext:
 
 @dataclass(slots=True)
 class LastCast:
-    """The last tensor that was cast, so that layers that read the same one (query, key and value) share its cast.
+    """Caches the last cast, so that layers that read the same tensor (query, key and value) share it.
 
-    Autocast rounds it once for them too. The source is held until the next one comes, and its address with it.
+    Autocast caches it in the same way. The source is held until the next cast, so its memory is not reused.
     """
 
     _source: Tensor | None = None
     _cast: Tensor | None = None
 
     def to(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        """``values`` in ``dtype``; they must not be written to while this is used."""
+        """``values`` in ``dtype``; they must not be modified while this cache is in use."""
         if values.dtype == dtype:
             return values
         if (
             self._cast is None
             or self._source is None
             or self._cast.dtype != dtype
-            or place_of(self._source) != place_of(values)
+            or memory_key(self._source) != memory_key(values)
         ):
             self._source, self._cast = values, values.to(dtype)
         return self._cast
 
     def forget(self) -> None:
-        """Let go of both."""
+        """Drop the cached tensors."""
         self._source = self._cast = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCall:
-    """A call of a module and what came back.
+    """A call of a module and the gradients of its outputs.
 
-    ``arguments`` and ``keywords`` are those of the call, detached. ``gradients`` holds, for each floating tensor of the
-    output in order, the gradient of the summed losses, or None where it does not reach them. ``names`` are the module's
-    own parameters that are trained. Inside ``unwatched()`` modules can be called without being recorded. ``count`` is
-    the number of examples. ``whole`` says that the module is taken as one with all its parts, which may mix examples.
-    ``ways`` is the module's memory, from one use to the next, of how its examples were taken apart, and ``spent`` of
-    the time that took; None says that its output does not depend on ``names``.
+    ``arguments`` and ``keywords`` are those of the call, detached. ``gradients`` holds the gradient of the summed
+    losses for each floating-point output tensor in order, or None if no loss depends on it. ``names`` are the module's
+    own trained parameters. Inside ``unrecorded()`` modules can be called without being recorded. ``count`` is the
+    number of examples. ``whole`` means that the module is differentiated with all its submodules, which may mix
+    examples. ``ways`` and ``spent`` are kept from one use of the module to the next: how its examples were separated
+    (None if its output does not depend on ``names``), and the time that took.
     """
 
     arguments: tuple[Any, ...]
@@ -185,7 +189,7 @@ class ModuleCall:
     gradients: tuple[Tensor | None, ...]
     names: frozenset[str]
     setting: CallContext
-    unwatched: Callable[[], AbstractContextManager[None]]
+    unrecorded: Callable[[], AbstractContextManager[None]]
     count: int
     whole: bool
     ways: dict[Any, list[Any]]
@@ -193,21 +197,21 @@ class ModuleCall:
     casts: LastCast = field(default_factory=LastCast)
 
     def in_one_precision(self) -> tuple[Tensor, Tensor]:
-        """``first`` and ``gradient`` in the lower of two precisions: what autocast multiplied, but kept unrounded."""
+        """``first`` and ``gradient`` in the lower of their precisions, in which autocast multiplied."""
         inputs, gradient = self.first, self.gradient
         lower = min(inputs.dtype, gradient.dtype, key=lambda dtype: torch.finfo(dtype).bits)
         return self.casts.to(inputs, lower), gradient.to(lower)
 
     @property
     def first(self) -> Tensor:
-        """The one input of an ordinary layer, by position or by whatever keyword."""
+        """The only input of an ordinary layer, given by position or by keyword."""
         value = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
         assert isinstance(value, Tensor)
         return value
 
     @property
     def gradient(self) -> Tensor:
-        """The gradient of an ordinary layer's one output."""
+        """The gradient of an ordinary layer's only output."""
         assert len(self.gradients) == 1
         assert self.gradients[0] is not None
         return self.gradients[0]
@@ -229,7 +233,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same nest, its tensors replaced in order."""
+    """The same nested structure with its tensors replaced in order."""
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, _SEQUENCES):

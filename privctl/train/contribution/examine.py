@@ -1,4 +1,4 @@
-"""The contribution test: synthetic records alone and in batches, in every way that the run computes."""
+"""The contribution test: synthetic records alone and in batches, in every mode in which the run computes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privctl.train.contribution.network_state import BufferSnapshot, fixed_seed,
 from privctl.train.contribution.probes import COPIES, DIFFERENT, PLAIN, BatchArrangement, BatchLimits, Probes, probes
 from privctl.train.contribution.views import ClippedGradients, ComputationStage, Contribution, LossesOf
 
-#: The step number for draws on made-up records: beyond those of training steps and measurements.
+#: The step number for random draws on synthetic records, beyond those of training steps and measurements.
 PLACE = 1 << 40
 
 
@@ -32,9 +32,9 @@ PLACE = 1 << 40
 class IndependenceTest:
     """A passed test: the largest ``rows`` and ``tokens`` of a batch, and the largest difference by stage.
 
-    ``allowed`` has the tolerance of each stage. ``padding`` is the length to which every text has to be padded, if that
-    is needed. ``promoted`` modules are differentiated as a whole, which takes ``promoted_share`` of the time of the
-    gradients of the largest batch.
+    ``allowed`` holds the tolerance of each stage. ``padding`` is the length to which every text must be padded, or
+    None. The ``promoted`` modules are differentiated as a whole, which takes the fraction ``promoted_share`` of the
+    time for the gradients of the largest batch.
     """
 
     rows: int
@@ -49,11 +49,11 @@ class IndependenceTest:
 def examine(
     network: nn.Module, task: Task, limits: BatchLimits, stages: Sequence[ComputationStage], device: torch.device
 ) -> IndependenceTest:
-    """Test ``network``, as it is, on records like those of ``task``, with the padding that the task has.
+    """Test ``network`` in its current mode on synthetic records like those of ``task``, with the task's padding.
 
-    The network is left as it was, and the random state too; a compiled one is run uncompiled. Without ``stages`` only
-    the state left by a pass is tested. Raises DependentRecordsError, naming the cause, if a record's loss or
-    contribution depends on others; InputError for a network that cannot do what the run needs.
+    The network and the random state are restored; a compiled network is run uncompiled. Without ``stages``, only
+    whether a pass leaves state behind is tested. Raises DependentRecordsError, naming the cause, if a record's loss or
+    contribution depends on other records, and InputError for a network that does not support what the run needs.
     """
     test = _Test(network=network, probes=probes(task, limits), limits=limits, device=device)
     snapshot = BufferSnapshot(network)
@@ -84,7 +84,7 @@ def examine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """One row of a batch, and its distance from the same record alone."""
+    """The contribution of one row of a batch, and its distance from that of the same record alone."""
 
     batch: BatchArrangement
     row: int
@@ -93,7 +93,7 @@ class _Comparison:
 
 
 class _LossesOnly:
-    """The losses in the mode that the run trains in."""
+    """A view of the losses in the mode that the run trains in."""
 
     def open(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -111,7 +111,7 @@ class _Test:
     limits: BatchLimits
     device: torch.device
     _losses: list[float] = field(init=False, default_factory=list)
-    _draws: bool = field(init=False, default=False)
+    _random: bool = field(init=False, default=False)
 
     def check_state(self) -> None:
         """Check that passes leave no state: in buffers, in parameters, or anywhere else that affects a loss."""
@@ -129,14 +129,14 @@ class _Test:
         self._require_unchanged(settled, saved=False)
         self._losses = self._lone_losses(seed=0)
         self._require_same_losses(first_losses, self._losses)
-        self._draws = max(map(_loss_difference, self._losses, self._lone_losses(seed=1))) > ROUNDING
+        self._random = max(map(_loss_difference, self._losses, self._lone_losses(seed=1))) > ROUNDING
 
     def check_repeatable(self) -> None:
         """Check that the first losses are unchanged after everything else."""
         self._require_same_losses(self._losses, self._lone_losses(seed=0))
 
     def promoted(self, stages: Sequence[ComputationStage]) -> tuple[tuple[Promotion, ...], float | None]:
-        """The modules that the stages differentiate as a whole, and the share of time that takes, as measured."""
+        """The modules that the stages differentiate as a whole, and the measured fraction of time that takes."""
         for stage in reversed(stages):
             view = stage.view
             if isinstance(view, ClippedGradients) and view.promoted and not view.rounds:
@@ -147,14 +147,14 @@ class _Test:
         return (), None
 
     def check_stage(self, stage: ComputationStage) -> float:
-        """The largest difference of one stage."""
+        """Check one stage; returns its largest difference."""
         exact = nullcontext() if stage.reduced else full_precision(self.device)
         with exact, stage.view.open():
             if self.probes.fills:  # the largest batch first, which uses most of the network
                 self._contributions(stage, self.probes.fills[0], (0,))
             alone = {subject: self._contributions(stage, (subject,), (0,))[0] for subject in self.probes.subjects}
-            moved = [self._check_padding(stage, alone, *padding) for padding in self.probes.paddings]
-            return max([*moved, self._check_arrangements(stage, alone)])
+            differences = [self._check_padding(stage, alone, *padding) for padding in self.probes.paddings]
+            return max([*differences, self._check_arrangements(stage, alone)])
 
     def _check_padding(
         self, stage: ComputationStage, alone: Mapping[int, Contribution], subject: int, length: int
@@ -163,14 +163,14 @@ class _Test:
         assert isinstance(task, CorpusTask)
         longer = replace(task, padding=length)
         (contribution,) = self._contributions(stage, (subject,), (0,), longer)
-        moved = contribution.distance(alone[subject])
-        if not moved <= stage.rounding:
+        difference = contribution.distance(alone[subject])
+        if not difference <= stage.rounding:
             where = self._where((subject,), 0, subject, longer)
-            self._refuse(Dependence.PADDED_LENGTH, moved, stage, f"padded to {length} tokens", where)
-        return moved
+            self._refuse(Dependence.PADDED_LENGTH, difference, stage, f"padded to {length} tokens", where)
+        return difference
 
     def _check_arrangements(self, stage: ComputationStage, alone: Mapping[int, Contribution]) -> float:
-        """Compare in every arrangement; returns the largest difference, or raises an error that names the cause."""
+        """Compare all arrangements; returns the largest difference, or raises an error that names the cause."""
         comparisons = [
             _Comparison(
                 batch=arrangement,
@@ -186,14 +186,16 @@ class _Test:
         failed = [comparison for comparison in comparisons if not comparison.distance <= stage.rounding]
         crowded = [comparison for comparison in comparisons if comparison.batch.name in (COPIES, PLAIN, DIFFERENT)]
         same_shape = [comparison for comparison in crowded if comparison.row == comparison.batch.targets[-1]]
-        for comparison in same_shape[1:]:  # equal shapes round alike, whatever the precision
-            moved = comparison.contribution.distance(same_shape[0].contribution)
-            if not moved <= ROUNDING:
-                kind = Dependence.RANDOM if self._draws else Dependence.CONTENT
+        for comparison in same_shape[1:]:  # batches of the same shape round alike in any precision
+            difference = comparison.contribution.distance(same_shape[0].contribution)
+            if not difference <= ROUNDING:
+                kind = Dependence.RANDOM if self._random else Dependence.CONTENT
                 where = self._where(
                     comparison.batch.rows, comparison.row, comparison.batch.rows[comparison.row], self.probes.task
                 )
-                self._refuse(kind, moved, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where)
+                self._refuse(
+                    kind, difference, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where
+                )
         if failed:
             worst = max(failed, key=lambda each: each.distance)
             rows = worst.batch.rows
@@ -205,8 +207,8 @@ class _Test:
     def _kind(
         self, stage: ComputationStage, crowded: Sequence[_Comparison], failed: Sequence[_Comparison]
     ) -> Dependence:
-        """The property by which the failed batches differ from a lone record."""
-        if self._draws:
+        """The kind of dependence that explains which batches failed."""
+        if self._random:
             return Dependence.RANDOM
         if all(comparison.batch.mixed for comparison in failed):
             return Dependence.PADDED_LENGTH
@@ -226,8 +228,10 @@ class _Test:
         )
         return "" if module is None else f", first in module {module}"
 
-    def _refuse(self, kind: Dependence, moved: float, stage: ComputationStage, batch: str, where: str = "") -> NoReturn:
-        evidence = f"{batch} it moves by {moved:.3g} of its size where rounding explains {stage.rounding:g}"
+    def _refuse(
+        self, kind: Dependence, difference: float, stage: ComputationStage, batch: str, where: str = ""
+    ) -> NoReturn:
+        evidence = f"{batch} it moves by {difference:.3g} of its size where rounding explains {stage.rounding:g}"
         self._refuse_for(f"{evidence}, {stage.name}{where}", kind)
 
     @property
@@ -243,9 +247,9 @@ class _Test:
             self._refuse_for(evidence, Dependence.PARAMETERS)
 
     def _require_same_losses(self, expected: Sequence[float], losses: Sequence[float]) -> None:
-        moved = max(map(_loss_difference, expected, losses))
-        if not moved <= ROUNDING:
-            self._refuse_for(f"a lone record's loss moves by {moved:.3g} after other batches")
+        difference = max(map(_loss_difference, expected, losses))
+        if not difference <= ROUNDING:
+            self._refuse_for(f"a lone record's loss moves by {difference:.3g} after other batches")
 
     def _refuse_for(self, evidence: str, kind: Dependence = Dependence.STATE) -> NoReturn:
         raise DependentRecordsError(kind, evidence, padded=self.padding, limited=self.limits.length is not None)
@@ -266,7 +270,7 @@ class _Test:
 
     @contextmanager
     def _computable(self, inputs: Mapping[str, Tensor]) -> Iterator[None]:
-        """Refuse a model that fails on a padded batch: another record could pad a record that far."""
+        """Refuse a model that fails on a padded batch, as another record could cause a record to be padded that far."""
         try:
             yield
         except (AssertionError, IndexError, RuntimeError, ValueError) as error:
@@ -279,7 +283,7 @@ class _Test:
             )
 
     def _losses_in(self, stage: ComputationStage, inputs: Mapping[str, Tensor], task: Task) -> LossesOf:
-        """A forward pass on ``inputs`` as ``stage`` computes it."""
+        """The function that runs a forward pass on ``inputs`` as ``stage`` computes it."""
 
         def losses_of() -> Tensor:
             with (

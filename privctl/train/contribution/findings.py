@@ -1,4 +1,4 @@
-"""What the self-test may find, what it allows for rounding, and the sentence of a refusal."""
+"""What the contribution test may find, its rounding tolerances, and its error messages."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from enum import StrEnum
 
 from privctl.domain.errors import InputError
 
-#: The most that a record's gradient may differ alone and among others, relative to its norm, and its loss in nats.
-#: Other shapes add up in another order: with float32 products that makes about 1e-6, 1e-5 in deep networks. n records
-#: move a clipped sum by n times as much of a clip norm at most. A dependence of the model itself is not so small.
+#: The largest allowed difference between a record's gradient alone and in a batch, relative to its norm, and of its
+#: loss in nats. Batches of other shapes are summed in another order, which with float32 products makes about 1e-6, or
+#: 1e-5 in deep networks. n records move a clipped sum by at most n times this fraction of the clip norm. A dependence
+#: through the model itself is larger.
 ROUNDING = 1e-4
-#: The same where products are in bfloat16 or TF32, which round to 2^-9 and 2^-11.
+#: The same for products in bfloat16 or TF32, with relative rounding errors of 2^-9 and 2^-11.
 ROUNDING_REDUCED = 0.1
-#: The same with layers in few bits, where a difference of float32 rounding can move a number by a whole level.
+#: The same for quantized layers, where a difference in float32 rounding can move a value by a whole level.
 ROUNDING_QUANTIZED = 0.1
-#: Differences of losses have this many standard deviations of the losses' rounding on top.
+#: For finite differences of losses, this many standard deviations of the losses' rounding error are also allowed.
 DEVIATIONS = 8
 
 
 class Dependence(StrEnum):
-    """On what of the other records a record's loss or gradient was found to depend."""
+    """The property of other records on which a record's loss or gradient was found to depend."""
 
     PADDED_LENGTH = "the length that its batch is padded to"
     CONTENT = "the content of the other records in its batch"
@@ -46,7 +47,7 @@ class DependentRecordsError(InputError):
     """A record's loss or gradient depends on other records, in the way that ``kind`` says."""
 
     def __init__(self, kind: Dependence, evidence: str, *, padded: int | None = None, limited: bool = True) -> None:
-        """``padded`` is the length that everything was padded to; ``limited`` whether a public length is known."""
+        """``padded`` is the length that all texts were padded to; ``limited``, whether a public limit is known."""
         remedy = _REMEDY[kind]
         if kind is Dependence.PADDED_LENGTH and limited:
             remedy = "use a model of another architecture"

@@ -1,4 +1,4 @@
-"""Finds the first module in which a record's outputs differ from those it has alone."""
+"""Finds the first module whose output for a record in a batch differs from that for the record alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from privctl.train.clipping.use import tensors_in
 
-#: Larger than the relative rounding error of any output.
-_APART = 1e-3
+#: A relative difference that exceeds the rounding error of any output.
+_TOLERANCE = 1e-3
 
-#: Calls of modules in the order they ended, by name and number: one row of the first tensor that came out.
+#: One row of the first output tensor of each module call, by name and number of the call, in the order they ended.
 _Trace = dict[tuple[str, int], Tensor]
 
 
@@ -25,7 +25,7 @@ def first_differing_module(
 ) -> str | None:
     """The module, by name and class, whose output for the record in ``row`` of ``among`` is the first to differ.
 
-    Positions that only one of the two has are ignored. None if no module differs.
+    Positions that only one of the two outputs has are ignored. None if no module differs.
     """
     alone_trace, batch_trace = _trace(network, alone, 0), _trace(network, among, row)
     modules = dict(network.named_modules())
@@ -33,9 +33,9 @@ def first_differing_module(
         batch_output = batch_trace.get((name, call))
         if batch_output is None or output.dim() != batch_output.dim():
             continue
-        cut = tuple(slice(0, min(pair)) for pair in zip(output.shape, batch_output.shape, strict=True))
-        gap = (output[cut] - batch_output[cut]).norm()
-        if not float(gap) <= _APART * float(output[cut].norm() + 1e-6):
+        common = tuple(slice(0, min(pair)) for pair in zip(output.shape, batch_output.shape, strict=True))
+        gap = (output[common] - batch_output[common]).norm()
+        if not float(gap) <= _TOLERANCE * float(output[common].norm() + 1e-6):
             return f"{name!r} ({type(modules[name]).__name__})"
     return None
 

@@ -1,4 +1,4 @@
-"""State that a forward pass leaves in a network, and how random layers are controlled during the test."""
+"""State that a forward pass leaves in a network, and control of random layers during the contribution test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privctl.train.clipping.shards import own_part
 
 
 class BufferSnapshot:
-    """A network's buffers and the versions of its parameters, as they were."""
+    """A snapshot of a network's buffers and of the version counters of its parameters."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -27,7 +27,7 @@ class BufferSnapshot:
         self._versions = {name: _version(p) for name, p in network.named_parameters()}
 
     def changed_buffer(self, *, saved: bool = False) -> str | None:
-        """The name of a changed or new buffer; with ``saved`` only of those that are saved with the weights."""
+        """The name of a changed or new buffer, or None; ``saved`` considers only buffers saved with the weights."""
         for path, module in self._network.named_modules():
             for name, tensor in module._buffers.items():
                 if tensor is None or (saved and name in module._non_persistent_buffers_set):
@@ -38,14 +38,14 @@ class BufferSnapshot:
         return None
 
     def changed_parameter(self) -> str | None:
-        """The name of a parameter that was written to."""
+        """The name of a parameter that was written to, or None."""
         for name, parameter in self._network.named_parameters():
             if self._versions.get(name) != _version(parameter):
                 return name
         return None
 
     def restore(self) -> None:
-        """Put the buffers back."""
+        """Restore the buffers."""
         modules = dict(self._network.named_modules())
         with torch.no_grad():
             for (path, name), (tensor, value) in self._buffers.items():
@@ -64,19 +64,19 @@ def _same(before: Tensor, now: Tensor) -> bool:
 
 @contextmanager
 def fixed_seed(device: torch.device, seed: int = 0) -> Iterator[None]:
-    """Inside, random numbers start from ``seed``; afterwards the random state is restored."""
+    """Inside, random numbers are seeded with ``seed``; afterwards the random state is restored."""
     devices = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
-        # For a CPU its generator alone: torch.manual_seed also keeps a stack trace for every device not yet in use.
+        # On a CPU only its generator is seeded: torch.manual_seed also keeps a stack trace for each unused device.
         (torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed)(seed)
         yield
 
 
 @contextmanager
 def without_dropout(network: nn.Module) -> Iterator[None]:
-    """Inside, dropout is off. Its draws belong to a batch, so a record has different ones in every batch.
+    """Inside, dropout is off, as its draws are made per batch and so differ for a record between batches.
 
-    They do not depend on the records, and come from a secret seed (see ``seed_dropout_secretly``), so both of two
+    The draws do not depend on the records and come from a secret seed (see ``seed_dropout_secretly``), so two
     neighbouring runs may be assumed to make the same draws.
     """
     rates: list[tuple[Any, str, Any]] = []
@@ -108,8 +108,8 @@ def _holders(network: nn.Module) -> Iterator[Any]:
 def seed_dropout_secretly(network: nn.Module) -> None:
     """Seed dropout from the operating system, if the network is in training mode.
 
-    PyTorch's default seed is public. With it, the draws could not be treated as independent of the batch: a record's
-    dropout would change where another record shifts its position.
+    PyTorch's default seed is public. With known draws, a record's dropout mask would visibly change if another record
+    shifted its position in the batch.
     """
     if any(module.training for module in network.modules()):
         torch.manual_seed(int.from_bytes(os.urandom(8), "big") >> 1)
@@ -119,7 +119,7 @@ def seed_dropout_secretly(network: nn.Module) -> None:
 def perturbed_constants(network: nn.Module) -> Iterator[None]:
     """Inside, constant tensors (gates and adapters that start at zero, scales at one) are perturbed.
 
-    Otherwise a dependence behind a gate that is still closed would go undetected. The deviates are public; afterwards
+    Otherwise a dependence behind a gate that is still closed would not be detected. The deviates are public; afterwards
     the tensors are restored bit for bit.
     """
     source = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The made-up records and batches of the test: as large, as long and as varied as the run may make them."""
+"""The synthetic records and batches of the test: as large, as long and as varied as those of the run may be."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from privctl.models.tasks.corpus import CorpusTask
 
 #: Tokens of the short record, and of the longest if there is no limit.
 _SHORT, _UNLIMITED = 6, 512
-#: Number of different records that are batched with the tested one.
+#: Number of different records in a batch with the tested one.
 _DIFFERENT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What a run may put through the network at once, all of it public.
+    """Public limits of the batches that a run may put through the network.
 
-    At most ``rows`` records of ``tokens`` padded tokens together; a record has at most ``length`` tokens (None: no
-    limit is known), and one that is longer than ``tokens`` is a batch of its own. ``classes`` are those of a
+    A batch has at most ``rows`` records and ``tokens`` padded tokens. A record has at most ``length`` tokens (None: no
+    limit is known), and one longer than ``tokens`` is a batch of its own. ``classes`` is the number of classes of a
     classifier.
     """
 
@@ -32,15 +32,15 @@ class BatchLimits:
 
     @property
     def longest_in_batch(self) -> int:
-        """The most tokens of a row in a batch with others."""
+        """The most tokens that a row may have in a batch of several."""
         return min(self.length or max(_UNLIMITED, self.tokens), self.tokens // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchArrangement:
-    """A batch, by the positions of its records in the pool; ``targets`` are the rows that are compared.
+    """A batch, given by its records' indices in the pool; ``targets`` are the rows that are compared.
 
-    ``mixed`` says that rows differ in length.
+    ``mixed`` means that rows differ in length.
     """
 
     name: str
@@ -51,10 +51,10 @@ class BatchArrangement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Made-up records as a ``task``, the tested ones (``subjects``), and the batches to test them in.
+    """Synthetic records as a ``task``, the tested ones (``subjects``), and the batches in which they are tested.
 
-    ``paddings`` are lengths in tokens to which a lone subject is padded; ``fills`` are batches that are run for the
-    state they leave, ``longest`` is the longest record in a batch of its own.
+    ``paddings`` pairs a subject with a length in tokens to which it is padded alone. ``fills`` are batches that are run
+    for the state they may leave. ``longest`` is the longest record that can be a batch of its own.
     """
 
     task: Task
@@ -66,7 +66,7 @@ class Probes:
 
 
 def probes(task: Task, limits: BatchLimits) -> Probes:
-    """For ``task`` with the padding that it has; an image is a record of one token."""
+    """The probes for ``task`` with its current padding; an image counts as a record of one token."""
     if not isinstance(task, CorpusTask):
         return _same_length_probes(task, limits, min(limits.rows, 64), length=1)
     if task.padding is not None:
@@ -78,15 +78,15 @@ def probes(task: Task, limits: BatchLimits) -> Probes:
     return _mixed_length_probes(task, limits)
 
 
-#: Names of batches that differ only in the records before the last one, which is compared.
+#: Names of batches of the same shape that differ only in the records before the last, which is compared.
 COPIES, PLAIN, DIFFERENT = "copies of itself", "one token beside it", "different records beside it"
 
-#: Places in the pool of ``_alike``: two subjects, one that repeats a token, and others.
+#: Indices in the pool of ``_same_length_probes``: two subjects, a record that repeats one token, and others.
 _FIRST, _SECOND, _ONE_TOKEN, _OTHERS = range(4)
 
 
 def _same_length_probes(task: Task, limits: BatchLimits, rows: int, *, length: int) -> Probes:
-    """Batches of one padded length."""
+    """Probes whose batches all have the same padded length."""
     short = min(_SHORT, length)
     lengths = [short, max(short, length // 2), length, *_spread(short, length, max(1, rows - 1))]
     synthetic_task = synthetic(task, lengths, plain=[_ONE_TOKEN], classes=limits.classes)
@@ -111,7 +111,7 @@ def _same_length_probes(task: Task, limits: BatchLimits, rows: int, *, length: i
 
 
 def _crowded_batches(subject: int, plain: int, others: Sequence[int], rows: int) -> Iterator[BatchArrangement]:
-    """The subject last among copies of itself, among records of one token and among ``others``, in the same shape."""
+    """Batches of the same shape: the subject after copies of itself, after ``plain`` records and after ``others``."""
     last = rows - 1
     yield BatchArrangement(name=COPIES, rows=(subject,) * rows, targets=(0, last))
     yield BatchArrangement(name=PLAIN, rows=(*(plain,) * last, subject), targets=(last,))
@@ -121,7 +121,7 @@ def _crowded_batches(subject: int, plain: int, others: Sequence[int], rows: int)
 
 
 def _mixed_length_probes(task: Any, limits: BatchLimits) -> Probes:
-    """Batches of all lengths that the run may make."""
+    """Probes with batches of all lengths that may occur in the run."""
     longest = limits.longest_in_batch
     short = min(_SHORT, longest)
     middle = min(longest, max(short + 2, limits.tokens // limits.rows))
@@ -144,7 +144,7 @@ def _mixed_length_probes(task: Any, limits: BatchLimits) -> Probes:
         ),
         BatchArrangement(name="second copies", rows=(second,) * many, targets=(many - 1,)),
     ]
-    # Batches of mixed lengths pad further: one token is a length that none of them has.
+    # Batches of mixed lengths pad by more; padding by one token tests a length that none of them has.
     fits = [(first, short + 1)] if short < longest else []
     fills = ((*others[: many - 1], second), (long, plain))
     return Probes(
@@ -158,5 +158,5 @@ def _mixed_length_probes(task: Any, limits: BatchLimits) -> Probes:
 
 
 def _spread(least: int, most: int, count: int) -> list[int]:
-    """``count`` lengths from ``least`` to ``most``, unsorted."""
+    """``count`` lengths spread over ``least`` to ``most``, unsorted."""
     return [least + (i * 7 + 3) % (most - least + 1) for i in range(count)]

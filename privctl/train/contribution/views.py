@@ -1,4 +1,4 @@
-"""The contribution of a record as the run computes it: clipped gradients, or derivatives along directions."""
+"""A record's contribution as the run computes it: clipped gradients, or derivatives along directions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from privctl.train.directional.difference import rounding
 from privctl.train.directional.queries import parameters_of, queries_for
 from privctl.train.settings.choices import DerivativeMethod
 
-#: For a group with a small gradient, differences are relative to at least this share of the whole gradient.
-_OF_WHOLE = 0.1
-_NOTHING = 1e-30
+#: For a group with a small gradient, differences are relative to at least this fraction of the whole gradient.
+_LEAST_SHARE = 0.1
+_TINY = 1e-30
 
 LossesOf = Callable[[], Tensor]
-#: Inside, the network computes as in a step of the run; what passes are the records with these keys.
+#: Given the keys of a batch's records, a context in which the network computes as in a step of the run.
 Around = Callable[[Sequence[int]], AbstractContextManager[None]]
 
 
-def _as_it_is(keys: Sequence[int]) -> AbstractContextManager[None]:
+def _unchanged(keys: Sequence[int]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -39,8 +39,8 @@ def _as_it_is(keys: Sequence[int]) -> AbstractContextManager[None]:
 class Contribution:
     """One record's ``loss`` in nats and its contribution in ``parts``, which may be sketches.
 
-    ``size`` is the length that differences are relative to, ``slack`` what they may be by rounding beyond that. Each of
-    ``groups`` of parts is clipped by itself; where there are none, all are clipped together.
+    Differences are relative to ``size``, after subtracting ``slack`` for rounding. Each of ``groups`` of parts is
+    clipped by itself; without groups, all parts are clipped together.
     """
 
     loss: float
@@ -50,30 +50,30 @@ class Contribution:
     groups: tuple[frozenset[str], ...] = ()
 
     def distance(self, other: Contribution) -> float:
-        """The larger of the losses' difference (relative above one nat) and the relative one of contributions."""
+        """The largest of the difference of losses (relative above one nat) and the relative ones of contributions."""
         gaps = {
             name: _gap(self.parts.get(name), other.parts.get(name)) for name in self.parts.keys() | other.parts.keys()
         }
         distances = [abs(self.loss - other.loss) / max(1.0, abs(other.loss))]
         if gaps:
-            distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _NOTHING))
+            distances.append(max(0.0, _norm(gaps.values()) - other.slack) / max(other.size, _TINY))
         for group in other.groups:
             group_size = _norm(_size(other.parts[name]) for name in group if name in other.parts)
-            moved = _norm(gap for name, gap in gaps.items() if name in group)
-            distances.append(moved / max(group_size + _OF_WHOLE * other.size, _NOTHING))
-        # NaN counts as infinitely far
+            group_gap = _norm(gap for name, gap in gaps.items() if name in group)
+            distances.append(group_gap / max(group_size + _LEAST_SHARE * other.size, _TINY))
+        # NaN counts as an infinite distance.
         return max(math.inf if math.isnan(distance) else distance for distance in distances)
 
 
 class ContributionView(Protocol):
-    """Extracts the contributions of some records of a batch."""
+    """Computes the contributions of some records of a batch."""
 
     def open(self) -> AbstractContextManager[None]:
-        """The block in which ``contributions`` may be called."""
+        """The context in which ``contributions`` may be called."""
         ...
 
     def contributions(self, losses_of: LossesOf, keys: Sequence[int], targets: Sequence[int]) -> list[Contribution]:
-        """The contributions of rows ``targets`` of a batch whose rows have ``keys``."""
+        """The contributions of the rows ``targets`` of a batch whose records have ``keys``."""
         ...
 
 
@@ -81,13 +81,13 @@ class ContributionView(Protocol):
 class ClippedGradients:
     """Each record's gradient as the engine would clip and add it.
 
-    Per-layer clipping compares every group by itself. ``rounds`` says that passes inside ``around`` round at random, so
-    no two agree. ``promoted`` are the modules that are differentiated as a whole, as far as is known.
+    With per-layer clipping every group is compared by itself. ``rounds`` means that passes inside ``around`` round
+    randomly, so that no two agree. ``promoted`` are the modules known so far to be differentiated as a whole.
     """
 
     network: nn.Module
     clipping: Clipping
-    around: Around = _as_it_is
+    around: Around = _unchanged
     rounds: bool = False
     promoted: tuple[Promotion, ...] = ()
     passes: int = 1
@@ -105,10 +105,10 @@ class ClippedGradients:
                 self._engine = None
 
     def share_of(self, losses_of: LossesOf) -> float:
-        """The share of a step's time, its update aside, that goes into running promoted modules again."""
+        """The fraction of a step's time, without its update, that is spent on rerunning promoted modules."""
         with PerExample(self.network, self.clipping, self.promoted, passes=self.passes) as engine:
             try:
-                engine.accumulate(losses_of)  # the first one is verified, which takes longer
+                engine.accumulate(losses_of)  # not timed, as the first one also compares with autograd
                 for parameter in engine.trainable.values():
                     parameter.grad = None
                 with engine.timed() as inside:
@@ -136,9 +136,10 @@ class ClippedGradients:
 
 @dataclass(slots=True, kw_only=True)
 class ClippedDerivatives:
-    """Each record's derivatives along directions, for each of ``fired_groups``: groups that fire together, and theirs.
+    """Each record's derivatives along directions, for each of ``fired_groups``: groups that fire together.
 
-    Derivatives are relative to the length of the gradient in the tensors that fired.
+    Each entry pairs the groups with their directions. Derivatives are relative to the norm of the gradient in the
+    tensors that fired.
     """
 
     engine: Derivatives
@@ -178,7 +179,7 @@ class ClippedDerivatives:
     def _gradient_size(
         self, losses_of: LossesOf, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
     ) -> tuple[float, Tensor]:
-        """The norm of the gradient in the fired groups, and the standard deviations of rounding in differences."""
+        """The norm of the gradient in the fired groups, and the standard deviations of finite differences' rounding."""
         queries = queries_for(self.engine.network, fired, directions)
         chosen = list(parameters_of(queries).values())
         required = [p.requires_grad for p in chosen]
@@ -193,17 +194,17 @@ class ClippedDerivatives:
                 p.requires_grad_(was_required)
         noise = torch.zeros(len(fired), dtype=torch.float64)
         if self.engine.choose_method(fired, per_example=True) is DerivativeMethod.DIFFERENCE:
-            alone = [rounding(losses_of, [question], self.engine.step) for question in queries]
+            alone = [rounding(losses_of, [query], self.engine.step) for query in queries]
             noise = torch.cat(alone)
         return math.sqrt(sum(float(g.double().square().sum()) for g in gradients if g is not None)), noise
 
 
 @dataclass(slots=True, kw_only=True)
 class LossOnly:
-    """The loss alone, without gradients and with the network in evaluation mode, as measurements have it."""
+    """The loss alone, without gradients and with the network in evaluation mode, as in measurements."""
 
     network: nn.Module
-    around: Around = _as_it_is
+    around: Around = _unchanged
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -225,7 +226,7 @@ class LossOnly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputationStage:
-    """One way in which the run computes, with its tolerance; ``reduced`` means autocast to bfloat16."""
+    """One mode in which the run computes, with its tolerance; ``reduced`` means autocast to bfloat16."""
 
     name: str
     view: ContributionView
@@ -246,7 +247,7 @@ def _size(part: Tensor) -> float:
 
 
 def _gap(expected: Tensor | None, actual: Tensor | None) -> float:
-    """The length of a difference; a part that is not there is zero."""
+    """The norm of the difference; a missing part counts as zero."""
     if expected is None or actual is None:
         return sum(_size(part) for part in (expected, actual) if part is not None)
     return _size(expected - actual)

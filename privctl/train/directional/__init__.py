@@ -1,4 +1,4 @@
-"""Derivatives of losses along public random directions, in the tensors of a few groups."""
+"""Derivatives of losses along public random directions in a few groups of parameters."""
 
 from privctl.train.directional.agreement import SignAgreement, agreement
 from privctl.train.directional.derivatives import Derivatives

@@ -1,4 +1,4 @@
-"""How often the signs of two methods agree, for reports about differences."""
+"""How often two methods agree on the signs of derivatives, for reports on finite differences."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DEVIATIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignAgreement:
-    """Of ``count`` derivatives, ``equal`` have the same sign; of those ``above`` the noise floor, ``equal_above``.
+    """Of ``count`` derivatives, ``equal`` have the same sign; of ``above`` over the noise floor, ``equal_above`` do.
 
-    Values that are not finite are ignored. The floor is three standard deviations of the rounding error of a
-    difference. ``error`` is the median of |difference - derivative| / |derivative|.
+    Values that are not finite are ignored. The floor is three standard deviations of a finite difference's rounding
+    error. ``error`` is the median of |difference - derivative| / |derivative|.
     """
 
     count: int = 0
@@ -35,16 +35,16 @@ class SignAgreement:
 
     @property
     def share(self) -> float:
-        """The share of all signs that are equal; 1 if there are none."""
+        """The fraction of all signs that are equal; 1 if there are none."""
         return self.equal / self.count if self.count else 1.0
 
     @property
     def share_above(self) -> float:
-        """The share of the signs above the noise floor that are equal; 1 if there are none."""
+        """The fraction of signs above the noise floor that are equal; 1 if there are none."""
         return self.equal_above / self.above if self.above else 1.0
 
     def __add__(self, another: SignAgreement) -> SignAgreement:
-        """Both combined; the error is their mean, weighted by count."""
+        """The counts of both together; the error is their mean, weighted by count."""
         count = self.count + another.count
         mean = (self.error * self.count + another.error * another.count) / count if count else 0.0
         return SignAgreement(
@@ -64,9 +64,9 @@ def agreement(
     *,
     against: DerivativeMethod = DerivativeMethod.PARTIAL,
 ) -> SignAgreement:
-    """Compare the batch's derivatives by ``derivatives`` with those by ``against``; three more passes give the noise.
+    """Compare a batch's ``derivatives`` with those of the method ``against``; three more passes measure the rounding.
 
-    The random state is left as it was.
+    The random state is restored.
     """
     randomness = Randomness(next(derivatives.network.parameters()).device)
     differences = derivatives.batch(losses_of, fired, directions)

@@ -1,4 +1,4 @@
-"""Sums of examples' derivatives, each example's brought within an L2 norm."""
+"""Sums of examples' derivatives, with each example's vector clipped in L2 norm."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def clipped(vectors: Tensor, norm: float) -> tuple[Tensor, Tensor]:
-    """The sum (k,) of ``vectors`` (n, k), each brought within L2 ``norm``, and their norms (n,), NaN where not finite.
+    """The sum (k,) of ``vectors`` (n, k), each clipped to L2 ``norm``, and their norms (n,), NaN if not finite.
 
-    A vector that is not finite counts as zero: its presence does not show in the run's end.
+    A vector that is not finite counts as zero, so that the run does not reveal it by stopping.
     """
     norms = torch.linalg.vector_norm(vectors, dim=1)
     sound = torch.isfinite(norms)

@@ -1,4 +1,4 @@
-"""Which method is the cheapest, from the structure of the network alone, so that every process chooses the same."""
+"""Which method is cheapest, judged by the network's structure alone, so that every process chooses the same."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import nn
 
 from privctl.train.settings.choices import DerivativeMethod
 
-#: A difference must cost less than this share of an exact method, for it may have the wrong sign near zero.
+#: A finite difference must cost less than this fraction of an exact method, as its sign may be wrong near zero.
 _SAVING = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkShare:
-    """Shares of the network's multiplications: ``above`` the earliest fired tensor, and ``alone`` in the fired ones."""
+    """Fractions of a network's multiplications: from the first fired tensor on (``above``), and in fired ones alone."""
 
     above: float
     alone: float
@@ -25,8 +25,8 @@ class WorkShare:
 def work(network: nn.Module, names: Collection[str]) -> WorkShare:
     """The work shares of the parameters ``names``.
 
-    Modules are taken to run in the order they are registered in, and to multiply by each weight of two or more
-    dimensions once a position; an embedding is looked up, and its tied output layer multiplies.
+    Assumes that modules run in the order of registration and multiply by each weight of two or more dimensions once per
+    position; an embedding does not multiply, but an output layer tied to it does.
     """
     requested = {id(network.get_parameter(name)) for name in names}
     above = alone = total = 0.0
@@ -47,9 +47,9 @@ def work(network: nn.Module, names: Collection[str]) -> WorkShare:
 def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: WorkShare, *, per_example: bool) -> float:
     """The approximate cost of the derivatives in several groups, in forward passes; a training step takes 3.2.
 
-    ``together`` is the work of all groups at once: one backward pass serves them all. The coefficients were fitted to
-    times on one core (``python -m tests.bench ferret``), with errors of at most a third, mostly below a fifth; those of
-    products follow from what is multiplied.
+    ``together`` is the work of all groups at once, as one backward pass serves them all. The coefficients were fitted
+    to times on one core (``python -m tests.bench ferret``), with errors of at most a third and mostly below a fifth;
+    those of products follow from what is multiplied.
     """
     match method:
         case DerivativeMethod.PARTIAL if not per_example:
@@ -66,12 +66,12 @@ def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: Work
 
 
 def rank_methods(network: nn.Module, groups: Sequence[Collection[str]], *, per_example: bool) -> list[DerivativeMethod]:
-    """The methods for these groups of parameter names, the best first.
+    """The methods for these groups of parameter names, best first.
 
-    The cheapest is the best, but an exact one comes before a difference that does not save a fifth; weights of
-    fewer bits than float32 rule a difference out.
-    Forward mode is considered only per example: for a sum a backward pass always costs less. So are products with
-    per-example gradients, and for several groups only: for one, forward mode holds less and costs about as much.
+    Cheaper methods come first, but an exact method precedes a finite difference that saves less than a fifth; weights
+    with fewer bits than float32 exclude differences. Forward mode is considered only per example, as a backward pass is
+    always cheaper for a sum. Products with per-example gradients are considered only per example and for several
+    groups: for one group, forward mode needs less memory at about the same cost.
     """
     works = [work(network, group) for group in groups]
     together = work(network, [name for group in groups for name in group])

@@ -1,4 +1,4 @@
-"""Directional derivatives of a batch's losses in the groups that fired, by the cheapest method."""
+"""Directional derivatives of a batch's losses in the fired groups, by the cheapest method."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ from privctl.train.settings.choices import DerivativeMethod
 
 
 class Derivatives:
-    """Finds <g, u> for directions u in some tensors of ``network``, for a batch or for each of its examples.
+    """Computes <g, u> for directions u in some tensors of ``network``, for a batch or for each of its examples.
 
-    The network is left as it was: its weights bit for bit, what requires a gradient, every ``grad``, and the random
-    state as after one forward pass. All results of one call belong to the same loss, with the same dropout.
-    Parameters need not require a gradient. A tied weight goes by its first name and includes all its uses.
+    The network is restored: its weights bit for bit, ``requires_grad`` and every ``grad``; the random state is that
+    after one forward pass. All results of a call belong to the same losses, with the same dropout. Parameters need not
+    require a gradient. A tied weight is given by its first name, and all its uses are included.
 
-    ``method`` AUTO takes the fastest, see ``choose_method``; if memory runs out, the next, down to differences, which
-    need hardly more than inference. ``step`` is that of differences, relative to the weights.
+    ``method`` AUTO takes the fastest, see ``choose_method``, and if memory runs out the next, down to finite
+    differences, which need little more memory than inference. ``step`` is the step of differences relative to the
+    weights.
     """
 
     def __init__(
         self, network: nn.Module, method: DerivativeMethod | str = DerivativeMethod.AUTO, *, step: float = STEP
     ) -> None:
-        """Raises InputError for an unknown method, and for a step that is not between 0 and 1."""
+        """Raises InputError for an unknown method or a step that is not between 0 and 1."""
         if method not in tuple(DerivativeMethod):
             raise InputError(f"the method {method!r} is not one of {', '.join(DerivativeMethod)}; choose one of these")
         if not 0 < step < 1:
             raise InputError(f"the step of differences is {step}; choose a step between 0 and 1, such as {STEP}")
         self.network, self.method, self.step = network, DerivativeMethod(method), step
         self._products = Products(network)
-        #: Methods that failed, with whether it was per example.
-        self._unable: set[tuple[DerivativeMethod, bool]] = set()
+        #: Methods that failed, each with whether the call was per example.
+        self._failed: set[tuple[DerivativeMethod, bool]] = set()
 
     def batch(
         self, losses_of: Losses, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """For each group the sum over the batch of <gradient of the example's loss, u>, (fired,) float64.
+        """For each group, the sum over the batch of <gradient of the example's loss, u>, (fired,) float64.
 
-        ``losses_of`` runs the network on a batch and gives losses (n,) in nats, n > 0; for no groups it is not called.
-        Raises InputError for what the network or its parameters do not support. Losses that are not finite are not
-        checked.
+        ``losses_of`` runs the network on a batch and returns losses (n,) in nats, n > 0; it is not called if there are
+        no groups. Raises InputError for what the network or its parameters do not support. Does not check that losses
+        are finite.
         """
         queries = queries_for(self.network, fired, directions)
         if not queries:
@@ -64,37 +65,38 @@ class Derivatives:
                     return reverse.partial(self.network, losses_of, queries)
             return self._by_example(method, losses_of, queries).sum(0)
 
-        return self._able(by_method, fired, per_example=False)
+        return self._by_best_method(by_method, fired, per_example=False)
 
     def per_example(
         self, losses_of: Losses, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
     ) -> Tensor:
-        """For each example and group <gradient of the example's loss, u>, (n, fired) float64.
+        """For each example and group, <gradient of the example's loss, u>, (n, fired) float64; see ``batch``.
 
-        As ``batch``, of which this is the summand; ``fired`` holds one group at least. Refuses a network in which
-        examples share statistics.
+        ``fired`` must not be empty. Raises InputError also for a network in which examples share statistics.
         """
         if not fired:
             raise ValueError("no group fired; there is nothing to differentiate by")
         queries = queries_for(self.network, fired, directions)
         for name, module in self.network.named_modules():
             rules.check(name, module, trained=False)
-        return self._able(lambda method: self._by_example(method, losses_of, queries), fired, per_example=True)
+        return self._by_best_method(
+            lambda method: self._by_example(method, losses_of, queries), fired, per_example=True
+        )
 
     def choose_method(self, fired: Sequence[FiredGroup], *, per_example: bool = False) -> DerivativeMethod:
-        """The method for these groups: the user's, else the first in ``cost.rank_methods`` that has not failed."""
+        """The method for these groups: the user's choice or, for AUTO, the best ranked that has not failed."""
         return self._candidates(fired, per_example=per_example)[0]
 
     def _candidates(self, fired: Sequence[FiredGroup], *, per_example: bool) -> list[DerivativeMethod]:
         if self.method is not DerivativeMethod.AUTO:
             return [self.method]
         ranking = cost.rank_methods(self.network, [group.parameters for group in fired], per_example=per_example)
-        return [method for method in ranking if (method, per_example) not in self._unable] or ranking[-1:]
+        return [method for method in ranking if (method, per_example) not in self._failed] or ranking[-1:]
 
-    def _able(
+    def _by_best_method(
         self, by_method: Callable[[DerivativeMethod], Tensor], fired: Sequence[FiredGroup], *, per_example: bool
     ) -> Tensor:
-        """The result of the best method that works for the network within memory; failed ones are not tried again."""
+        """The result of the best method that the network supports and memory allows; remembers those that fail."""
         randomness = Randomness(next(self.network.parameters()).device)
         *others, last = self._candidates(fired, per_example=per_example)
         for method in others:
@@ -105,7 +107,7 @@ class Derivatives:
             except RuntimeError as error:
                 if not short_of_memory(error):
                     raise
-            self._unable.add((method, per_example))
+            self._failed.add((method, per_example))
             randomness.rewind()
         return by_method(last)
 

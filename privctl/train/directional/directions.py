@@ -1,4 +1,4 @@
-"""Public random unit vectors, regenerated from a seed wherever they are needed and never stored."""
+"""Public random unit vectors, regenerated from a seed whenever they are needed and never stored."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from privctl.models.tasks.base import moved
 
-#: Bytes of keystream expanded at a time; the result fits in a processor's cache.
+#: Bytes of keystream expanded at a time; the result fits into a CPU's cache.
 _CHUNK = 1 << 14
-#: The same on a GPU, whose temporary tensors then take 8 MiB.
-_CHUNK_THERE = 1 << 20
+#: The same on a GPU, where temporary tensors then take 8 MiB.
+_CHUNK_ON_GPU = 1 << 20
 _DOMAIN = b"privctl direction 1"
 _STEPS, _GROUPS = 1 << 56, 1 << 32
 
@@ -24,21 +24,21 @@ _STEPS, _GROUPS = 1 << 56, 1 << 32
 def direction(
     seed: bytes, step: int, group: int, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
-    """The direction of ``group`` in ``step``: float32 tensors of these ``shapes``, of L2 norm 1 taken together.
+    """The direction of ``group`` in ``step``: float32 tensors of these ``shapes``, with L2 norm 1 in total.
 
-    Every entry is +-1/sqrt(d), d being the number of entries in the whole group, its sign one bit of an AES-256-CTR
-    keystream: the key is SHA-256 of the ``seed``, the counter starts at step (56 bits) | group (32) | 0 (40). Tensors
-    take their bits in the order of their names, each from a whole byte on, lowest bit first, 1 for plus. Nothing is
-    rounded but one square root and one quotient, which IEEE 754 defines to the last bit, so the same vector comes back
-    on every machine and with every version of the libraries. Gaussian deviates scaled to length 1, uniform on the
-    sphere, would need a logarithm and a sum over all entries, and no two mathematical libraries agree on those.
+    Every entry is +-1/sqrt(d), where d is the number of entries in the whole group, with one bit of an AES-256-CTR
+    keystream as its sign: the key is SHA-256 of the ``seed``, and the counter starts at step (56 bits) | group (32) | 0
+    (40). Tensors take their bits in the order of their names, each starting at a whole byte, lowest bit first, 1 for
+    plus. Only one square root and one quotient are rounded, which IEEE 754 defines to the last bit, so the vector is
+    the same on every machine and with every version of the libraries. Normalized Gaussian deviates, uniform on the
+    sphere, would need a logarithm and a sum over all entries, on which mathematical libraries differ.
 
     The paper asks for a random unit vector u. As on the sphere, E[u u^T] = I/d and so E[<g, u>^2] = |g|^2 / d. On the
-    sphere E[sign(<g, u>) u] points along g exactly; here it does as far as <g, u> is nearly normal, that is, where no
-    few entries of g outweigh all others together; where one does, the sign is that entry's own. The privacy
-    guarantee holds for any distribution of u that does not depend on the data.
+    sphere E[sign(<g, u>) u] is exactly along g; here it is if <g, u> is nearly normal, that is, unless a few entries of
+    g outweigh all others together; if one entry does, the sign is that entry's. The privacy guarantee holds for any
+    distribution of u that does not depend on the data.
 
-    A GPU gets the bits, a 32nd of the bytes, and puts them into the numbers' signs by operations on integers.
+    A GPU gets only the bits, a 32nd of the bytes, and sets the signs by integer operations.
 
     Raises ValueError for a step or group out of range, or no entries at all.
     """
@@ -67,23 +67,23 @@ def direction(
 def sign_pieces(
     seed: bytes, step: int, group: int, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu"
 ) -> Iterator[tuple[str, int, Tensor]]:
-    """The signs of ``direction``, +-1 float32, a piece at a time: the tensor's name, the first entry, the signs (k,).
+    """The signs of ``direction``, +-1 float32, in pieces: the tensor's name, the index of the first entry, signs (k,).
 
-    Never more than one piece is held, so that a direction takes no memory beside the network's. Raises ValueError as
-    ``direction``, for a step or group out of range.
+    Only one piece is in memory at a time, so a direction takes almost no memory. Raises ValueError for a step or group
+    out of range.
     """
-    stream, there = _keystream(seed, step, group), torch.device(device)
-    chunk = 8 * (_CHUNK if there.type == "cpu" else _CHUNK_THERE)
+    stream, target = _keystream(seed, step, group), torch.device(device)
+    chunk = 8 * (_CHUNK if target.type == "cpu" else _CHUNK_ON_GPU)
     table = _table(1.0)
     for name in sorted(shapes):
         entries = shapes[name].numel()
         for begin in range(0, entries, chunk):
             count = min(chunk, entries - begin)
             packed = np.frombuffer(stream.update(bytes(-(-count // 8))), np.uint8)
-            if there.type == "cpu":
+            if target.type == "cpu":
                 signs = torch.from_numpy(np.take(table, packed, axis=0)).view(-1)
             else:
-                signs = unpacked(moved(torch.from_numpy(packed.copy()), there), 1.0)
+                signs = unpacked(moved(torch.from_numpy(packed.copy()), target), 1.0)
             yield name, begin, signs[:count]
 
 
@@ -96,20 +96,20 @@ def _keystream(seed: bytes, step: int, group: int) -> CipherContext:
 
 
 def unpacked(bits: Tensor, size: float) -> Tensor:
-    """+-``size`` (8 k,) float32 for ``bits`` (k,) uint8, the lowest bit of each first, 1 for plus; nothing is rounded.
+    """Expand ``bits`` (k,) uint8 to +-``size`` (8 k,) float32, lowest bit first, 1 for plus, without rounding.
 
     The sign of a float32 is its highest bit.
     """
     plus = int(np.float32(size).view(np.int32))
     numbers = torch.empty(len(bits), 8, dtype=torch.int32, device=bits.device)
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    for rows, made in zip(torch.split(bits, _CHUNK_THERE), torch.split(numbers, _CHUNK_THERE), strict=True):
+    for rows, made in zip(torch.split(bits, _CHUNK_ON_GPU), torch.split(numbers, _CHUNK_ON_GPU), strict=True):
         made.copy_((rows[:, None] >> places) & 1)
         made.sub_(1).bitwise_and_(torch.iinfo(torch.int32).min).bitwise_or_(plus)
     return numbers.view(torch.float32).view(-1)
 
 
 def _table(size: float) -> np.ndarray:
-    """(256, 8) float32: the deviates +-``size`` that each byte stands for."""
+    """The entries +-``size`` for each value of a byte, (256, 8) float32."""
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     return np.where(bits == 1, np.float32(size), np.float32(-size))

@@ -1,4 +1,4 @@
-"""Forward mode: losses and their derivatives along a direction in one pass, without stored activations."""
+"""Forward mode: losses and their derivatives along a direction in one pass, without storing activations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from privctl.train.directional.attention import blockwise_attention
 from privctl.train.directional.passes import Losses, Randomness, check_losses
 from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of
 
-#: Parts of torch's messages about operations without working forward mode.
-_UNABLE = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
-#: Torch's own annotations of it are incomplete.
+#: Parts of torch's error messages for operations that do not support forward mode.
+_UNSUPPORTED = ("forward AD", "forward-mode", "forward mode", "jvp", "view size")
+#: Untyped, as torch's annotations of this module are incomplete.
 _AD: Any = forward_ad
 
 
 class _Closed(nn.Module):
-    """The losses as a module, so that the network inside can be called with other parameters."""
+    """A module that computes the losses, so that ``functional_call`` can replace the network's parameters."""
 
     def __init__(self, network: nn.Module, losses_of: Losses) -> None:
         super().__init__()
@@ -32,31 +32,31 @@ class _Closed(nn.Module):
 
 
 def forward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
-    """Derivatives (n, fired) float64, from one pass a group with dual numbers.
+    """Derivatives (n, fired) float64, from one pass with dual numbers per group.
 
-    Fused attention has no forward mode, so ``blockwise_attention`` is computed meanwhile.
+    Fused attention has no forward mode, so ``blockwise_attention`` replaces it.
     """
     _refuse_fused(network)
     randomness = Randomness(device_of(queries))
     columns = []
-    for question in queries:
+    for query in queries:
         randomness.rewind()
-        columns.append(_slopes(network, losses_of, question))
+        columns.append(_slopes(network, losses_of, query))
     return torch.stack(columns, 1)
 
 
-def _slopes(network: nn.Module, losses_of: Losses, question: DirectionalQuery) -> Tensor:
+def _slopes(network: nn.Module, losses_of: Losses, query: DirectionalQuery) -> Tensor:
     closed = _Closed(network, losses_of)
     with torch.no_grad(), _AD.dual_level(), blockwise_attention():
         duals = {
-            f"network.{name}": _AD.make_dual(p.detach(), question.direction[name].to(p.dtype))
-            for name, p in question.parameters.items()
+            f"network.{name}": _AD.make_dual(p.detach(), query.direction[name].to(p.dtype))
+            for name, p in query.parameters.items()
         }
         try:
             losses = check_losses(functional_call(closed, duals, ()))
         except (NotImplementedError, RuntimeError) as error:
             message = str(error)
-            if not any(words in message for words in _UNABLE):
+            if not any(words in message for words in _UNSUPPORTED):
                 raise
             raise MethodUnavailableError(
                 "the model has an operation without forward-mode derivative "
@@ -67,7 +67,7 @@ def _slopes(network: nn.Module, losses_of: Losses, question: DirectionalQuery) -
 
 
 def _refuse_fused(network: nn.Module) -> None:
-    """Fused recurrent kernels hold their weights elsewhere, where no dual number reaches them."""
+    """Refuse recurrent layers, whose fused kernels keep flattened weights that dual numbers do not reach."""
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase):
             raise MethodUnavailableError(

@@ -1,4 +1,4 @@
-"""What every method needs for a forward pass: the tensors to differentiate, and reproducible dropout."""
+"""What every method needs for a pass: the tensors to differentiate, and reproducible dropout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 
-#: Runs the network on a batch and gives the losses (n,), that of example i from row i alone.
+#: Runs the network on a batch and returns losses (n,), where the loss of example i depends on row i alone.
 Losses = Callable[[], Tensor]
 
-#: Entries that are multiplied and added at a time in float64.
+#: Entries that are converted to float64, multiplied and added at a time.
 _CHUNK = 1 << 20
 
 
@@ -26,7 +26,7 @@ class Randomness:
         self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
     def rewind(self) -> None:
-        """To be called before each pass."""
+        """Restore the initial random state; call this before each pass."""
         torch.set_rng_state(self._host)
         if self._own is not None:
             torch.get_device_module(self._device).set_rng_state(self._own, self._device)
@@ -34,7 +34,7 @@ class Randomness:
 
 @contextmanager
 def differentiating(network: nn.Module, chosen: Collection[nn.Parameter], *, alone: bool) -> Iterator[None]:
-    """Inside, ``chosen`` require a gradient, with ``alone`` no other parameter does, and autograd records."""
+    """Inside, ``chosen`` parameters require a gradient (if ``alone``, no others do), and autograd is enabled."""
     ids = {id(parameter) for parameter in chosen}
     required = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
     norms = [module for module in network.modules() if isinstance(module, nn.GroupNorm)]
@@ -53,12 +53,12 @@ def differentiating(network: nn.Module, chosen: Collection[nn.Parameter], *, alo
 
 
 def _make_contiguous(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Torch's backward pass of group norm on a CPU crashes for a channels-last input that needs no gradient itself."""
+    """A pre-hook for group norm, whose backward pass crashes on a CPU for channels-last inputs without a gradient."""
     return tuple(tensor if tensor.requires_grad else tensor.contiguous() for tensor in inputs)
 
 
 def check_losses(losses: Tensor) -> Tensor:
-    """The losses, of which there must be one an example."""
+    """Return ``losses``; raises InputError unless they are one-dimensional."""
     if losses.dim() != 1:
         raise InputError(
             f"the losses have shape {tuple(losses.shape)}, where one an example is needed; do not reduce them over "
@@ -68,14 +68,14 @@ def check_losses(losses: Tensor) -> Tensor:
 
 
 def inner_product(gradients: Mapping[str, Tensor | None], direction: Mapping[str, Tensor]) -> Tensor:
-    """<gradient, direction> over all tensors of a group, () float64; a gradient that is None is zero."""
+    """<gradient, direction> over all tensors of a group, () float64; a gradient of None counts as zero."""
     device = next(iter(direction.values())).device
     total = torch.zeros((), dtype=torch.float64, device=device)
     for name, along in direction.items():
         gradient = gradients[name]
         if gradient is None:
             continue
-        # Products of opposite sign all but cancel, which float32 sums of millions do not bear.
+        # Products of opposite sign nearly cancel, so float32 sums of millions would be inaccurate.
         flat = gradient.reshape(-1), along.reshape(-1)
         pairs = zip(*(torch.split(tensor, _CHUNK) for tensor in flat), strict=True)
         for values, entries in pairs:

@@ -1,8 +1,8 @@
-"""Each example's derivatives in any number of groups by one backward pass: products with per-example gradients.
+"""Each example's derivatives in any number of groups from one backward pass: products with per-example gradients.
 
-A layer's gradient of an example is a sum of outer products g_t a_t^T, so its product with a direction U is sum_t
-<g_t, U a_t>: as much work as the layer itself, whatever else fires, and no gradient is formed. For several directions
-in the same tensor it is formed once, an example at a time, and multiplied by all of them.
+An example's gradient of a layer is a sum of outer products g_t a_t^T, so its product with a direction U is sum_t
+<g_t, U a_t>: as much work as the layer itself, and no gradient is formed. For several directions in the same tensor the
+gradients are formed once, a few examples at a time, and multiplied by all directions.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from privctl.train.directional.passes import Losses, check_losses, differentiati
 from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of, parameters_of
 
 Terms = Mapping[str, Sequence[GradientTerm]]
-#: From so many directions in a tensor on, its gradients are formed.
+#: With at least this many directions in a tensor, its gradients are formed.
 _SEVERAL = 4
 #: Entries whose products are summed in float32.
 _BLOCK = 4096
 
 
 class Products:
-    """Finds derivatives of ``network`` by products. A parameter's gradients are compared with autograd's only once."""
+    """Computes derivatives of ``network`` by products; compares each parameter's gradients with autograd's once."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
         self._compared: set[str] = set()
 
     def by_example(self, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
-        """Derivatives (n, fired) float64 from one backward pass, however many groups fire."""
+        """Derivatives (n, fired) float64 from one backward pass for any number of groups."""
         fired = parameters_of(queries)
         try:
             with differentiating(self._network, fired.values(), alone=True):
@@ -54,13 +54,13 @@ class Products:
         known = self._compared.issuperset(fired)
         with PerExample(self._network, Clipping(norm=1.0), may_promote=False, compared=known) as engine:
             losses, terms = engine.terms(partial(_checked, losses_of))
-        if len(losses) > 1:  # a single example shows little
+        if len(losses) > 1:  # comparing a single example shows little
             self._compared |= terms.keys()
         return losses, terms
 
 
 class _UnusedError(Exception):
-    """None of the fired tensors took part in the losses of a batch of so many ``rows``."""
+    """None of the fired tensors affects the losses of a batch of ``rows`` examples."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -75,11 +75,11 @@ def _checked(losses_of: Losses) -> Tensor:
 
 
 def _slopes(terms: Terms, queries: Sequence[DirectionalQuery], losses: Tensor) -> Tensor:
-    """Sums over tensors and their uses, (n, fired) float64."""
+    """The derivatives (n, fired) float64, summed over tensors and their uses."""
     total = torch.zeros((len(losses), len(queries)), dtype=torch.float64, device=losses.device)
     columns: dict[str, list[int]] = {}
-    for place, question in enumerate(queries):
-        for name in question.direction:
+    for place, query in enumerate(queries):
+        for name in query.direction:
             columns.setdefault(name, []).append(place)
     for name, places in columns.items():
         along = [queries[place].direction[name] for place in places]
@@ -93,23 +93,23 @@ def _slopes(terms: Terms, queries: Sequence[DirectionalQuery], losses: Tensor) -
 
 
 def _by_gradients(term: Outer, along: Sequence[Tensor]) -> Tensor:
-    """<gradient, U> (n, k) float64 for each of k directions, of gradients that are formed."""
+    """<gradient, U> (n, k) float64 for each of k directions, by forming the gradients."""
     entries = torch.stack([each.flatten() for each in along])
     found = []
     for rows in chunks(len(term.inputs), 4 * entries.shape[1], chunk_bytes(term.inputs)):
         gradients = term.example_gradients(rows).to(entries.dtype).flatten(1)
         pairs = zip(torch.split(gradients, _BLOCK, 1), torch.split(entries, _BLOCK, 1), strict=True)
-        # Products of opposite sign all but cancel, so sums of many are in float64.
+        # Products of opposite sign nearly cancel, so long sums are in float64.
         found.append(torch.stack([(part @ block.mT).double() for part, block in pairs]).sum(0))
     return torch.cat(found)
 
 
 def product(term: GradientTerm, along: Tensor) -> Tensor:
-    """<gradient, ``along``> (n,) float64 of each example's gradient in ``term``."""
+    """<gradient, ``along``> (n,) float64 for each example's gradient in ``term``."""
     match term:
         case Outer(inputs=inputs, gradients=gradients, transposed=transposed):
-            moved = operand(inputs) @ (along if transposed else along.mT)
-            return _inner(moved, operand(gradients))
+            projected = operand(inputs) @ (along if transposed else along.mT)
+            return _inner(projected, operand(gradients))
         case Lookup(ids=ids, gradients=gradients):
             return _inner(along[ids], gradients.to(along.dtype))
         case Dense(gradients=gradients):
@@ -120,5 +120,5 @@ def product(term: GradientTerm, along: Tensor) -> Tensor:
 
 
 def _inner(left: Tensor, right: Tensor) -> Tensor:
-    """Sums over all but the first dimension, in float64: products of opposite sign all but cancel."""
+    """Inner products over all but the first dimension, in float64, as products of opposite sign nearly cancel."""
     return (left * right).flatten(1).sum(1, dtype=torch.float64)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class MethodUnavailableError(InputError):
-    """The network cannot be differentiated by this method; the sentence names another."""
+    """The network cannot be differentiated by this method; the message names another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiredGroup:
-    """A group that fired: its number, and its ``parameters`` by their names in ``network.named_parameters()``."""
+    """A group that fired: its index, and its ``parameters`` by their names in ``network.named_parameters()``."""
 
     index: int
     parameters: tuple[str, ...]
@@ -36,9 +36,10 @@ class DirectionalQuery:
 def queries_for(
     network: nn.Module, fired: Sequence[FiredGroup], directions: Sequence[Mapping[str, Tensor]]
 ) -> list[DirectionalQuery]:
-    """Look everything up. Raises InputError for a name that the network does not have or cannot be differentiated by.
+    """The queries for fired groups and their directions.
 
-    Raises ValueError for directions that are not those of the groups.
+    Raises InputError for a name that is not a differentiable parameter of the network, and ValueError for directions
+    whose number, names or shapes do not match the groups.
     """
     if len(fired) != len(directions):
         raise ValueError(f"{len(fired)} groups and {len(directions)} directions; give one direction a group")
@@ -60,7 +61,7 @@ def queries_for(
 
 def parameters_of(queries: Sequence[DirectionalQuery]) -> dict[str, nn.Parameter]:
     """The parameters of all groups, each once."""
-    return {name: parameter for question in queries for name, parameter in question.parameters.items()}
+    return {name: parameter for query in queries for name, parameter in query.parameters.items()}
 
 
 def _parameter(
@@ -85,5 +86,5 @@ def _parameter(
 
 
 def device_of(queries: Sequence[DirectionalQuery]) -> torch.device:
-    """Where the parameters are."""
+    """The device of the parameters."""
     return next(iter(queries[0].parameters.values())).device

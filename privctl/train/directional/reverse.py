@@ -1,4 +1,4 @@
-"""Reverse mode: the gradient in the fired tensors, and its products with the directions."""
+"""Reverse mode: gradients of the fired tensors, and their inner products with the directions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from privctl.train.directional.queries import DirectionalQuery, MethodUnavailabl
 
 
 def backward(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
-    """Sums over the batch (fired,) float64 from the whole gradient, as a training step would find it."""
+    """Sums over the batch (fired,) float64 from the whole gradient, computed as in a training step."""
     fired = parameters_of(queries)
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     return _batch_slopes(network, losses_of, queries, {**trained, **fired}, alone=False)
 
 
 def partial(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
-    """Sums over the batch (fired,) float64 from one backward pass that ends at the earliest fired tensor.
+    """Sums over the batch (fired,) float64 from one backward pass that ends at the first fired tensor.
 
-    Nothing below it is kept by the forward pass, and of what is above only what its gradient depends on.
+    The forward pass saves nothing before that tensor, and after it only what the gradients need.
     """
     return _batch_slopes(network, losses_of, queries, parameters_of(queries), alone=True)
 
@@ -39,7 +39,7 @@ def _batch_slopes(
         losses = check_losses(losses_of())
         gradients = _gradients(losses.sum(), parameters)
     with torch.no_grad():
-        return torch.stack([inner_product(gradients, question.direction) for question in queries])
+        return torch.stack([inner_product(gradients, query.direction) for query in queries])
 
 
 def _gradients(loss: Tensor, parameters: dict[str, nn.Parameter], *, keep: bool = False) -> dict[str, Tensor | None]:
@@ -50,9 +50,9 @@ def _gradients(loss: Tensor, parameters: dict[str, nn.Parameter], *, keep: bool 
 
 
 def backward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
-    """Derivatives (n, fired) float64 from a backward pass an example: slow, and right for whatever is differentiable.
+    """Derivatives (n, fired) float64 from one backward pass per example: slow, but correct for every network.
 
-    The definition that other methods are measured by.
+    This is the reference with which other methods are compared.
     """
     parameters = parameters_of(queries)
     with differentiating(network, parameters.values(), alone=True):
@@ -60,15 +60,15 @@ def backward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence
         rows = []
         for loss in losses:
             gradients = _gradients(loss, parameters, keep=True)
-            rows.append(torch.stack([inner_product(gradients, question.direction) for question in queries]))
+            rows.append(torch.stack([inner_product(gradients, query.direction) for query in queries]))
     return torch.stack(rows) if rows else losses.detach().new_zeros((0, len(queries)), dtype=torch.float64)
 
 
 def partial_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Derivatives (n, fired) float64 by differentiating the partial backward pass.
 
-    With weights w (n,) on the losses, s(w) = <grad of sum w_i losses_i, u> is linear in w, and its slope in w_i is
-    what is sought ("double backward"; the same derivative as forward mode, for models that have none).
+    With weights w (n,) on the losses, s(w) = <grad of sum w_i losses_i, u> is linear in w, and its derivative in w_i is
+    that of example i ("double backward", which also works for models without forward mode).
     """
     parameters = parameters_of(queries)
     with differentiating(network, parameters.values(), alone=True), sdpa_kernel(SDPBackend.MATH):
@@ -81,7 +81,7 @@ def partial_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[
                 losses @ weights, list(parameters.values()), create_graph=True, allow_unused=True
             )
             gradients = dict(zip(parameters, by_tensor, strict=True))
-            columns = [_slopes(gradients, question, weights) for question in queries]
+            columns = [_slopes(gradients, query, weights) for query in queries]
         except RuntimeError as error:
             if not any(words in str(error) for words in ("not implemented", "once_differentiable", "differentiated")):
                 raise
@@ -92,10 +92,10 @@ def partial_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[
     return torch.stack(columns, 1).double()
 
 
-def _slopes(gradients: Mapping[str, Tensor | None], question: DirectionalQuery, weights: Tensor) -> Tensor:
+def _slopes(gradients: Mapping[str, Tensor | None], query: DirectionalQuery, weights: Tensor) -> Tensor:
     parts = [
         (gradient * along.to(gradient.dtype)).sum()
-        for name, along in question.direction.items()
+        for name, along in query.direction.items()
         if (gradient := gradients[name]) is not None and gradient.requires_grad
     ]
     if not parts:

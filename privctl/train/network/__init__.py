@@ -1,1 +1,1 @@
-"""The network as it is trained: adapters, shards, precision, memory, and its tensors in files."""
+"""The network in training: adapters, shards, precision, memory, and tensors in files."""

@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al. 2021, LoRA), through peft: new or given, merged in the end or released alone."""
+"""Low-rank adapters (Hu et al. 2021, LoRA) through peft: new or given, merged at the end or released alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privctl.train.settings.request import ModelRequest
 
 if TYPE_CHECKING:
     from torch import nn
-#: How the names of networks end whose heads are no language model's.
+#: Class name suffixes of networks whose head is not a language model's.
 _HEADED = (
     "ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForTokenClassification",
     "ForQuestionAnswering",
@@ -24,12 +24,11 @@ _HEADED = (
 
 
 def adapted(network: nn.Module, request: ModelRequest, seed: int, device: torch.device | None = None) -> nn.Module:
-    """The network with its adapters, all else frozen; itself where none are asked for or given.
+    """The network with its adapters, and everything else frozen; unchanged if no adapters are requested or given.
 
-    Given ones are read from their folder; new ones lie on all linear layers and start the same for one ``seed``. Where
-    they are released alone, a classifier's head is trained and released with them. A base in 4 bits, and its adapters,
-    are moved to ``device``. Raises InputError for an adapter
-    that does not fit, CommandError for settings that do not.
+    Given adapters are read from their folder; new ones are on all linear layers, initialized from ``seed``. If adapters
+    are released alone, a classifier's head is trained and released with them. A base in 4 bits, and its adapters, are
+    moved to ``device``. Raises InputError for an adapter that does not fit, and CommandError for settings that do not.
     """
     if request.adapter is None and request.lora_rank is None:
         return network
@@ -59,14 +58,14 @@ def _new(network: nn.Module, request: ModelRequest) -> Any:
         r=request.lora_rank, lora_alpha=2 * request.lora_rank, target_modules="all-linear", **more
     )
     try:
-        with quiet_transformers():  # peft asks the network in words that transformers is about to give up
+        with quiet_transformers():  # peft uses an interface that transformers has deprecated
             return peft.get_peft_model(network, settings)
     except ValueError as error:
         raise CommandError(f"--lora-rank does not fit {request.path}: {str(error).splitlines()[0]}") from None
 
 
 def _heads(network: Any) -> dict[str, list[str]]:
-    """The modules of a classifier beside its body, each with the names of its layers; none for a language model."""
+    """The modules of a classifier outside its body, each with the names of its layers; empty for a language model."""
     if not type(network).__name__.endswith(_HEADED):
         return {}
     return {
@@ -77,8 +76,8 @@ def _heads(network: Any) -> dict[str, list[str]]:
 
 
 def merged(network: nn.Module, request: ModelRequest) -> nn.Module:
-    """What is released: the plain network with the adapters' product added to its weights, or the network as it is.
+    """The network to release: with the adapters merged into its weights, or unchanged if they are released alone.
 
-    Raises InputError where a layer's sum is not what the layer computed with its adapter.
+    Raises InputError if a merged layer does not compute what it did with its adapter.
     """
     return network if request.lora_rank is None or request.adapter_only else merge(network)

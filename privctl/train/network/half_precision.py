@@ -1,7 +1,7 @@
-"""What a training computes in bfloat16, and what it keeps in it: by default the passes of a GPU that has it.
+"""What a training computes and stores in bfloat16: by default, passes on a GPU that supports it.
 
-Trained weights, the optimizer's moments, per-example norms, clipped sums and noise are float32 always: see
-``clipping.products``. Frozen weights are kept in bfloat16 where that loses nothing.
+Trained weights, the optimizer's moments, per-example norms, clipped sums and noise are always float32; see
+``clipping.products``. Frozen weights are stored in bfloat16 if that is lossless.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from privctl.train.settings.request import RetrainRequest
 
 
 def in_bfloat16(request: RetrainRequest) -> bool:
-    """Whether the network's passes are in bfloat16: as asked, else on a GPU that computes in it.
+    """Whether the network's passes are in bfloat16: as requested, otherwise on a GPU that supports it.
 
-    A processor rarely gains by it. Raises CommandError for a device that is not there.
+    A CPU rarely gains from it. Raises CommandError for a device that is not available.
     """
     if request.bf16 is not None:
         return request.bf16
@@ -31,7 +31,7 @@ def in_bfloat16(request: RetrainRequest) -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """A linear layer in the precision of its inputs, which keeps no wider copy of its frozen weight (p, d)."""
+    """A linear layer in the precision of its inputs that saves no wider copy of its frozen weight (p, d)."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,11 +48,12 @@ _PRODUCT: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Product.apply
 
 
 def hold_base(network: nn.Module, exact: Collection[str] | None = None) -> list[nn.Parameter]:
-    """Keep frozen weights of linear layers in bfloat16 where all their numbers are bfloat16 already; returns these.
+    """Store frozen weights of linear layers in bfloat16 if all their values are exact in it; returns these weights.
 
-    That is so in a base whose file stores bfloat16. Where the numbers are elsewhere, ``exact`` names such parameters.
-    Autocast multiplies by the same numbers without a cast a pass; elsewhere the layers compute in the precision of
-    their inputs. No number changes. Weights that another module uses as well, as an embedding, stay.
+    That is the case for a base whose file stores bfloat16. If the values are not in memory, ``exact`` names such
+    parameters. Under autocast the layers multiply by the same values without a cast in each pass; otherwise they
+    compute in the precision of their inputs. No value changes. Weights that another module also uses, such as an
+    embedding, are left in float32.
     """
     users: dict[int, int] = {}
     for module in network.modules():
@@ -84,7 +85,7 @@ def _forward(layer: Any, plain: Any, inputs: Tensor) -> Tensor:
 
 
 def widen(network: nn.Module) -> None:
-    """Back to float32, with the numbers that ``hold_base`` was given."""
+    """Convert the weights that ``hold_base`` stored in bfloat16 back to float32, without changing a value."""
     for weight in network.parameters():
         if weight.dtype == torch.bfloat16:
             weight.data = weight.data.float()

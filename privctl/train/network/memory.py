@@ -1,8 +1,8 @@
-"""How much memory a training has held, and layers that hold less (gradient checkpointing).
+"""The peak memory of a training, and gradient checkpointing, which reduces it.
 
-transformers' own switch for checkpointing acts in training mode only, which also turns on dropout and whatever else a
-model does there. So the layers that it would checkpoint are checkpointed here, in the mode that they are in: they keep
-their inputs and compute the rest again in the backward pass.
+transformers' own switch for checkpointing has an effect only in training mode, which also turns on dropout. So the
+layers that it would checkpoint are checkpointed here in their current mode: they keep their inputs and recompute the
+rest in the backward pass.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from privctl.domain.errors import InputError
 
-#: What a layer is told about a cache of keys and values, which computing it again would fill twice.
+#: Arguments that turn off a layer's cache of keys and values, which recomputation would fill twice.
 _CACHES = {"use_cache": False, "past_key_values": None, "past_key_value": None, "layer_past": None}
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes held so far: on ``device`` where it is a GPU, else by this process."""
+    """The peak memory in bytes so far: on ``device`` if it is a GPU, otherwise of this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -34,15 +34,15 @@ def peak_memory(device: torch.device) -> int:
 
 
 def release_unused(device: torch.device) -> None:
-    """Give memory that nothing holds back to ``device``, so that the next attempt finds it in one piece."""
+    """Return cached memory to ``device``, so that the next attempt is not hindered by fragmentation."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def checkpointed(network: nn.Module) -> nn.Module:
-    """The network, whose layers no longer keep what is inside them. Raises InputError where it has no such layers.
+    """Turn on checkpointing in the network's layers and return it. Raises InputError if it has no such layers.
 
-    Dropout repeats its draws. Results are the same up to rounding; a layer is computed twice in a step.
+    Dropout repeats its draws. Results are the same up to rounding; each layer is computed twice per step.
     """
     layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
@@ -60,5 +60,5 @@ def _forward(layer: nn.Module, forward: Callable[..., Any], *arguments: Any, **k
         return forward(*arguments, **keywords)
     places = [None if isinstance(argument, Cache) else argument for argument in arguments]
     known = {name: _CACHES.get(name, value) for name, value in keywords.items()}
-    # Of the random state a copy is needed only where something may draw from it.
+    # The random state is copied only if something may draw from it.
     return checkpoint(forward, *places, use_reentrant=False, preserve_rng_state=layer.training, **known)

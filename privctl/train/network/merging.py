@@ -1,9 +1,9 @@
-"""Low-rank adapters added to the weights of their layers, and the check that each sum is what the layer computed.
+"""Merging low-rank adapters into the weights of their layers, with a check of each merged layer.
 
-How a whole network answers tells a badly merged layer only where the network rounds well. Each layer is therefore held
-to the error that its own sums may have: the weights W + s B A are kept in float32, so that on inputs x they give
-x (W + s B A)^T but for (r + 4) units in the last place of |x| (|W| + s |B| |A|)^T, r being the rank (Higham 2002,
-Accuracy and Stability of Numerical Algorithms, section 3.5). Both are computed in float64.
+The outputs of a whole network reveal a badly merged layer only if its rounding errors are small. Each layer is
+therefore checked against the error bound of its own sums: the weights W + s B A are rounded to float32, so on inputs x
+they give x (W + s B A)^T up to (r + 4) units in the last place of |x| (|W| + s |B| |A|)^T, where r is the rank (Higham
+2002, Accuracy and Stability of Numerical Algorithms, section 3.5). Both sides are computed in float64.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from privctl.domain.errors import InputError
 from privctl.models.adapters import PREFIX
 from privctl.train.clipping.products import full_precision
 
-#: Inputs that are tried: each shows a wrong weight unless the errors cancel in it.
+#: The number of random inputs; each reveals a wrong weight unless its errors cancel.
 _INPUTS = 4
 _SEED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Response:
-    """What a layer with its adapter gives for the inputs of ``_inputs``, and the ``allowed`` error of each number."""
+    """The outputs of a layer with its adapter for the inputs of ``_inputs``, and the ``allowed`` error of each."""
 
     outputs: Tensor
     allowed: Tensor
 
 
 def merge(joined: Any) -> nn.Module:
-    """The plain network with the product of each adapter added to its layer's weights.
+    """The plain network with each adapter merged into its layer's weights.
 
-    Raises InputError where a layer of it does not compute what it did with its adapter.
+    Raises InputError if a merged layer does not compute what it did with its adapter.
     """
     expected = {name.removeprefix(PREFIX): _response(layer) for name, layer in _adapted(joined)}
     with full_precision(next(joined.parameters()).device):
@@ -59,7 +59,7 @@ def _adapted(joined: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _response(layer: Any) -> _Response:
-    """By the two factors one after the other, as in training; peft merges their product."""
+    """The layer's outputs, applying the adapter's two factors in turn, as in training; peft merges their product."""
     weight = _matrix(layer.get_base_layer())
     inputs = _inputs(weight)
     outputs, reach, rank = inputs @ weight.T, inputs.abs() @ weight.abs().T, 0

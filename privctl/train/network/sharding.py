@@ -1,7 +1,7 @@
-"""A network whose parameters lie in shards, block by block, and the whole network made of them again.
+"""Sharding a network's parameters block by block, and reassembling the whole network.
 
-``fully_shard`` (FSDP2) leaves each process one share of every parameter's rows. A block's parameters are gathered when
-its forward or backward pass begins and let go of when it ends, so that a process holds its shares and one block.
+``fully_shard`` (FSDP2) gives each process one shard of every parameter's rows. A block's parameters are gathered when
+its forward or backward pass begins and freed when it ends, so a process holds its shards and one whole block.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from privctl.models.loading import TrainingModel
 from privctl.models.stored import Stored, stored_of
 from privctl.parallel import Workers
 from privctl.storage.reader import SafetensorsFile
-from privctl.train.clipping.shards import GatheredShares, SumInShares, first_row, is_shard, own_part, part_of, whole
+from privctl.train.clipping.shards import AllGather, ReduceScatter, first_row, is_shard, own_part, part_of, whole
 from privctl.train.network.tensors import mapped
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
     """The blocks whose parameters are gathered together: those that the model says must not be split, or its layers.
 
-    Layers are the members of the list of modules that holds the most numbers. A block that shares a parameter with
-    the rest (a tied embedding) is left to the rest, as are blocks inside others.
+    Layers are the members of the module list with the most parameters. A block that shares a parameter with the rest (a
+    tied embedding) is left to the rest, as are blocks inside other blocks.
     """
     named = {name for module in network.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     chosen = [module for module in network.modules() if type(module).__name__ in named] or _layers(network)
@@ -52,7 +52,7 @@ def _numbers(module: nn.Module) -> int:
 
 
 def _uses(module: nn.Module) -> dict[int, int]:
-    """How many modules own each parameter."""
+    """How many times each parameter, by id, occurs among the modules."""
     counts: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
         counts[id(parameter)] = counts.get(id(parameter), 0) + 1
@@ -60,11 +60,11 @@ def _uses(module: nn.Module) -> dict[int, int]:
 
 
 def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
-    """Leave each process its share of the main process's ``network``, on ``device``; one block at a time is moved.
+    """Give each process its shard of the main process's ``network`` on ``device``, moving one block at a time.
 
-    Every process must call this; parameters of the others may lie on the meta device. Of those whose numbers are yet in
-    a file each process reads its rows. Raises InputError for a network that cannot be shared, in all processes for
-    numbers that are not finite, and where a file was changed since it was opened.
+    Every process must call this; parameters of the other processes may be on the meta device. If a parameter's values
+    are still in a file, each process reads its rows. Raises InputError for a network that cannot be sharded and, in all
+    processes, for values that are not finite or a file that was changed since it was opened.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -76,15 +76,15 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
     broken: dict[str, bool] = {}
     files = {p.file.path: p.file for p in map(stored_of, network.parameters()) if p is not None}
     for module in (*blocks_of(network), network):
-        # Main's numbers are handed out although others may have them: shares are then of one network in any case.
+        # The main process's values are sent even if others have them, so that all shards are of one network.
         numbers: dict[str, Tensor | Stored] = {
             name: stored_of(p) or p.detach() for name, p in module.named_parameters() if not is_shard(p)
         }
-        # The outermost too: torch would keep it gathered after an evaluation, and miss the next update.
+        # For the outermost module too: torch would keep it gathered after an evaluation, and miss the next update.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
         if numbers:
-            module.set_custom_all_gather(GatheredShares())  # type: ignore[operator]
-            module.set_custom_reduce_scatter(SumInShares())  # type: ignore[operator]
+            module.set_custom_all_gather(AllGather())  # type: ignore[operator]
+            module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[operator]
         broken |= _fill(module, numbers, workers, device)
     _require_sound(broken, files.values(), workers)
     with torch.no_grad():
@@ -97,9 +97,9 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
 def _fill(
     module: nn.Module, numbers: dict[str, Tensor | Stored], workers: Workers, device: torch.device
 ) -> dict[str, bool]:
-    """Read this process's rows of the module's parameters, or hand out the main process's ``numbers``, one at a time.
+    """Read this process's rows of the module's parameters, or send the main process's ``numbers``, one at a time.
 
-    Returns by the tensor's name whether rows that were read are not finite.
+    Returns, by tensor name, whether rows that were read are not finite.
     """
     module._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device))  # type: ignore[no-untyped-call]
     places, broken = dict(module.named_parameters()), {}
@@ -118,7 +118,7 @@ def _fill(
 
 
 def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile], workers: Workers) -> None:
-    """Raise InputError in all processes for numbers that are not finite in one, and for a file that was changed."""
+    """Raise InputError in all processes if values in one are not finite, or if a file was changed."""
     for name, found in zip(broken, workers.any_of(*broken.values()) if broken else (), strict=True):
         if found:
             raise InputError(f"{name!r} holds NaN or infinity, which cannot be trained; give other weights")
@@ -135,7 +135,7 @@ def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile],
 
 @dataclass(frozen=True, slots=True)
 class Hollow:
-    """A network and its base without memory for parameters: what shards are gathered into."""
+    """A network and its model without memory for parameters, into which shards are gathered."""
 
     network: nn.Module
     model: TrainingModel
@@ -143,7 +143,7 @@ class Hollow:
     def filled(self, shared: nn.Module, workers: Workers, folder: Path) -> tuple[nn.Module, TrainingModel]:
         """The whole network on the CPU and its model, in the main process; the others must call this too.
 
-        One parameter at a time is gathered from ``shared``, and put in a file in ``folder`` that is its memory.
+        Parameters are gathered from ``shared`` one at a time, each into a memory-mapped file in ``folder``.
         """
         places = _places(self.network)
         for name, tensor in shared.named_parameters():
@@ -159,7 +159,7 @@ class Hollow:
 
 
 def hollow(network: nn.Module, model: TrainingModel) -> Hollow:
-    """The ``network`` made of ``model``, and that, before they are shared: their parameters take no memory."""
+    """A copy of ``network`` and ``model`` without memory for parameters; to be made before sharding."""
     memo: dict[int, Any] = {
         id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
         for p in network.parameters()

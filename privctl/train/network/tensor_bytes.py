@@ -1,4 +1,4 @@
-"""What the tensors of a computation hold, byte for byte: what a GPU would hold, but for its libraries' own room."""
+"""Counts the bytes that a computation's tensors hold: what a GPU would hold, apart from its libraries' workspaces."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from privctl.train.clipping.shards import own_part
 
 
 class TensorBytes(TorchDispatchMode):
-    """Between ``start`` and ``stop``, what tensors that are made ``held``, and the ``most`` that they held at once.
+    """Counts the bytes ``held`` by tensors created between ``start`` and ``stop``, and their peak, ``most``.
 
-    Tensors from before are not counted, and a tensor that shares another's memory once. Memory that is let go of, or
-    taken again, while its tensor lives is followed: FSDP keeps the tensors that it gathers parameters into, and empties
-    them by ``UntypedStorage.resize_``, which no dispatch sees. Of a tensor in shards this process's part is counted.
+    Earlier tensors are not counted, and memory shared by several tensors is counted once. Memory that is freed or
+    reallocated while its tensor lives is tracked: FSDP keeps the tensors into which it gathers parameters, and empties
+    them by ``UntypedStorage.resize_``, which is not dispatched. Of a sharded tensor this process's part is counted.
     """
 
     def __init__(self) -> None:
@@ -29,27 +29,27 @@ class TensorBytes(TorchDispatchMode):
         self._resize: Any = torch.UntypedStorage.resize_
 
     def start(self) -> None:
-        """Begin."""
+        """Begin counting."""
         self.__enter__()  # type: ignore[no-untyped-call]
         self._running = True
         self._resize = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             result = self._resize(storage, size)
-            self._look(storage)
+            self._update(storage)
             return result
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
 
     def stop(self) -> None:
-        """End, unless it has ended."""
+        """Stop counting, if it has not been stopped."""
         if self._running:
             self._running = False
             torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def forget_most(self) -> None:
-        """Let ``most`` begin anew."""
+    def reset_peak(self) -> None:
+        """Restart the peak ``most`` from the current ``held``."""
         self.most = self.held
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,22 +60,22 @@ class TensorBytes(TorchDispatchMode):
     def count(self, result: Any, given: Any) -> None:
         """Count the tensors in the ``result`` of an operation, but not those that share memory with one ``given``."""
         shared: set[int] | None = None
-        for made in _tensors(result):
-            if made.device.type == "meta":
-                continue  # has a size, and no memory
-            storage = made.untyped_storage()
+        for tensor in _tensors(result):
+            if tensor.device.type == "meta":
+                continue  # has no memory
+            storage = tensor.untyped_storage()
             place = storage._cdata
             if place not in self._known:
                 if shared is None:
-                    shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
+                    shared = {each.untyped_storage()._cdata for each in _tensors(given)}
                 if place in shared:
                     continue
                 self._known[place] = 0
                 weakref.finalize(storage, self._drop, place)
-            self._look(storage)
+            self._update(storage)
 
-    def _look(self, storage: torch.UntypedStorage) -> None:
-        """Count what a known ``storage`` holds now."""
+    def _update(self, storage: torch.UntypedStorage) -> None:
+        """Update the count of a known ``storage``, which may have been resized."""
         place = storage._cdata
         if place in self._known:
             size = storage.nbytes()
@@ -88,7 +88,7 @@ class TensorBytes(TorchDispatchMode):
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors among arguments or results of an operation, which nest them in nothing but these containers."""
+    """The tensors among the arguments or results of an operation, which only nests them in these containers."""
     if isinstance(values, Tensor):
         yield own_part(values)
     elif isinstance(values, list | tuple):

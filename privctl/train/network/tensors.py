@@ -1,4 +1,4 @@
-"""Writes tensors to safetensors files, completely or not at all, and reads them back."""
+"""Writes tensors to safetensors files atomically, and reads them back."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _TORCH = {name: dtype for dtype, name in _DTYPES.items()}
 def staged_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, public: bool = False
 ) -> Iterator[PendingFile]:
-    """``tensors``, written in order of their names but yet to get the name ``path``; ``public`` if meant for release.
+    """Write ``tensors`` in order of name, without committing them to ``path`` yet; ``public`` if meant for release.
 
-    A tensor that processes share is gathered when its turn comes; the others meanwhile call ``gather_shards``.
-    Raises InputError for a tensor that is not finite or of a kind the format cannot hold, FileSystemError where the
-    system refuses.
+    Sharded tensors are gathered one at a time, for which the other processes must call ``gather_shards``. Raises
+    InputError for a tensor that is not finite or of an unsupported dtype, and FileSystemError if the file cannot be
+    written.
     """
     infos, position = [], 0
     for name, tensor in sorted(tensors.items()):
@@ -69,13 +69,13 @@ def staged_tensors(
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, public: bool = False
 ) -> None:
-    """Write ``tensors`` to ``path``, whole or not at all; raises as ``staged_tensors``."""
+    """Write ``tensors`` to ``path`` atomically; raises as ``staged_tensors``."""
     with staged_tensors(path, tensors, metadata, public=public) as pending:
         pending.commit()
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of the file at ``path``, copied into memory; raises InputError for a file that is not sound."""
+    """Every tensor of the file at ``path``, copied into memory; raises InputError for an invalid file."""
     with SafetensorsFile(path) as file:
         tensors = {}
         for info in file.tensors:
@@ -86,9 +86,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def mapped_tensors(path: Path) -> dict[str, Tensor]:
-    """As ``read_tensors``, but the tensors' memory is the file's, of which only what is looked at is read.
+    """Like ``read_tensors``, but the file is memory-mapped, so that only the accessed parts are read.
 
-    What is written to them stays in this process.
+    Writes to the tensors stay in this process.
     """
     with SafetensorsFile(path) as file, open(path, "rb") as stream:
         if not file.tensors or file.tensors[-1].end == 0:
@@ -110,17 +110,17 @@ def mapped_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def mapped(tensor: Tensor, folder: Path) -> Tensor:
-    """A copy of ``tensor`` in a file of its own in ``folder``, readable by its owner only, that has no name any more.
+    """A copy of ``tensor`` in a memory-mapped, unlinked file in ``folder``, readable by its owner only.
 
-    The system writes and reads its pages as it sees fit, and frees them with the tensor, or with the process, however
-    that ends. Raises FileSystemError where the file does not fit.
+    The system pages it in and out, and frees it with the tensor or when the process ends, even if that is killed.
+    Raises FileSystemError if the file does not fit.
     """
     if not tensor.numel():
         return tensor.detach().cpu().clone()
     with writing(folder):
         descriptor, name = tempfile.mkstemp(prefix=".privctl-", dir=folder)
         try:
-            os.posix_fallocate(descriptor, 0, tensor.nbytes)  # a full disk shows now, and not as a signal later
+            os.posix_fallocate(descriptor, 0, tensor.nbytes)  # a full disk fails here, and not with SIGBUS later
             made = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         finally:
             os.close(descriptor)
@@ -129,14 +129,14 @@ def mapped(tensor: Tensor, folder: Path) -> Tensor:
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name; a tied weight once, under the name ``named_parameters`` gives it."""
+    """Parameters and saved buffers by name; a tied weight occurs once, under its name in ``named_parameters``."""
     parameters = dict(network.named_parameters())
     tied = dict(network.named_parameters(remove_duplicate=False)).keys() - parameters.keys()
     return {name: tensor for name, tensor in network.state_dict().items() if name not in tied}
 
 
 def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy ``tensors`` into the network's by name. Raises InputError where they are another model's."""
+    """Copy ``tensors`` into the network by name. Raises InputError if they are of another model."""
     mismatch = network.load_state_dict(tensors, strict=False)
     parameters = {name for name, _ in network.named_parameters()}
     if mismatch.unexpected_keys or parameters & set(mismatch.missing_keys):
@@ -144,7 +144,7 @@ def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(network: nn.Module, step: int) -> None:
-    """Raises DivergedError for weights that are not finite after ``step``."""
+    """Raise DivergedError for weights that are not finite after ``step``."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             raise DivergedError(
@@ -154,7 +154,7 @@ def require_finite(network: nn.Module, step: int) -> None:
 
 
 def gather_shards(tensors: Mapping[str, Tensor]) -> None:
-    """Take part in the writing of ``tensors`` by the main process, which gathers shared ones one after another."""
+    """Take part in the main process's writing of ``tensors``, which gathers sharded ones one at a time."""
     for _, tensor in sorted(tensors.items()):
         if is_shard(tensor):
             whole(tensor)

@@ -1,4 +1,4 @@
-"""Layers that compute in few bits, as DPQuant quantizes them: simulated, without bias, and one example at a time."""
+"""Layers that compute in few bits, as in DPQuant: simulated, with unbiased rounding of each example by itself."""
 
 from privctl.train.quantized.formats import FORMATS, NumberFormat, luq_fp4
 from privctl.train.quantized.layers import QuantizedLayers

@@ -1,4 +1,4 @@
-"""Floating-point grids of few bits: LUQ-FP4 and the two kinds of FP8."""
+"""Floating-point grids with few bits: LUQ-FP4 and the two kinds of FP8."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from privctl.domain.errors import CommandError
 from privctl.train.quantized.rounding import SMALLEST, RoundingBuffers, Scales, largest, spacing, to_integers
 
-#: Levels of 3 exponent bits beside zero. The published code of LUQ has 8, which 3 bits do not hold, and equation 11 as
-#: printed gives 5.
+#: Nonzero levels of 3 exponent bits. The published code of LUQ has 8, which do not fit into 3 bits together with zero,
+#: and equation 11 as printed gives 5.
 LUQ_LEVELS = 7
 
-#: With one significant bit float32 leaves so many for the uniform deviates.
+#: The bits that float32 leaves for the uniform deviates beside one significant bit.
 _BITS = 22
 
 
@@ -23,8 +23,9 @@ _BITS = 22
 class Luq:
     """Logarithmic unbiased quantization (Chmiel et al. 2021, "LUQ", eqs. 10 to 16): a sign and an exponent.
 
-    With M a row's largest magnitude the levels are 0 and +-M 2^-k, k from 0 to ``levels`` - 1. Between neighbours lo
-    and hi, zero being one (stochastic underflow), rounding has expectation x and variance (hi - |x|)(|x| - lo).
+    With M the largest magnitude of a row, the levels are 0 and +-M 2^-k for k from 0 to ``levels`` - 1. Between
+    neighbouring levels lo and hi, of which lo may be 0 (stochastic underflow), rounding has expectation x and variance
+    (hi - |x|)(|x| - lo).
     """
 
     levels: int = LUQ_LEVELS
@@ -37,11 +38,11 @@ class Luq:
 
     @property
     def stochastic(self) -> bool:
-        """Always."""
+        """See ``Quantizer``; always true."""
         return True
 
     def scales(self, values: Tensor) -> Scales:
-        """The smallest level but zero."""
+        """The smallest nonzero level of each row."""
         return (largest(values).mul_(2.0 ** (1 - self.levels)).clamp_(min=SMALLEST),)
 
     def round_into(
@@ -56,19 +57,19 @@ class Luq:
 
 
 class Float8Kind(Enum):
-    """(mantissa bits, least normal exponent, largest number, torch's type), as the OCP FP8 specification has them."""
+    """(mantissa bits, least normal exponent, largest number, torch's dtype), from the OCP FP8 specification."""
 
     E4M3 = (3, -6, 448.0, torch.float8_e4m3fn)
     E5M2 = (2, -14, 57344.0, torch.float8_e5m2)
 
     @property
     def mantissa(self) -> int:
-        """Bits of it that are stored."""
+        """The number of stored mantissa bits."""
         return self.value[0]
 
     @property
     def least(self) -> int:
-        """The exponent of the smallest normal number; subnormal ones are spaced as those above it."""
+        """The exponent of the smallest normal number; subnormal numbers are spaced like those just above it."""
         return self.value[1]
 
     @property
@@ -78,23 +79,23 @@ class Float8Kind(Enum):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Torch's type."""
+        """Torch's dtype."""
         return self.value[3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float8:
-    """FP8 (Micikevicius et al. 2022) with a scale for each row, to nearest-even or by chance without bias.
+    """FP8 (Micikevicius et al. 2022) with a scale for each row; rounding is to nearest-even or stochastic and unbiased.
 
-    The scale is the smallest power of two that brings a row's largest magnitude within the format's range: scaling then
-    rounds nothing, and the grid is relatively as fine as with any other.
+    The scale is the smallest power of two that brings a row's largest magnitude into the format's range: scaling then
+    has no rounding error, and the grid is relatively as fine as with any other scale.
     """
 
     kind: Float8Kind
     stochastic: bool = False
 
     def scales(self, values: Tensor) -> Scales:
-        """What a row is divided by."""
+        """The power of two by which each row is divided."""
         return (_power_of_two(largest(values).div_(self.kind.largest)).clamp_(min=SMALLEST),)
 
     def round_into(
@@ -107,7 +108,7 @@ class Float8:
 
 
 def _round_floating(scratch: RoundingBuffers, words: Tensor | None, *, least: int, mantissa: int) -> None:
-    """Round ``scratch.values`` in place to numbers of so many mantissa bits, exponents not below ``least``."""
+    """Round ``scratch.values`` in place to numbers with ``mantissa`` bits and exponents of at least ``least``."""
     values = scratch.values
     distance = spacing(values, scratch.spacing, least=least, mantissa=mantissa)
     values.div_(distance)
@@ -116,6 +117,6 @@ def _round_floating(scratch: RoundingBuffers, words: Tensor | None, *, least: in
 
 
 def _power_of_two(values: Tensor) -> Tensor:
-    """The smallest that is not below each, which is used up; infinity and NaN become infinity."""
-    below = values.mul_(1 - torch.finfo(values.dtype).eps / 2)  # what is one itself comes under it
+    """The smallest power of two not below each value; overwrites ``values``; infinity and NaN give infinity."""
+    below = values.mul_(1 - torch.finfo(values.dtype).eps / 2)  # puts powers of two themselves below the power
     return spacing(below, torch.empty_like(below), least=-126, mantissa=0).mul_(2.0)

@@ -1,4 +1,4 @@
-"""The formats by the names users give, and what each rounds a layer's three operands with."""
+"""The number formats by name, and the quantizers of each for a layer's three operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privctl.train.settings.choices import FormatName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberFormat:
-    """The quantizers of a layer's inputs, of its weights and of the gradients of its outputs."""
+    """The quantizers of a layer's inputs, weights and output gradients."""
 
     name: FormatName
     inputs: Quantizer
@@ -23,7 +23,7 @@ class NumberFormat:
 
 
 def luq_fp4(levels: int = LUQ_LEVELS) -> NumberFormat:
-    """LUQ-FP4 with ``levels`` levels beside zero; raises CommandError for an invalid number."""
+    """LUQ-FP4 with ``levels`` nonzero magnitudes; raises CommandError for an invalid number."""
     return _of_one(FormatName.LUQ_FP4, Luq(levels=levels))
 
 
@@ -32,7 +32,7 @@ def _of_one(name: FormatName, quantizer: Quantizer) -> NumberFormat:
 
 
 def _fp8(name: FormatName, *, stochastic: bool) -> NumberFormat:
-    """E4M3 for what goes forward, E5M2 with its wider range for gradients (Micikevicius et al. 2022, section 4)."""
+    """E4M3 for inputs and weights, E5M2 with its wider range for gradients (Micikevicius et al. 2022, section 4)."""
     forward = Float8(kind=Float8Kind.E4M3, stochastic=stochastic)
     backward = Float8(kind=Float8Kind.E5M2, stochastic=stochastic)
     return NumberFormat(name=name, inputs=forward, weights=forward, gradients=backward)

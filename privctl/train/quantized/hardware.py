@@ -1,7 +1,7 @@
-"""Linear layers whose forward and input-gradient products are made in FP8, where the hardware does that.
+"""Linear layers whose forward and input-gradient products are computed in FP8, if the hardware supports that.
 
-The factors come rounded to an FP8 grid already, so that taking their codes rounds nothing and the products are those of
-the simulation but for how their sums are rounded. The weight's gradient is made elsewhere, one example at a time.
+The factors have already been rounded to an FP8 grid, so converting them is exact, and the products differ from the
+simulation only in how their sums are rounded. Weight gradients are computed elsewhere, one example at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from privctl.train.quantized.formats import NumberFormat
 #: The first CUDA capability with FP8 products.
 _CAPABLE = (8, 9)
 
-#: The products want sizes that are multiples of this.
+#: The products require sizes that are multiples of this.
 _MULTIPLE = 16
 
 
-def serves(form: NumberFormat, inputs: Tensor, weight: Tensor) -> bool:
-    """Whether ``linear`` can take these: an FP8 format, bfloat16 inputs and a device that multiplies FP8."""
+def is_supported(form: NumberFormat, inputs: Tensor, weight: Tensor) -> bool:
+    """Whether ``linear`` supports these: an FP8 format, bfloat16 inputs and a device with FP8 products."""
     is_fp8 = isinstance(form.inputs, Float8) and isinstance(form.gradients, Float8)
     return (
         is_fp8
@@ -35,7 +35,7 @@ def serves(form: NumberFormat, inputs: Tensor, weight: Tensor) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """Inputs (m, d) times weight (p, d), both on E4M3 grids; gradients come on E5M2 grids."""
+    """Inputs (m, d) times weight (p, d), both on E4M3 grids; output gradients are on E5M2 grids."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
@@ -60,22 +60,25 @@ _LINEAR: Callable[[Tensor, Tensor], Tensor] = _Linear.apply
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(..., d) by weight (p, d) to (..., p), in the precision of ``inputs``."""
+    """The linear layer of ``inputs`` (..., d) with ``weight`` (p, d), (..., p) in the precision of ``inputs``."""
     product = _LINEAR(inputs.reshape(-1, inputs.shape[-1]), weight).view(*inputs.shape[:-1], -1)
     return product if bias is None else product + bias.to(product.dtype)
 
 
 def codes(values: Tensor, kind: Float8Kind) -> tuple[Tensor, Tensor]:
-    """FP8 numbers (r, d) and the rows' scales (r, 1) float32 of ``values`` that lie on such a grid: nothing is rounded.
+    """FP8 codes (r, d) and row scales (r, 1) float32 for ``values`` that lie on such a grid; the conversion is exact.
 
-    The scale found may be half of the one that made the grid, and what is on a grid is on the finer one too.
+    The scale may be half of the one that made the grid, but values on a grid are also on the finer one.
     """
     (scale,) = Float8(kind=kind).scales(values)
     return (values / scale).to(kind.dtype), scale.to(torch.float32)
 
 
 def multiply(left: Tensor, right: Tensor, left_scale: Tensor, right_scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Left (m, d) times right (p, d) transposed, contiguous FP8 both, with scales (m, 1) and (1, 1)."""
+    """The product (m, p) of ``left`` (m, d) and ``right`` (p, d) transposed, both contiguous FP8.
+
+    Their scales are (m, 1) and (1, 1).
+    """
     return torch._scaled_mm(
         left, right.t(), scale_a=left_scale, scale_b=right_scale.expand(1, len(right)).contiguous(), out_dtype=dtype
     )

@@ -1,9 +1,9 @@
-"""Layers whose products have rounded factors: inputs, weights and the gradients of outputs.
+"""Layers whose products have quantized factors: inputs, weights and output gradients.
 
-Scales never look at two examples, for then one of them would change another's gradient and the clipped sum would move
-by more than the clip norm where one is left out. A linear layer has a scale for each position: padding, of which there
-is more or less by the longest example of a batch, then touches nothing either. A convolution has one for each example,
-and a weight one for the whole tensor, which is made from earlier releases alone.
+A scale never depends on two examples: otherwise one example would change another's gradient, and leaving one out would
+move the clipped sum by more than the clip norm. A linear layer has a scale for each position, so that padding, whose
+amount depends on the longest example of the batch, has no effect either. A convolution has a scale for each example.
+A weight has one for the whole tensor, which depends only on earlier releases.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from privctl.train.quantized.formats import NumberFormat
 from privctl.train.quantized.random_bits import RandomBits, Role, RoundingSite
 from privctl.train.quantized.rounding import Quantizer, RoundingMemory, rounded_examples
 
-#: Gives a rounded copy.
+#: Returns a rounded copy.
 Rounding = Callable[[Tensor], Tensor]
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Rounds, and lets the gradient through (Bengio et al. 2013, "straight-through")."""
+    """Rounding with the straight-through gradient estimator (Bengio et al. 2013)."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, rounding: Rounding) -> Tensor:
@@ -44,7 +44,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class _Backward(torch.autograd.Function):
-    """The identity, which rounds the gradient."""
+    """The identity, whose backward pass rounds the gradient."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, rounding: Rounding) -> Tensor:
@@ -56,10 +56,10 @@ class _Backward(torch.autograd.Function):
         return ctx.rounding(gradient), None
 
 
-#: ``values`` rounded; its gradient is that of what comes out.
+#: Rounds ``values``; their gradient is the output's gradient.
 round_forward: Callable[[Tensor, Rounding], Tensor] = _StraightThrough.apply
 
-#: ``values`` themselves; their gradient is rounded.
+#: Returns ``values`` unchanged; their gradient is rounded.
 round_backward: Callable[[Tensor, Rounding], Tensor] = _Backward.apply
 
 
@@ -77,7 +77,7 @@ def _convolution(module: Any, inputs: Tensor, weight: Tensor) -> Tensor:
     return product
 
 
-#: A product holds for the classes whose ``forward`` is the one it was written for.
+#: A product applies only to classes with the ``forward`` that it was written for.
 PRODUCTS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
     nn.Linear: _linear,
     Conv1D: _linear_transposed,
@@ -87,18 +87,18 @@ PRODUCTS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Layer:
-    """A layer that can be quantized; ``calls`` counts those since its examples were named."""
+    """A layer that can be quantized; ``calls`` counts its calls in the current pass."""
 
     name: str
     number: int
     module: nn.Module
     product: Callable[[Any, Tensor, Tensor], Tensor]
     calls: int = 0
-    weight: Tensor | None = None  # the step's, rounded
+    weight: Tensor | None = None  # rounded, for the current step
 
     @property
     def by_position(self) -> bool:
-        """Whether each position has a scale of its own, and not only each example."""
+        """Whether each position, and not just each example, has its own scale."""
         return not isinstance(self.module, nn.Conv2d)
 
 
@@ -113,17 +113,17 @@ class _Pass:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class QuantizedLayers:
-    """The layers of ``network`` that can be quantized, and those of them that are.
+    """The layers of ``network`` that can be quantized, and those of them that currently are.
 
-    Say ``choose`` which, ``begin`` a step, and run forward and backward passes inside ``on``: there, and nowhere else,
-    a chosen layer multiplies rounded inputs by a rounded weight, and the gradient of its output is rounded before
-    anything is made of it: weight's and bias's gradient, and the input's. Inputs and weights have straight-through
-    gradients. ``PerExample`` sees the rounded factors, whichever of the two was there first; let it ``verify`` the
-    first batch outside ``on``.
+    Select layers with ``choose``, start each step with ``begin``, and run forward and backward passes inside
+    ``active``. Only there does a chosen layer multiply rounded inputs by a rounded weight, and is its output gradient
+    rounded before the gradients of weight, bias and input are computed from it. Inputs and weights have
+    straight-through gradients. ``PerExample`` gets the rounded factors, whichever of the two was created first; let it
+    ``verify`` the first batch outside ``active``.
 
-    Layers are those that are a Linear, a Conv1D of transformers or a Conv2d, wherever they are and whether they are
-    trained or not. An output layer tied to an embedding is one: it is its product that is rounded, not the lookup.
-    Everything random comes from ``seed``, the step, and the examples' keys; see ``RandomBits``.
+    Layers are all Linear, transformers' Conv1D and Conv2d modules, trained or not. An output layer tied to an embedding
+    is included: its product is rounded, not the look-up. All randomness is derived from ``seed``, the step and the
+    examples' keys; see ``RandomBits``.
     """
 
     network: nn.Module
@@ -133,7 +133,7 @@ class QuantizedLayers:
     _chosen: list[_Layer] = field(init=False, default_factory=list)
     _words: RandomBits | None = field(init=False, default=None)
     _pass: _Pass | None = field(init=False, default=None)
-    _room: RoundingMemory = field(init=False, default_factory=RoundingMemory)
+    _memory: RoundingMemory = field(init=False, default_factory=RoundingMemory)
     _shared: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -151,11 +151,11 @@ class QuantizedLayers:
 
     @property
     def chosen(self) -> frozenset[str]:
-        """Those that are."""
+        """The layers that are currently quantized."""
         return frozenset(layer.name for layer in self._chosen)
 
     def choose(self, names: frozenset[str]) -> None:
-        """Quantize these and no others from now on. Raises CommandError for a name that is not a layer's."""
+        """Quantize exactly these layers from now on. Raises CommandError for a name that is not in ``names``."""
         unknown = sorted(names - self._layers.keys())
         if unknown:
             raise CommandError(
@@ -166,96 +166,97 @@ class QuantizedLayers:
         self._forget_weights()
 
     def begin(self, step: int) -> None:
-        """Draw anew: weights are rounded once for all that passes until the next call, when they are needed.
+        """Start a step with new random words; each weight is rounded once per step, when first needed.
 
-        The same ``step`` gives the same words again; call it after every change of weights.
+        The same ``step`` gives the same words. Call this after every change of weights.
         """
         self._words = RandomBits(self.seed, step)
         self._forget_weights()
 
     @contextmanager
     def active(self, keys: Sequence[int]) -> Iterator[None]:
-        """Inside, the chosen layers are quantized; the rows of what passes are the examples that have these ``keys``.
+        """Inside, the chosen layers are quantized; the rows of the batch are the examples with these ``keys``.
 
-        A key (below 2^64) stands for an example's content, as the draws of tasks have it; an example that is there
-        twice in a step is rounded the same way twice. Pass them through once, forward and backward. Raises InputError
-        where a layer's rows are not the examples, and RuntimeError before the first ``begin``.
+        A key (below 2^64) identifies an example's content, as in the random draws of tasks; an example that occurs
+        twice in a step is rounded the same way both times. Run one forward and one backward pass. Raises InputError if
+        a layer's rows are not the examples, and RuntimeError before the first ``begin``.
         """
         if self._words is None:
             raise RuntimeError("call begin before any examples pass")
         if self._pass is not None:
             raise RuntimeError("other examples are passing; leave their block first")
-        self._pass = passing = _Pass(keys=tuple(keys), words=self._words)
+        self._pass = current = _Pass(keys=tuple(keys), words=self._words)
         try:
             with ExitStack() as stack:
                 for layer in self._chosen:
                     layer.calls = 0
-                    self._install(layer, passing, stack)
+                    self._install(layer, current, stack)
                 yield
         finally:
-            passing.open = False
+            current.open = False
             self._pass = None
 
-    def _install(self, layer: _Layer, passing: _Pass, stack: ExitStack) -> None:
+    def _install(self, layer: _Layer, current: _Pass, stack: ExitStack) -> None:
         """Hook ``layer`` until ``stack`` is closed.
 
-        Hooks run in the order they came: the one on outputs is behind the recorder's, so that its backward pass is
-        before it.
+        Hooks run in the order of registration: the hook on outputs runs after the recorder's, so in the backward pass
+        it runs first.
         """
         module = layer.module
-        before = module.register_forward_pre_hook(partial(self._before, layer, passing), with_kwargs=True)
+        before = module.register_forward_pre_hook(partial(self._before, layer, current), with_kwargs=True)
         stack.callback(before.remove)
-        # In the instance, where the class's own stays visible: rules for its gradients go by that.
-        module.__dict__["forward"] = partial(self._product, layer, passing)
+        # Set on the instance, as the rules for gradients are selected by the class's ``forward``.
+        module.__dict__["forward"] = partial(self._product, layer, current)
         stack.callback(module.__dict__.pop, "forward")
-        after = module.register_forward_hook(partial(self._after, layer, passing))
+        after = module.register_forward_hook(partial(self._after, layer, current))
         stack.callback(after.remove)
 
     def _before(
-        self, layer: _Layer, passing: _Pass, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self, layer: _Layer, current: _Pass, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """A pre-hook that rounds the input, so that later hooks see the rounded one."""
+        """A pre-hook that rounds the input, so that later hooks get the rounded input."""
         call = _call(layer)
         inputs = arguments[0] if arguments else next(iter(keywords.values()))
         kind = inputs.device.type
         if torch.is_autocast_enabled(kind) and inputs.dtype == torch.float32:
-            inputs = inputs.to(torch.get_autocast_dtype(kind))  # as the product would: levels are then rounded to once
+            # The product would cast anyway; casting first rounds the levels only once.
+            inputs = inputs.to(torch.get_autocast_dtype(kind))
         rounding = partial(
-            self._round_values, layer, passing, self.format.inputs, RoundingSite(layer.number, call, Role.INPUT)
+            self._round_values, layer, current, self.format.inputs, RoundingSite(layer.number, call, Role.INPUT)
         )
         return (round_forward(inputs, rounding),), {}
 
-    def _product(self, layer: _Layer, passing: _Pass, inputs: Tensor) -> Tensor:
-        """In place of the module's ``forward``."""
+    def _product(self, layer: _Layer, current: _Pass, inputs: Tensor) -> Tensor:
+        """Replaces the module's ``forward``."""
         weight: Tensor = layer.module.weight  # type: ignore[assignment]
-        rounded = round_forward(weight, lambda w: self._weight(layer, passing, w))
-        if layer.product is _linear and hardware.serves(self.format, inputs, weight):
+        rounded = round_forward(weight, lambda w: self._weight(layer, current, w))
+        if layer.product is _linear and hardware.is_supported(self.format, inputs, weight):
             return hardware.linear(inputs, rounded, layer.module.bias)  # type: ignore[arg-type]
         return layer.product(layer.module, inputs, rounded)
 
-    def _after(self, layer: _Layer, passing: _Pass, module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
-        """A hook: the gradient is rounded as it arrives."""
+    def _after(self, layer: _Layer, current: _Pass, module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+        """A hook that rounds the output's gradient in the backward pass."""
         place = RoundingSite(layer.number, _current(layer), Role.GRADIENT)
-        return round_backward(output, partial(self._round_values, layer, passing, self.format.gradients, place))
+        return round_backward(output, partial(self._round_values, layer, current, self.format.gradients, place))
 
-    def _weight(self, layer: _Layer, passing: _Pass, weight: Tensor) -> Tensor:
+    def _weight(self, layer: _Layer, current: _Pass, weight: Tensor) -> Tensor:
         found = layer.weight
         if found is None:
             flat = weight.detach().reshape(1, 1, -1)
             place = RoundingSite(layer.number, 0, Role.WEIGHT)
-            rounded = rounded_examples(self.format.weights, flat, passing.words, [0], place, self._room)
+            rounded = rounded_examples(self.format.weights, flat, current.words, [0], place, self._memory)
             found = rounded.view(weight.shape)
-            # Of a network in shards this process has no room for all weights; each pass rounds them alike.
+            # A process has no memory for all weights of a sharded network; each pass rounds them the same way.
             layer.weight = None if self._shared else found
-        return found.detach()  # autograd writes into what it is given
+        return found.detach()  # a new tensor, as autograd modifies the one it is given
 
     def _round_values(
-        self, layer: _Layer, passing: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor
+        self, layer: _Layer, current: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor
     ) -> Tensor:
-        if not passing.open:
+        if not current.open:
             raise RuntimeError(f"layer {layer.name!r} was quantized forward; run the backward pass in the same block")
-        shaped = _by_example(layer, values, len(passing.keys))
-        return rounded_examples(quantizer, shaped, passing.words, passing.keys, place, self._room).view(values.shape)
+        shaped = _by_example(layer, values, len(current.keys))
+        return rounded_examples(quantizer, shaped, current.words, current.keys, place, self._memory).view(values.shape)
 
     def _forget_weights(self) -> None:
         for layer in self._layers.values():
@@ -268,16 +269,16 @@ def _quantizable(network: nn.Module) -> Iterator[tuple[str, nn.Module, Callable[
         if name.startswith(inside):
             continue
         if isinstance(module, WHOLE):
-            inside += (f"{name}.",)  # what is below is never called
+            inside += (f"{name}.",)  # its children are never called
         if hasattr(module, "original_module") and hasattr(module, "modules_to_save"):
-            inside += (f"{name}.original_module",)  # of an adapter, whose own copy is called instead
+            inside += (f"{name}.original_module",)  # an adapter calls its own copy instead
         for kind, product in PRODUCTS.items():
             if type(module).forward is kind.forward and "forward" not in module.__dict__:
                 yield name, module, product
 
 
 def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
-    """(n, ..., d), or a linear layer's (n T, d), as (n, T, d); a convolution's (n, c, h, w) as (n, 1, c h w)."""
+    """Reshape a linear layer's (n, ..., d) or (n T, d) to (n, T, d), a convolution's (n, c, h, w) to (n, 1, c h w)."""
     if values.dim() > 1 and len(values) == count and not layer.by_position:
         return values.reshape(count, 1, -1).contiguous()
     if values.dim() > 1 and count and len(values) % count == 0 and layer.by_position:
@@ -286,12 +287,12 @@ def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
         f"layer {layer.name!r} has rows of shape {tuple(values.shape)} for {count} examples, so that theirs cannot be "
         "told apart; remove it from the layers to be quantized"
     )
-    # A rule that re-runs modules on trial may call them with rows of its own; a RuntimeError tells it to do otherwise.
+    # A rule that reruns a module may try it with other rows; a RuntimeError makes it try another way.
     raise RuntimeError(fault) if _in_backward() else InputError(fault)
 
 
 def _call(layer: _Layer) -> int:
-    """The number of the current call; a call repeated in the backward pass keeps its number."""
+    """The index of the current call; a call repeated in the backward pass keeps its index."""
     if not _in_backward():
         layer.calls += 1
     elif layer.calls > 1:
@@ -307,5 +308,5 @@ def _current(layer: _Layer) -> int:
 
 
 def _in_backward() -> bool:
-    """Whether autograd is at work: what runs forward then is a checkpoint's, or the engine's, second time."""
+    """Whether autograd is running; a forward pass is then a rerun, by gradient checkpointing or by the engine."""
     return torch._C._current_graph_task_id() != -1

@@ -1,9 +1,9 @@
-"""Random words for stochastic rounding, each at a place of its own: example, layer, call and role.
+"""Random words for stochastic rounding, indexed by example, layer, call and role.
 
-An example's words depend on nothing else of its batch: not on the other examples, its row, how the batch was cut, or
-which process has it. So for a given seed its rounded gradient is a function of that example alone, as clipping needs:
-were words handed out by row, leaving one example out would round all the later ones anew, and to whom knows the seed
-their contributions would all have changed. The seed need not be secret.
+An example's words do not depend on the rest of its batch: not on the other examples, its row, how the batch was split,
+or which process has it. For a given seed its rounded gradient is thus a function of that example alone, as clipping
+requires: if words were assigned by row, leaving out one example would change the rounding, and so the contributions, of
+all later ones. The seed need not be secret.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RoundingSite:
 
 
 class RandomBits:
-    """The words of one ``step`` (below 2^64), regenerated from ``seed`` wherever they are needed and never stored."""
+    """The words of one ``step`` (below 2^64), regenerated from ``seed`` whenever they are needed and never stored."""
 
     def __init__(self, seed: bytes, step: int) -> None:
         if not 0 <= step < _STEPS:
@@ -61,16 +61,16 @@ class RandomBits:
     def stream(self, key: int, place: RoundingSite) -> AEADEncryptionContext:
         """The AES-128-CTR keystream of the example with ``key`` (below 2^64) at ``place``.
 
-        GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1); its tag is never asked for. That is the
-        same bits as plain counter mode from faster code, and faster than generators that are no ciphers.
+        GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1); its tag is not used. It gives the same
+        bits as plain counter mode from faster code, and is faster than non-cryptographic generators.
         """
         return Cipher(self._cipher, modes.GCM(_nonce(key, place))).encryptor()
 
     def hash_words(self, keys: Sequence[int], place: RoundingSite, count: int, device: torch.device) -> Tensor:
-        """Words (n, count) int32 for devices where a cipher is slow: a hash of the position under two keyed numbers.
+        """Words (n, count) int32 for devices where a cipher is slow: a hash of the position and two keyed numbers.
 
-        The mixing is that of MurmurHash3 (Appleby 2011), with one number where the position enters and the other
-        between its two multiplications. They are not the words of ``stream``, and no cipher's.
+        The hash is MurmurHash3's finalizer (Appleby 2011), with one number added to the position and the other mixed in
+        between the two multiplications. The words differ from those of ``stream`` and are not cryptographic.
         """
         blocks = b"".join(_nonce(key, place) + bytes(4) for key in keys)
         encrypted = Cipher(self._cipher, modes.ECB()).encryptor().update(blocks)  # noqa: S305
@@ -80,7 +80,7 @@ class RandomBits:
 
 
 class KeystreamBuffer:
-    """A CPU buffer for ``count`` words, and the zeros that are encrypted into it."""
+    """A CPU buffer for ``count`` words, and zeros to encrypt into it."""
 
     def __init__(self, count: int) -> None:
         self.zeros = memoryview(bytes(_WORD_BYTES * count))
@@ -92,7 +92,7 @@ class KeystreamBuffer:
 
 
 class ExampleBits:
-    """Writes the words of n examples one after the other into ``buffer``, ``each`` of them an example."""
+    """Writes the words of n examples consecutively into ``buffer``, ``words_each`` per example."""
 
     def __init__(
         self, words: RandomBits, keys: Sequence[int], place: RoundingSite, words_each: int, buffer: KeystreamBuffer
@@ -101,7 +101,7 @@ class ExampleBits:
         self._open: AEADEncryptionContext | None = None
 
     def next(self, start: int, stop: int) -> Tensor:
-        """Words ``start`` to ``stop`` of all n times ``each``, in order and without gaps; the next call overwrites."""
+        """Words ``start`` to ``stop`` over all examples; calls must be consecutive, and each overwrites the last."""
         position, first = 0, start
         while start < stop:
             example, inside = divmod(start, self._each)
@@ -123,12 +123,12 @@ def mix(values: Tensor, between: Tensor | int) -> Tensor:
 
 
 def _shift(values: Tensor, bits: int) -> Tensor:
-    """Shifted right, with zeros coming in."""
+    """Logical shift to the right."""
     return values.bitwise_right_shift(bits).bitwise_and_((1 << (32 - bits)) - 1)
 
 
 def _nonce(key: int, place: RoundingSite) -> bytes:
-    """96 bits: key (64) | layer (14) | role (2) | call (16)."""
+    """The 96-bit nonce: key (64) | layer (14) | role (2) | call (16)."""
     if not 0 <= key < _KEYS:
         raise ValueError(f"key {key}; an example's key is a number from 0 to below 2^64")
     return (key << 32 | place.layer << 18 | place.role << 16 | place.call).to_bytes(12, "big")

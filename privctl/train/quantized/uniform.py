@@ -1,4 +1,4 @@
-"""Evenly spaced grids of 4 bits, rounded to by chance without bias."""
+"""Uniform 4-bit grids with unbiased stochastic rounding."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from privctl.train.quantized.rounding import SMALLEST, RoundingBuffers, Scales, computed_in, largest, to_integers
+from privctl.train.quantized.rounding import SMALLEST, RoundingBuffers, Scales, largest, to_integers, working_dtype
 
-#: Codes below 16 leave float32 so many bits for the uniform deviates.
+#: The bits that float32 leaves for the uniform deviates beside codes below 16.
 _BITS = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIntegers:
-    """INT4 as hardware multiplies it: codes -7 to 7, spaced M/7 with M the row's largest magnitude. Zero is a level."""
+    """INT4 as hardware multiplies it: codes -7 to 7 times M/7, with M the row's largest magnitude. Zero is a level."""
 
     @property
     def stochastic(self) -> bool:
-        """Always."""
+        """See ``Quantizer``; always true."""
         return True
 
     def scales(self, values: Tensor) -> Scales:
-        """The distance of neighbours."""
+        """The spacing of each row's levels."""
         return (largest(values).div_(_CODES).clamp_(min=SMALLEST),)
 
     def round_into(
@@ -43,21 +43,21 @@ _CODES = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformLevels:
-    """All 16 levels that 4 bits have, even from the row's smallest to its largest value. Zero need not be a level.
+    """All 16 levels of 4 bits, evenly spaced from the row's smallest to its largest value. Zero need not be a level.
 
-    Finer than ``SignedIntegers`` by 15/14 where values lie evenly about zero, and more than twice as fine where all
-    have one sign, as behind a ReLU; a product then takes an offset beside its codes.
+    Finer than ``SignedIntegers`` by 15/14 for values symmetric about zero, and more than twice as fine for values of
+    one sign, as after a ReLU; in exchange, products need an offset besides the codes.
     """
 
     @property
     def stochastic(self) -> bool:
-        """Always."""
+        """See ``Quantizer``; always true."""
         return True
 
     def scales(self, values: Tensor) -> Scales:
-        """The smallest value, and the distance of neighbours."""
+        """The smallest value, and the spacing of each row's levels."""
         low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)
-        low, high = low.to(computed_in(values)), high.to(computed_in(values))
+        low, high = low.to(working_dtype(values)), high.to(working_dtype(values))
         return low, high.sub_(low).div_(_STEPS).clamp_(min=SMALLEST)
 
     def round_into(

@@ -20,7 +20,7 @@ from privctl.storage.digest import tag
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.runs.gradient_training import MethodHooks
 from privctl.train.settings.recipe import TrainingSettings
-from privctl.train.steps.canary_laws import described
+from privctl.train.steps.canary_laws import participation_phrase
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.loop import FinishedRun
 
@@ -42,7 +42,7 @@ class CanaryRun:
 
     def __init__(self, count: int, recipe: TrainingSettings, *, measured: bool = False) -> None:
         """``measured`` says that there are side releases, in which no canary takes part."""
-        self._count, self._part = count, described(recipe) + _APART * measured
+        self._count, self._part = count, participation_phrase(recipe) + _APART * measured
         self._canaries: GradientCanaries | None = None
         self._content: bytes = b""
 

@@ -314,7 +314,7 @@ def _measured(
     def ended(_: float) -> None:
         watch()
         if len(watch.seconds) == 1:
-            tensors.forget_most()
+            tensors.reset_peak()
         elif len(watch.seconds) == _WARM:
             tensors.stop()
 

@@ -38,9 +38,9 @@ from privctl.train.state.resuming import mention_saved_state, open_folder
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.contribution import (
     clipping_of,
+    rounding_warning,
     run_gradient_test,
     run_quantized_test,
-    too_rough,
 )
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.gradient_noise import GradientNoise, noise_for
@@ -116,7 +116,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         job = run_gradient_test(job, network, device, session.notify, workers)
     precision = hooks.precision(job, network, device)
     job = run_quantized_test(job, network, device, precision, session.notify, workers)
-    for warning in too_rough(job):
+    for warning in rounding_warning(job):
         session.notify(warning)
     seed_dropout_secretly(network)
     canaries = hooks.canaries(job, network, workers)

@@ -1,1 +1,1 @@
-"""One training step after another: batches, clipped gradients, noise, the optimizer."""
+"""The steps of a training: batches, clipped gradients, noise, the optimizer."""

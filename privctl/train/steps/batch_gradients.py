@@ -1,4 +1,4 @@
-"""The sum of one batch's gradients, clipped where they are: what a step releases before noise is added to it."""
+"""The sum of a batch's gradients, clipped if the run clips: what a step releases once noise is added."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import run_length
 from privctl.parallel import Workers, take_part
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
-from privctl.train.clipping.shards import begin_anew
+from privctl.train.clipping.shards import reset_after_error
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.clip_norm import AdaptiveClipNorm
 from privctl.train.steps.epoch_stats import EpochStats
@@ -26,17 +26,17 @@ from privctl.train.steps.micro_batches import MicroBatches
 from privctl.train.steps.precision import Precision
 
 NOT_FINITE = "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
-#: Tokens of a made-up record that a process computes where only others have examples left.
+#: Tokens of the synthetic record that a process computes when only other processes have examples left.
 _SHORT = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchGradients:
-    """Adds the gradients of batches to what ``held`` holds of ``network``, few examples at a time.
+    """Adds the gradients of batches to the parameters that ``held`` holds, a few examples at a time.
 
-    ``noisy``: noise is added afterwards, so an example that is not finite counts as zero, which reveals nothing.
-    Otherwise it ends the run. An ``adaptive`` clip norm is told the norms.
-    ``not_finite`` is what the error then says.
+    ``noisy`` means that noise is added afterwards: an example whose loss or gradient is not finite then counts as zero,
+    which reveals nothing. Otherwise it ends the run with the error message ``not_finite``. An ``adaptive`` clip norm
+    gets the gradients' norms.
     """
 
     network: nn.Module
@@ -50,25 +50,25 @@ class BatchGradients:
     micro: MicroBatches
     adaptive: AdaptiveClipNorm | None = None
     not_finite: str = NOT_FINITE
-    _looks: bool = field(init=False)  # whether each micro-batch is held to be finite by itself
+    _check_each: bool = field(init=False)  # whether each micro-batch is checked to be finite by itself
 
     def __post_init__(self) -> None:
-        self._looks = self.workers.lockstep
+        self._check_each = self.workers.lockstep
 
     def add(self, engine: PerExample | None, chosen: Sequence[int], position: int, tally: EpochStats) -> list[int]:
-        """Add the gradients of all ``chosen`` examples, which are returned in order.
+        """Add the gradients of all ``chosen`` examples, which are returned in the order of use.
 
-        Whether all was finite is looked at once, in the end, for that waits for a GPU. Where something was not, the
-        same examples are gone through again, each micro-batch being looked at. In lockstep each is looked at at once,
-        before other processes add to it, and what ends the run in one process ends it in all. Raises InputError where a
-        loss is not finite and no noise is added.
+        Whether everything is finite is checked once, at the end, as the check waits for a GPU. If something is not, the
+        step is repeated on the same examples and each micro-batch is checked. In lockstep each micro-batch is always
+        checked, before other processes add to it, and what ends the run in one process ends it in all. Raises
+        InputError if a loss is not finite and no noise is added.
         """
         mark = tally.mark()
 
         def restart() -> None:
             tally.rewind(mark)
-            begin_anew(self.network)
-            self.held.forget()
+            reset_after_error(self.network)
+            self.held.clear_gradients()
 
         accumulate = partial(self._accumulate, engine, position, tally)
         seen = self.micro.each(chosen, position, accumulate, restart=restart)
@@ -77,19 +77,19 @@ class BatchGradients:
         if engine is None or self.workers.lockstep:
             raise InputError(self.not_finite)
         restart()
-        self._looks = True
+        self._check_each = True
         try:
             return self.micro.each(chosen, position, accumulate, restart=restart)
         finally:
-            self._looks = self.workers.lockstep
+            self._check_each = self.workers.lockstep
 
     def _accumulate(
         self, engine: PerExample | None, position: int, tally: EpochStats, examples: Sequence[int]
     ) -> list[list[int]]:
-        """Add the examples' share of the step's gradient: their sum, divided by the expected batch size.
+        """Add the sum of the examples' gradients, divided by the expected batch size.
 
-        Returns groups of them that must be computed again by themselves, nothing of which was added. Without examples,
-        take part in what other processes compute.
+        Returns the groups of examples that must be computed again separately, in which case nothing was added. Without
+        examples, takes part in what other processes compute.
         """
         if not examples:
             self._accompany(engine, position)
@@ -102,9 +102,9 @@ class BatchGradients:
                 tally.losses.append(result.losses)
                 tally.norms.append(result.norms)
                 if self.adaptive is not None:
-                    tally.counted.append(self.adaptive.counted(result.norms))
+                    tally.counted.append(self.adaptive.count_of(result.norms))
                 return []
-            if not self.noisy:  # in lockstep: the others are in this step too
+            if not self.noisy:  # in lockstep, where the run must end in all processes at once
                 tally.losses.append(torch.tensor([math.nan], device=self.device))
                 return []
             units = [list(examples[i : i + run]) for i in range(0, len(examples), run)]
@@ -112,18 +112,18 @@ class BatchGradients:
                 tally.zeroed += 1
                 return []
             # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
-            # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
-            # suspects, it was another process's rows that were not finite.
+            # affects whether another is counted, each suspect row is run again alone before it counts as zero. If there
+            # are no suspects, the rows that were not finite are another process's.
             sound = [example for row, own in enumerate(units) if row not in result for example in own]
             return [group for group in (sound, *(units[row] for row in sorted(result))) if group]
         with self.precision.on(examples):
             batch_losses = losses()
-            torch.autograd.backward(batch_losses.sum() * self.held.share / self.recipe.batch_size)
+            torch.autograd.backward(batch_losses.sum() * self.held.loss_scale / self.recipe.batch_size)
         tally.losses.append(batch_losses.detach())
         return []
 
     def _accompany(self, engine: PerExample | None, position: int) -> None:
-        """Make a pass with one made-up record, of which nothing is added."""
+        """Make a pass with one synthetic record, whose gradient is not added."""
         inputs = synthetic(self.task, [_SHORT], classes=1).batch([0], self.device, position)
         if engine is None:
             torch.autograd.backward(self._losses(inputs).sum() * 0.0)
@@ -134,7 +134,7 @@ class BatchGradients:
                 engine.accumulate(losses, weight=0.0)
 
     def _losses(self, inputs: Mapping[str, Tensor], run: int = 1) -> Tensor:
-        """The mean loss of each unit, whose examples are ``run`` rows one after another."""
+        """The mean loss of each unit, whose examples are ``run`` consecutive rows."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
             losses = self.task.losses(self.network, inputs)
         return losses if run == 1 else losses.view(-1, run).mean(1)
@@ -142,22 +142,27 @@ class BatchGradients:
     def _clipped(
         self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int], run: int
     ) -> ClippedBatch | frozenset[int]:
-        """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
+        """Add a batch's clipped gradients, or nothing and return the rows that are not finite.
+
+        Without noise, and outside of lockstep, such rows raise NotFiniteError.
+        """
         try:
             suspects = self._suspects(engine, losses, len(examples))
             if suspects is not None:
                 return suspects
             with self.precision.on(examples):
-                return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks, run=run)
+                return engine.accumulate(
+                    losses, weight=1 / self.recipe.batch_size, check_finite=self._check_each, run=run
+                )
         except NotFiniteError as fault:
             if not self.noisy and not self.workers.lockstep:
                 raise
             return frozenset(fault.rows)
 
     def _suspects(self, engine: PerExample, losses: Callable[[], Tensor], rows: int) -> frozenset[int] | None:
-        """Verify what random rounding would hide, first; returns rows that are not finite in any process's batch.
+        """If rounding is random, compare with autograd in full precision first; returns rows that are not finite.
 
-        None where there are none; outside of lockstep this raises NotFiniteError instead.
+        None if no process has any; outside of lockstep NotFiniteError is raised instead of returning them.
         """
         if not self.precision.rounds:
             return None

@@ -1,12 +1,11 @@
-"""Gaussian noise that is correlated over all steps by a few buffers (BLT), so that it cancels in part as steps add up.
+"""Gaussian noise that is correlated over all steps by a few buffers (BLT) and partly cancels in the sum over steps.
 
 As in ``steps.correlated_noise``, with c_0 = first and c_t = sum_j weights_j decays_j^(t-1): what is subtracted before
 step t is sum_j weights_j B_j, where buffer B_j = sum_(i < t) decays_j^(t-1-i) w_i holds all earlier noise. After
 each step every buffer is multiplied by its decay, and the step's w is added.
 
-In a gap, whose steps began and whose noise is lost, buffers only decay: w counts as 0 there, which sets to 0 the
-entries of C below the diagonal in the columns of those steps. No entry is negative, so no record moves the rows by
-more.
+Steps that began but whose noise was lost count with w = 0: buffers only decay. This sets the entries of C below the
+diagonal to 0 in the columns of those steps. No entry is negative, so the sensitivity does not increase.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from privctl.accounting.buffered import BufferedMatrix
 from privctl.domain.errors import InputError
-from privctl.train.steps.correlated_noise import Part, all_of_it, release_less
+from privctl.train.steps.correlated_noise import Part, release_correlated, unsharded
 from privctl.train.steps.gradient_noise import GradientNoise
 
 _PREFIX = "noise.buffer."
@@ -28,7 +27,7 @@ _NEXT, _MATRIX = "noise.next", "noise.matrix"
 class BufferedNoise:
     """The noise of ``fresh``, correlated by ``matrix``; see ``GradientNoise``.
 
-    It keeps as many buffers as the matrix has, of the size of the gradients, at eight bytes a number.
+    Keeps one float64 copy of the gradients for each buffer of the matrix.
     """
 
     def __init__(self, fresh: GradientNoise, matrix: BufferedMatrix) -> None:
@@ -47,14 +46,14 @@ class BufferedNoise:
         return self._fresh.cryptographic
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        """See ``GradientNoise``; ``stddev`` is that of z in one step, and the same tensors come in every step."""
+        """See ``GradientNoise``; ``stddev`` is that of z in one step, and every step must pass the same tensors."""
         gradients, matrix = list(tensors), self._matrix
         for decay, buffer in zip(matrix.decays, self._buffers, strict=True):
             for each in buffer:
                 each.mul_(decay ** max(0, step - self._next))
         self._next = step + 1
         held = zip(matrix.weights, self._buffers, strict=True)
-        noise = release_less(self._fresh, gradients, matrix.first, held, stddev, step)
+        noise = release_correlated(self._fresh, gradients, matrix.first, held, stddev, step)
         for place, decay in enumerate(matrix.decays):
             if not self._buffers[place]:
                 self._buffers[place] = [torch.zeros_like(each) for each in noise]
@@ -63,8 +62,8 @@ class BufferedNoise:
                 for buffer, each in zip(self._buffers[place], noise, strict=True)
             ]
 
-    def tensors(self, as_saved: Part = all_of_it) -> dict[str, Tensor]:
-        """What a run that goes on needs: secret, as it gives away the sums without noise."""
+    def tensors(self, as_saved: Part = unsharded) -> dict[str, Tensor]:
+        """What a resumed run needs; it is secret, as it reveals the sums without noise."""
         kept = {
             f"{_PREFIX}{place}.{index}": as_saved(index, each)
             for place, buffer in enumerate(self._buffers)
@@ -72,8 +71,8 @@ class BufferedNoise:
         }
         return kept | {_NEXT: torch.tensor(self._next), _MATRIX: self._numbers()}
 
-    def restore(self, tensors: Mapping[str, Tensor], own_part: Part = all_of_it) -> None:
-        """Continue from ``tensors``, if the run was saved. Raises InputError where they are of another run."""
+    def restore(self, tensors: Mapping[str, Tensor], own_part: Part = unsharded) -> None:
+        """Continue from ``tensors`` if they hold a saved state. Raises InputError if they are from another run."""
         if _NEXT not in tensors:
             return
         if _MATRIX not in tensors or tensors[_MATRIX].tolist() != self._numbers().tolist():

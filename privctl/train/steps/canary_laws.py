@@ -1,18 +1,18 @@
-"""In which steps canary gradients take part, and what the releases say of each: one law for each kind of run.
+"""In which steps canary gradients take part, and the likelihood ratio of the releases: one law for each kind of run.
 
-A canary is the record, or the user, for which the accountant's bound is stated, in the place where it shows most:
+A canary plays the record, or the user, for which the accountant's bound is stated, in the worst case:
 
-- *Poisson batches*: it is drawn into each step by a coin. A user whose records are clipped one by one is so many
-  records, each with a coin of its own, whose gradients all point the same way.
-- *Batches that are cut*: M other records are drawn. Of M below the largest size B nothing is cut. Else the canary is
-  drawn and kept with probability q B / (M + 1), and takes the place of a record whose gradient is the opposite: it
-  moves the sum by two clip norms. No record is cut for it.
+- *Poisson batches*: it is sampled in each step independently. A user whose records are clipped one by one counts as
+  that many records, each sampled independently, whose gradients all point the same way.
+- *Truncated Poisson batches*: M other records are sampled. If M is below the largest size B, nothing is truncated.
+  Otherwise the canary is sampled and kept with probability q B / (M + 1), and replaces a record with the opposite
+  gradient, so it moves the sum by two clip norms. No record is left out for it.
 - *Balls and bins*: it is in one step of each pass, chosen uniformly.
-- *Bands*: it is of the first part of the data, and drawn by a coin in each turn of that part.
+- *Bands*: it belongs to the first part of the data, and is sampled in each turn of that part.
 - *Buffers*: it is used in the first step of each pass.
 
-Correlated noise is independent in the rows of C times what is released, so these are looked at. Of steps that began and
-were lost nothing was seen; what was released in them counts as 0, as their noise does (``steps.correlated_noise``).
+With correlated noise, the rows of C times what is released have independent noise, so these rows are observed. Steps
+that began and were lost were not observed; their releases count as 0, as their noise does (``steps.correlated_noise``).
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Makes of a number a source of draws.
+#: Gives a random generator for each number.
 Coins = Callable[[int], np.random.Generator]
 _SCORES = "every_step"
 
 
 class CanaryLaw(Protocol):
-    """How canaries take part and what was seen of them; arrays are [canaries], numbers in a canary's clip norms."""
+    """How canaries take part and what was observed of them; arrays (canaries,) are in units of the clip norm."""
 
     def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
-        """By how much each canary moves the sum of ``step``, were it included; ``batches`` are those of the records.
+        """By how much each canary, if included, moves the sum of ``step``; ``batches`` are those of the records.
 
-        ``coins`` gives, for each number, draws of their own, and for the same number the same ones.
+        ``coins`` gives independent draws for different numbers, and the same draws for the same number.
         """
         ...
 
     def observe(self, step: int, released: Floats) -> None:
-        """Take in each canary's number of what ``step`` released; ``amounts`` was asked for that step before."""
+        """Record each canary's entry of what ``step`` released; ``amounts`` must have been called for that step."""
         ...
 
     def scores(self) -> Floats:
-        """The log-likelihood ratio of all that was seen, of a canary that is included to one that is not."""
+        """The log-likelihood ratio of all observations, for a canary being included versus not."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a run that goes on needs."""
+        """What a resumed run needs."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from what ``tensors`` gave."""
+        """Continue from what ``tensors`` returned."""
         ...
 
 
@@ -73,12 +73,12 @@ def law_of(recipe: TrainingSettings, count: int) -> CanaryLaw:
     """The law of ``count`` canaries in a run of ``recipe``."""
     correlated = recipe.coefficients is not None or recipe.matrix is not None
     in_passes = recipe.batches is Batches.BALLS_AND_BINS
-    made: CanaryLaw = (InTurns if correlated else OnceAPass if in_passes else EachStep)(recipe, count)
+    made: CanaryLaw = (CorrelatedLaw if correlated else OncePerPassLaw if in_passes else EachStepLaw)(recipe, count)
     return made
 
 
-def described(recipe: TrainingSettings) -> str:
-    """In which steps a canary of a run of ``recipe`` takes part, after "each canary"."""
+def participation_phrase(recipe: TrainingSettings) -> str:
+    """A phrase, to follow "each canary", on the steps in which a canary of a run of ``recipe`` takes part."""
     if recipe.coefficients is not None:
         return "is of the first part of the data, and is drawn by a coin in each of its turns"
     if recipe.matrix is not None:
@@ -100,7 +100,7 @@ def described(recipe: TrainingSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Mixture:
-    """Moves a sum by each of ``shifts``, in clip norms, with the probability of these ``logs``."""
+    """The law of a canary's shift of a sum: ``shifts`` in clip norms, with log-probabilities ``logs``."""
 
     shifts: Floats
     logs: Floats
@@ -110,31 +110,31 @@ class _Mixture:
         return self.shifts[np.searchsorted(ends, uniforms, side="right")]
 
     def ratios(self, seen: Floats, noise: float) -> Floats:
-        """Log-likelihood ratios of ``seen``, with noise of this standard deviation, to no shift."""
+        """Log-likelihood ratios of ``seen`` between this law and no shift, with ``noise`` as the standard deviation."""
         total: Floats = np.full(len(seen), -math.inf)
         for shift, log in zip(self.shifts, self.logs, strict=True):
             np.logaddexp(total, log + (2 * shift * seen - shift * shift) / (2 * noise * noise), out=total)
         return total
 
 
-def _by_coin(rate: float, shift: float = 1.0) -> _Mixture:
+def _one_draw(rate: float, shift: float = 1.0) -> _Mixture:
     if rate == 1:
         return _Mixture(np.array([shift]), np.zeros(1))
     return _Mixture(np.array([0.0, shift]), np.log([1 - rate, rate]))
 
 
-def _by_coins(rate: float, number: int) -> _Mixture:
+def _several_draws(rate: float, number: int) -> _Mixture:
     law = poisson_binomial((rate,) * number)
     return _Mixture(law.shifts, np.log(law.weights))
 
 
-class EachStep:
-    """Canaries with coins in every step, whose noise is that step's own; see ``CanaryLaw``."""
+class EachStepLaw:
+    """Canaries that are sampled in every step, with independent noise in each step; see ``CanaryLaw``."""
 
     def __init__(self, recipe: TrainingSettings, count: int) -> None:
         rate = recipe.sample_rate
         self._noise, self._rate, self._count = recipe.sum_noise_multiplier, rate, count
-        self._usual = _by_coin(rate) if recipe.group is None else _by_coins(rate, recipe.group)
+        self._usual = _one_draw(rate) if recipe.group is None else _several_draws(rate, recipe.group)
         self._now = self._usual
         self._scores: Floats = np.zeros(count)
 
@@ -142,7 +142,7 @@ class EachStep:
         """See ``CanaryLaw``."""
         self._now = self._usual
         if isinstance(batches, TruncatedPoisson) and (others := batches.others(step)) >= batches.largest:
-            self._now = _by_coin(self._rate * batches.largest / (others + 1), 2.0)
+            self._now = _one_draw(self._rate * batches.largest / (others + 1), 2.0)
         return self._now.drawn(coins(step).random(self._count))
 
     def observe(self, step: int, released: Floats) -> None:
@@ -162,12 +162,12 @@ class EachStep:
         self._scores = tensors[_SCORES].cpu().numpy().copy()
 
 
-class OnceAPass:
-    """Canaries in one random step of each pass, whose noise is that step's own; see ``CanaryLaw``."""
+class OncePerPassLaw:
+    """Canaries in one random step of each pass, with independent noise in each step; see ``CanaryLaw``."""
 
     def __init__(self, recipe: TrainingSettings, count: int) -> None:
         self._noise, self._bins, self._count = recipe.sum_noise_multiplier, recipe.steps_per_epoch, count
-        self._scores: Floats = np.zeros(count)  # of the passes that are over
+        self._scores: Floats = np.zeros(count)  # of the completed passes
         self._total: Floats = np.full(count, -math.inf)  # logarithm of the sum of this pass's ratios
         self._seen = self._pass = 0
 
@@ -185,10 +185,10 @@ class OnceAPass:
         self._seen += 1
 
     def scores(self) -> Floats:
-        """See ``CanaryLaw``; a step that was not seen, or is yet to come, has the ratio 1."""
-        others = self._bins - self._seen
-        unseen = math.log(others) if others else -math.inf
-        return np.asarray(self._scores + np.logaddexp(self._total, unseen) - math.log(self._bins))
+        """See ``CanaryLaw``; a step that was not observed, or is still to come, has the ratio 1."""
+        unseen = self._bins - self._seen
+        log_unseen = math.log(unseen) if unseen else -math.inf
+        return np.asarray(self._scores + np.logaddexp(self._total, log_unseen) - math.log(self._bins))
 
     def tensors(self) -> dict[str, Tensor]:
         """See ``CanaryLaw``."""
@@ -205,60 +205,61 @@ class OnceAPass:
 
 
 class _BandedRows:
-    """Rows of a banded C times columns that come row by row; it keeps one row less than there are bands."""
+    """Multiplies a banded C by columns that arrive row by row; keeps the last ``bands - 1`` rows."""
 
     def __init__(self, coefficients: Sequence[float], width: int) -> None:
         self._first, self._later = coefficients[0], np.array(coefficients[1:])
         self.held: Floats = np.zeros((len(self._later), width))
 
-    def row(self, lost: int, came: Floats) -> Floats:
-        """The row to which ``came`` belongs, which so many that are ``lost`` come before."""
+    def row(self, lost: int, latest: Floats) -> Floats:
+        """The row of the product for the new row ``latest``, before which ``lost`` rows were lost."""
         kept = len(self.held)
-        held = np.concatenate([np.zeros((min(lost, kept), len(came))), self.held])[:kept]
-        self.held = np.concatenate([came[None], held])[:kept]
-        return np.asarray(self._first * came + self._later @ held)
+        held = np.concatenate([np.zeros((min(lost, kept), len(latest))), self.held])[:kept]
+        self.held = np.concatenate([latest[None], held])[:kept]
+        return np.asarray(self._first * latest + self._later @ held)
 
 
 class _BufferedRows:
-    """The same of a C of buffers, of which it keeps one row each."""
+    """The same for a C given by buffers; keeps one row for each buffer."""
 
     def __init__(self, matrix: BufferedMatrix, width: int) -> None:
         self._first, self._weights = matrix.first, np.array(matrix.weights)
         self._decays = np.array(matrix.decays)[:, None]
         self.held: Floats = np.zeros((len(matrix.decays), width))
 
-    def row(self, lost: int, came: Floats) -> Floats:
+    def row(self, lost: int, latest: Floats) -> Floats:
         held = self._decays**lost * self.held
-        self.held = self._decays * held + came
-        return np.asarray(self._first * came + self._weights @ held)
+        self.held = self._decays * held + latest
+        return np.asarray(self._first * latest + self._weights @ held)
 
 
-class InTurns:
-    """Canaries in every so many steps, whose noise is correlated from step to step; see ``CanaryLaw``.
+class CorrelatedLaw:
+    """Canaries that take part at fixed intervals of steps, with correlated noise; see ``CanaryLaw``.
 
-    No row holds two turns of banded noise, so each turn is a sampled Gaussian and its ratio is by itself. Buffers mix
-    all turns, in which a canary surely takes part: they are one Gaussian. What is kept is a few numbers a canary,
-    however many steps there are: rows of what was released, and a turn's product with what a canary adds to the rows.
+    With bands, no row of C mixes two turns, so each turn is a subsampled Gaussian with a ratio of its own. Buffers mix
+    all turns, but a canary takes part in each with certainty, so together they are one Gaussian. Memory is a few
+    numbers per canary, however many steps there are: rows of what was released, and a turn's inner product with the
+    rows that a canary adds.
     """
 
     def __init__(self, recipe: TrainingSettings, count: int) -> None:
         self._noise, self._count = recipe.sum_noise_multiplier, count
         self._rows: _BandedRows | _BufferedRows
         if recipe.matrix is not None:
-            self._apart, self._together, rate = recipe.steps_per_epoch, True, 1.0
+            self._interval, self._one_turn, rate = recipe.steps_per_epoch, True, 1.0
             self._rows = _BufferedRows(recipe.matrix, count + 1)
         else:
-            self._apart, self._together, rate = recipe.bands, False, min(1.0, recipe.sample_rate * recipe.bands)
+            self._interval, self._one_turn, rate = recipe.bands, False, min(1.0, recipe.sample_rate * recipe.bands)
             self._rows = _BandedRows(recipe.coefficients or (), count + 1)
         self._rate = rate
-        self._scores: Floats = np.zeros(count)  # of the turns that are over
+        self._scores: Floats = np.zeros(count)  # of the completed turns
         self._product: Floats = np.zeros(count)
         self._length = 0.0
         self._next = 0
 
     def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
         """See ``CanaryLaw``."""
-        if step % self._apart:
+        if step % self._interval:
             return np.zeros(self._count)
         return (coins(step).random(self._count) < self._rate).astype(np.float64)
 
@@ -267,12 +268,12 @@ class InTurns:
         if self._turn(step) != self._turn(max(0, self._next - 1)):
             self._scores = self.scores()
             self._product, self._length = np.zeros(self._count), 0.0
-        # The last column is that of a canary that takes part: what it adds to the rows.
-        row = self._rows.row(step - self._next, np.append(released, float(step % self._apart == 0)))
+        # The last column is the canary's own release without noise, which gives what it adds to the rows.
+        row = self._rows.row(step - self._next, np.append(released, float(step % self._interval == 0)))
         self._next = step + 1
-        seen, moved = row[:-1], float(row[-1])
-        self._product = self._product + moved * seen
-        self._length += moved * moved
+        observed, added = row[:-1], float(row[-1])
+        self._product = self._product + added * observed
+        self._length += added * added
 
     def scores(self) -> Floats:
         """See ``CanaryLaw``."""
@@ -298,4 +299,4 @@ class InTurns:
         self._length, self._next = float(tensors["length"]), int(tensors["next"])
 
     def _turn(self, step: int) -> int:
-        return 0 if self._together else step // self._apart
+        return 0 if self._one_turn else step // self._interval

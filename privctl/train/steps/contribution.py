@@ -18,7 +18,7 @@ from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import ALONE, Workers, short_of_memory
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
-from privctl.train.clipping.shards import begin_anew
+from privctl.train.clipping.shards import reset_after_error
 from privctl.train.contribution import (
     BatchLimits,
     ClippedGradients,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-#: Relative rounding error of a record's term in a float32 sum: sums in blocks err by a few 2^-24.
-_OF_A_SUM = 2.0**-22
+#: Relative rounding error of a record's term in a float32 sum: blockwise sums have errors of a few 2^-24.
+_SUM_ERROR = 2.0**-22
 
 NAME = "contribution"
-#: The key among a report's parameters.
+#: The key of the test among a report's parameters.
 TEST_KEY = "contribution_test"
 
 
@@ -55,13 +55,13 @@ def run_contribution_test(
     notify: Notify,
     workers: Workers = ALONE,
 ) -> TrainingJob:
-    """The job with the test that it passed, and with all texts padded if it passes only then.
+    """Run the test; returns the job with its result, and with all texts padded if it passes only then.
 
-    Where the largest micro-batch does not fit into memory, the job allows no more than what does; of ``workers`` in
-    lockstep, into that of each.
+    If the largest micro-batch does not fit into memory (that of any process, for ``workers`` in lockstep), the returned
+    job has smaller micro-batches.
 
-    Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
-    trained.
+    Raises DependentRecordsError if a record's contribution depends on other records, and InputError for a network that
+    cannot be trained.
     """
     passes = job.request.clipping_passes
     if passes is not ClippingPasses.ONE and not job.request.model.checkpointing:
@@ -76,7 +76,7 @@ def run_contribution_test(
 def run_gradient_test(
     job: TrainingJob, network: nn.Module, device: torch.device, notify: Notify, workers: Workers = ALONE
 ) -> TrainingJob:
-    """``run_contribution_test`` of clipped gradients, with activations as ``Trainer`` runs them."""
+    """``run_contribution_test`` for clipped gradients, with the activations that ``Trainer`` uses."""
     stages = gradient_stages(job, network, device)
     with fused_activations(network):
         return run_contribution_test(job, network, device, stages, notify, workers)
@@ -90,26 +90,26 @@ def _within_memory(
     test: Callable[[TrainingJob], TrainingJob],
     workers: Workers,
 ) -> TrainingJob:
-    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
+    """Run ``test``, which fills the largest micro-batch, halving the micro-batches until it fits into memory.
 
-    With ``--clipping-passes auto`` and ``--checkpointing``, without which they save nothing, two passes are tried where
-    one record is too much for one, with as much at once as was asked for.
+    With ``--clipping-passes auto`` and ``--checkpointing``, if even one record does not fit, clipping in two passes is
+    tried, starting from the requested micro-batches.
     """
-    asked = job.recipe
+    requested = job.recipe
     while True:
         try:
             return workers.jointly(partial(test, job)) if workers.lockstep else test(job)
         except (RuntimeError, MemoryError) as error:
             if not short_of_memory(error):
                 raise
-        begin_anew(network)
+        reset_after_error(network)
         try:
             recipe = halved(job.recipe, limits_of(job).length, device, notify, may_pass_twice=job.may_pass_twice)
         except TooLargeError:
             two = job.request.clipping_passes is ClippingPasses.AUTO and job.request.model.checkpointing
             if not (two and job.may_pass_twice):
                 raise
-            recipe = replace(asked, clipping_passes=2)
+            recipe = replace(requested, clipping_passes=2)
             notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
         job = replace(job, recipe=recipe)
 
@@ -124,7 +124,7 @@ def _tested(
     if isinstance(job.task, CorpusTask) and job.task.padding is None and _chooses_keys(network):
         return _padded(job, network, device, stages, notify, "the length it is padded to, where keys tie")
     try:
-        return _said(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
+        return _announced(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:
         alike = limits.length is not None and isinstance(job.task, CorpusTask)
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
@@ -133,10 +133,10 @@ def _tested(
 
 
 def _chooses_keys(network: nn.Module) -> bool:
-    """Whether attention keeps a few keys by scores of an indexer, as DeepSeek's sparse attention does.
+    """Whether attention selects a few keys by an indexer's scores, as DeepSeek's sparse attention does.
 
-    A score is often exactly 0, and which of equal keys are kept depends on how many there are, padding counted. Made-up
-    records rarely show it.
+    Scores are often exactly 0, and which of tied keys are kept depends on the number of keys, padding included.
+    Synthetic records rarely reveal this.
     """
     return any(type(module).__name__.endswith("Indexer") for module in network.modules())
 
@@ -149,7 +149,7 @@ def _padded(
     notify: Notify,
     dependence: str,
 ) -> TrainingJob:
-    """The job, tested, with every text padded to the most tokens. Raises InputError where no most is known."""
+    """Test the job with every text padded to the length limit. Raises InputError if no limit is known."""
     limits = limits_of(job)
     if limits.length is None:
         raise InputError(
@@ -162,11 +162,11 @@ def _padded(
         f"this model makes a record's gradient depend on {dependence}; every text is padded to {limits.length} "
         "tokens, whatever it is batched with (--max-length lowers that)"
     )
-    return _said(replace(padded, contribution=test), notify)
+    return _announced(replace(padded, contribution=test), notify)
 
 
-def _said(job: TrainingJob, notify: Notify) -> TrainingJob:
-    """The job, after telling which modules are differentiated as a whole and what that costs."""
+def _announced(job: TrainingJob, notify: Notify) -> TrainingJob:
+    """Notify which modules are differentiated as a whole and at what cost; returns the job."""
     test = job.contribution
     if test is not None and (sentence := promotion_sentence(test.promoted, test.promoted_share)):
         notify(sentence)
@@ -181,7 +181,7 @@ def run_quantized_test(
     notify: Notify,
     workers: Workers = ALONE,
 ) -> TrainingJob:
-    """Add the test of quantized layers to the job's test; raises, and cuts, as ``run_contribution_test`` does."""
+    """Add the test of quantized layers to the job's test, with the errors and limits of ``run_contribution_test``."""
     if not precision.rounds or job.contribution is None:
         return job
 
@@ -221,7 +221,7 @@ def _tested_quantized(job: TrainingJob, network: nn.Module, device: torch.device
 
 
 def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) -> list[ComputationStage]:
-    """The stages that test how gradients are clipped; none if they are not."""
+    """The stages that test clipped gradients; none if the method does not clip."""
     if not job.request.method.clips:
         return []
     view = ClippedGradients(network=network, clipping=clipping_of(job))
@@ -233,32 +233,32 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
 
 
 def clipping_of(job: TrainingJob) -> Clipping:
-    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for.
+    """How the job's gradients are clipped: with noise, a margin below the clip norm that the noise is scaled to.
 
-    Without noise too, where gradients are measured and added by two passes of a computation that a GPU may order anew.
+    Without noise the margin is used if two passes in bfloat16 measure and add, as they may differ in rounding.
     """
     recipe = job.recipe
-    left = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
-    inside = 1 - rounding_margin(reduced=recipe.bf16) if left else 1.0
-    return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
+    leaves_margin = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
+    fraction = 1 - rounding_margin(reduced=recipe.bf16) if leaves_margin else 1.0
+    return Clipping(norm=job.recipe.clip_norm * fraction, style=job.request.clipping)
 
 
 def limits_of(job: TrainingJob) -> BatchLimits:
-    """What the run may put through the network at once, from public settings and the number of examples."""
+    """The largest batches that the run may put through the network, from public settings and the number of examples."""
     text, recipe = job.model.text, job.recipe
     length = None if text is None else length_limit(text, TextOptions(max_length=job.request.data.max_length))
     if length is not None and job.model.task is TaskName.SEQ2SEQ_LM:
         length *= 2  # the limit is for each of the two texts
     return BatchLimits(
-        rows=min(recipe.micro_examples, len(job.task), _most(job)),
+        rows=min(recipe.micro_examples, len(job.task), _largest_batch(job)),
         tokens=recipe.micro_tokens,
         length=length,
         classes=len(job.model.labels or ()),
     )
 
 
-def _most(job: TrainingJob) -> int:
-    """The most examples in a batch; a Poisson batch exceeds it with probability 1e-10 (Bernstein's bound)."""
+def _largest_batch(job: TrainingJob) -> int:
+    """The most examples in a batch; a Poisson batch exceeds it with probability at most 1e-10 (Bernstein's bound)."""
     size = job.recipe.batch_size
     sampled = job.request.method.sampled(job.request)
     return math.ceil(size + 6 * math.sqrt(size) + 20) if sampled else math.ceil(size)
@@ -270,7 +270,7 @@ def _pad(task: Any, length: int) -> Any:
 
 
 def with_contribution_test(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
-    """The guarantee with the result of the contribution test; without a test, the assumption is only asserted."""
+    """The guarantee with the result of the contribution test; without a test the assumption is only asserted."""
     assumptions = tuple(
         replace(
             assumption,
@@ -291,9 +291,9 @@ def with_contribution_test(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
 
 def _rounding(job: TrainingJob) -> Assumption:
     """The assumption that float rounding of a batch's sum stays within the margin that clipping leaves."""
-    records, largest, margin = _differing(job)
-    # Sums of measured differences of losses have no margin of their own.
-    within = records * (largest + _OF_A_SUM) <= margin and not job.request.method.sums_losses
+    records, largest, margin = _rounding_figures(job)
+    # Sums of loss differences have no margin.
+    within = records * (largest + _SUM_ERROR) <= margin and not job.request.method.sums_losses
     return Assumption(
         name="rounding of sums",
         statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "
@@ -303,21 +303,21 @@ def _rounding(job: TrainingJob) -> Assumption:
     )
 
 
-def _differing(job: TrainingJob) -> tuple[int, float, float]:
-    """The most records of a batch, by how much of its size one differs with others, and the margin for all of them."""
+def _rounding_figures(job: TrainingJob) -> tuple[int, float, float]:
+    """The most records in a batch, the largest relative difference of one record, and the rounding margin."""
     found = {} if job.contribution is None else job.contribution.differences
-    records = min(_most(job), len(job.task))
+    records = min(_largest_batch(job), len(job.task))
     return records, max(found.values(), default=math.inf), rounding_margin(reduced=job.recipe.bf16)
 
 
-def too_rough(job: TrainingJob) -> Iterator[str]:
-    """A warning where rounding is likely to move a batch's sum by more than the margin that clipping leaves for it.
+def rounding_warning(job: TrainingJob) -> Iterator[str]:
+    """A warning if rounding is likely to move a batch's sum by more than the margin that clipping leaves for it.
 
-    Differences in directions of their own add up to the square root of their number times one of them.
+    Differences in unrelated directions add up to about the square root of their number times one of them.
     """
     if not job.request.method.noised or job.contribution is None or not job.contribution.differences:
         return
-    records, largest, margin = _differing(job)
+    records, largest, margin = _rounding_figures(job)
     if (moved := math.sqrt(records) * largest) > margin:
         remedy = "give --float32" if job.recipe.bf16 else "lower --batch-size"
         yield (
@@ -346,7 +346,7 @@ def _test_statement(test: IndependenceTest | None) -> str:
 
 
 def test_parameters(job: TrainingJob) -> dict[str, Any]:
-    """The test as parameters of a report."""
+    """The test's result as parameters of a report."""
     test = job.contribution
     if test is None:
         return {}

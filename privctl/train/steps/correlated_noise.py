@@ -1,19 +1,19 @@
-"""Gaussian noise that is correlated from step to step, so that it cancels in part where steps add up.
+"""Gaussian noise that is correlated from step to step and partly cancels in the sum over steps.
 
-With coefficients c and sums x_t, what is released is, up to a function of what was released before,
+With coefficients c and sums x_t, what is released is, up to a function of earlier releases,
 y_t = c_0 x_t + c_1 x_(t-1) + ... + c_(b-1) x_(t-b+1) + z_t with fresh noise z_t: rows of C X + Z
 (docs/mechanisms.md#correlated-noise). Let r_t = x_t + w_t be the noisy sum that the optimizer gets. Then
 
     c_0 r_t = y_t - (c_1 r_(t-1) + ... ) = c_0 x_t - (c_1 w_(t-1) + ... + c_(b-1) w_(t-b+1)) + z_t,
 
-so that w = C^-1 z. The right-hand side is what the grid rounds: y_t less a number that is public, so rounding it is
-post-processing as it is without correlation, and w_t = r_t - x_t holds the rounding too. Of earlier steps only w is
-kept, in float64, in which its errors are some 2^-53 of the noise. It must stay secret: r_t - w_t is x_t.
+so that w = C^-1 z. The right-hand side is what is rounded onto the grid: y_t minus a public number, so the rounding is
+post-processing, as without correlation, and w_t = r_t - x_t includes the rounding. Of earlier steps only w is kept, in
+float64, with errors of some 2^-53 of the noise. It must stay secret, as r_t - w_t is x_t.
 
-Where each process holds a shard of every tensor, this is done entry by entry: it keeps the noise of its shards.
+If tensors are sharded over processes, each process does this for its shards and keeps their noise.
 
-After a gap, whose steps began and whose noise is lost, w counts as 0 there: that sets to 0 the entries of C below the
-diagonal in the columns of those steps, by which no column gets longer or reaches further.
+Steps that began but whose noise was lost count with w = 0. This sets the entries of C below the diagonal to 0 in the
+columns of those steps, which makes no column longer in norm and adds no nonzero entry.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from torch import Tensor
 from privctl.domain.errors import InputError
 from privctl.train.steps.gradient_noise import GradientNoise
 
-#: Makes of a kept tensor, and the number of the gradient that it belongs to, what is saved of it, or the reverse.
+#: Converts a kept tensor, given the index of its gradient, to the form in which it is saved, or back.
 Part = Callable[[int, Tensor], Tensor]
 _PREFIX = "noise."
 _NEXT, _COEFFICIENTS = _PREFIX + "next", _PREFIX + "coefficients"
 
 
-def all_of_it(_index: int, tensor: Tensor) -> Tensor:
+def unsharded(_index: int, tensor: Tensor) -> Tensor:
     """The ``Part`` of a process that holds whole gradients."""
     return tensor
 
 
-def release_less(
+def release_correlated(
     fresh: GradientNoise,
     gradients: Sequence[Tensor],
     first: float,
@@ -45,9 +45,9 @@ def release_less(
     stddev: float,
     step: int,
 ) -> list[Tensor]:
-    """Release ``gradients`` with noise w of which ``first`` * w and the tensors ``held``, each times its factor, are z.
+    """Release ``gradients`` with noise w such that ``first`` * w plus the ``held`` (factor, noise) products is z.
 
-    z is the noise of ``fresh`` with ``stddev``. Gives w in float64, rounding of what is released included.
+    z is the noise of ``fresh`` with ``stddev``. Returns w in float64, including the rounding of what is released.
     """
     sums = [gradient.to(torch.float64, copy=True) for gradient in gradients]
     combined = [first * each for each in sums]
@@ -65,12 +65,12 @@ def release_less(
 class CorrelatedNoise:
     """The noise of ``fresh``, correlated by ``coefficients``; see ``GradientNoise``.
 
-    It keeps the noise of as many steps as there are coefficients, less one, at eight bytes a number.
+    Keeps the noise of the last ``len(coefficients) - 1`` steps in float64.
     """
 
     def __init__(self, fresh: GradientNoise, coefficients: Sequence[float]) -> None:
         self._fresh, self._coefficients = fresh, tuple(coefficients)
-        self._history: list[list[Tensor] | None] = []  # of the last step first; None where nothing is known
+        self._history: list[list[Tensor] | None] = []  # latest step first; None for a step whose noise was lost
         self._next = 0
 
     @property
@@ -84,15 +84,15 @@ class CorrelatedNoise:
         return self._fresh.cryptographic
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        """See ``GradientNoise``; ``stddev`` is that of z in one step, and the same tensors come in every step."""
+        """See ``GradientNoise``; ``stddev`` is that of z in one step, and every step must pass the same tensors."""
         gradients = list(tensors)
-        self._pass_over(step)
+        self._skip_lost(step)
         held = zip(self._coefficients[1:], self._history, strict=False)
-        combined = release_less(self._fresh, gradients, self._coefficients[0], held, stddev, step)
+        combined = release_correlated(self._fresh, gradients, self._coefficients[0], held, stddev, step)
         self._keep(combined)
 
-    def tensors(self, as_saved: Part = all_of_it) -> dict[str, Tensor]:
-        """What a run that goes on needs: secret, as it gives away the sums without noise."""
+    def tensors(self, as_saved: Part = unsharded) -> dict[str, Tensor]:
+        """What a resumed run needs; it is secret, as it reveals the sums without noise."""
         kept = {
             f"{_PREFIX}{age}.{place}": as_saved(place, each)
             for age, noise in enumerate(self._history)
@@ -103,8 +103,8 @@ class CorrelatedNoise:
             _COEFFICIENTS: torch.tensor(self._coefficients, dtype=torch.float64),
         }
 
-    def restore(self, tensors: Mapping[str, Tensor], own_part: Part = all_of_it) -> None:
-        """Continue from ``tensors``, if the run was saved. Raises InputError where they are of another run."""
+    def restore(self, tensors: Mapping[str, Tensor], own_part: Part = unsharded) -> None:
+        """Continue from ``tensors`` if they hold a saved state. Raises InputError if they are from another run."""
         if _NEXT not in tensors:
             return
         if tensors[_COEFFICIENTS].tolist() != list(self._coefficients):
@@ -117,8 +117,8 @@ class CorrelatedNoise:
                 kept = self._history[age] or []
                 self._history[age] = [*kept, own_part(place, tensors[name])]
 
-    def _pass_over(self, step: int) -> None:
-        """Steps between the last one and ``step`` began and are lost."""
+    def _skip_lost(self, step: int) -> None:
+        """Record the steps between the last one and ``step``, whose noise was lost."""
         for _ in range(min(max(0, step - self._next), len(self._coefficients) - 1)):
             self._keep(None)
         self._next = step + 1
@@ -128,7 +128,7 @@ class CorrelatedNoise:
 
 
 def _numbers(name: str) -> tuple[int, int]:
-    """Age and place of a kept tensor, by its name; (-1, -1) for what is none."""
+    """The age and gradient index in a kept tensor's name; (-1, -1) for other names."""
     if not name.startswith(_PREFIX):
         return -1, -1
     age, place = name.removeprefix(_PREFIX).split(".")

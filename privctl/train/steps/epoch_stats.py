@@ -1,4 +1,4 @@
-"""Exact measures of the private examples since the end of the last epoch; not for release."""
+"""Exact statistics of the private examples since the end of the last epoch; not for release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIX = "tally."
 class EpochStats:
     """Losses and norms (n,) of the examples in order of use; ``zeroed`` counts those without a finite gradient.
 
-    ``counted`` is what those of the step under way added to the count that an adaptive clip norm follows.
+    ``counted`` is what the examples of the current step add to the count that an adaptive clip norm follows.
     """
 
     losses: list[Tensor] = field(default_factory=list)
@@ -28,12 +28,12 @@ class EpochStats:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """From the ``tensors`` of a saved state; empty where they hold none."""
+        """The statistics in the ``tensors`` of a saved state; empty if they hold none."""
         losses, norms = ([tensors[_PREFIX + name]] if _PREFIX + name in tensors else [] for name in ("losses", "norms"))
         return cls(losses=losses, norms=norms, zeroed=int(tensors.get(_PREFIX + "zeroed", 0)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``restored`` takes."""
+        """The state for ``restored``."""
         zeroed = torch.tensor(self.zeroed)
         return {
             _PREFIX + "losses": _joined(self.losses),
@@ -42,16 +42,16 @@ class EpochStats:
         }
 
     def mark(self) -> tuple[int, int, int, int]:
-        """What ``rewind`` takes to forget everything added since."""
+        """The current position, to which ``rewind`` can return."""
         return len(self.losses), len(self.norms), self.zeroed, len(self.counted)
 
     def rewind(self, mark: tuple[int, int, int, int]) -> None:
-        """Forget what was added since ``mark``; nothing may have been gathered or summarized meanwhile."""
+        """Drop what was added since ``mark``; nothing may have been gathered or summarized in between."""
         losses, norms, self.zeroed, counted = mark
         del self.losses[losses:], self.norms[norms:], self.counted[counted:]
 
     def take_count(self) -> Tensor:
-        """The sum of ``counted``, a number float64 on the CPU, which is then forgotten."""
+        """The sum of ``counted``, a float64 scalar on the CPU; empties ``counted``."""
         found = torch.zeros((), dtype=torch.float64)
         for each in self.counted:
             found += each.cpu()
@@ -59,7 +59,7 @@ class EpochStats:
         return found
 
     def finite_since(self, mark: tuple[int, int, int, int]) -> bool:
-        """Whether every loss and norm that was added since ``mark`` is finite; waits for the device, once."""
+        """Whether every loss and norm added since ``mark`` is finite; waits for the device once."""
         added = [values for values in (self.losses[mark[0] :], self.norms[mark[1] :]) if values]
         return not added or bool(torch.stack([torch.isfinite(torch.cat(values)).all() for values in added]).all())
 
@@ -74,9 +74,9 @@ class EpochStats:
             self.losses, self.norms, self.zeroed = [losses], [norms], zeroed
 
     def summary(self, clip_norm: float | None) -> dict[str, float]:
-        """Mean loss, median norm, and the shares of clipped gradients and of those set to zero; empties the tally.
+        """Mean loss, median norm, and the fractions of clipped and of zeroed gradients; empties the tally.
 
-        Without one ``clip_norm`` for all, there is no share of clipped gradients.
+        With ``clip_norm`` None, as it is adaptive or absent, there is no share of clipped gradients.
         """
         losses, norms = _joined(self.losses), _joined(self.norms)
         measures = {}
@@ -96,5 +96,5 @@ class EpochStats:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """One vector (n,) float64 on the CPU."""
+    """Concatenate ``parts`` to one vector (n,) float64 on the CPU."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *(part.double().cpu() for part in parts)])

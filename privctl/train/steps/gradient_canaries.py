@@ -1,14 +1,15 @@
-"""Canaries that are gradients, mixed into a private training by coins: an audit of the training from within.
+"""Canary gradients, randomly included in a private training: an audit from inside the training.
 
-A canary is a gradient of the clip norm in one coordinate of its own (a Dirac gradient), the strongest that one record
-can send (Nasr et al. 2023; Steinke, Nasr and Jagielski 2023, section 6). Each is included by a fair coin, and an
-included one takes part in the run as its law says (``steps.canary_laws``). Two things are observed of each canary: the
-log-likelihood ratio of its coordinate of all released gradients, and how far its coordinate of the weights moved.
+A canary is a gradient with the clip norm in a single coordinate of its own (a Dirac gradient), the strongest that one
+record can contribute (Nasr et al. 2023; Steinke, Nasr and Jagielski 2023, section 6). Each is included with probability
+1/2, and an included one takes part in the run as its law says (``steps.canary_laws``). Two things are observed of each
+canary: the log-likelihood ratio of its coordinate in all released gradients, and how far its coordinate of the weights
+moved.
 
-In shards each process adds to, and reads, those coordinates that it holds, under the same coins.
+With sharded parameters each process adds to and reads the coordinates that it holds, with the same random choices.
 
-A canary is a record more, so the mechanism's guarantee holds for it as for any record. It does not depend on the
-records, so theirs is what it is without canaries; but the weights have moved along the canaries' directions.
+A canary is one more record, so the mechanism's guarantee covers it as any record. Canaries do not depend on the
+records, whose guarantee is therefore the same as without them; but they move the weights along their directions.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PREFIX = "canaries."
-#: A canary stays below the clip norm by as much as clipping leaves for float rounding.
-_BELOW = 1 - 2.0**-10
+#: A canary's norm relative to the clip norm, which leaves the same margin for float rounding as clipping does.
+_RELATIVE_NORM = 1 - 2.0**-10
 
 
 class GradientCanaries:
-    """The canaries of one run, in its main process, or in all that hold shards of its parameters."""
+    """The canaries of one run: in its main process, or in every process if the parameters are sharded."""
 
     def __init__(
         self,
@@ -47,13 +48,13 @@ class GradientCanaries:
         seed: bytes | None = None,
         workers: Workers = ALONE,
     ) -> None:
-        """Draw coins and coordinates; raises CommandError for more canaries than coordinates.
+        """Draw inclusions and coordinates; raises CommandError for more canaries than coordinates.
 
-        ``workers`` in lockstep share the parameters, and give the same secret ``seed``; None draws a fresh one.
+        ``workers`` in lockstep share the parameters and must pass the same secret ``seed``; None draws a fresh one.
         """
         self._together = workers if workers.lockstep else ALONE
-        self._whole = list(_stretches(parameters, whole=True))
-        self._own = list(_stretches(parameters, whole=False))
+        self._whole = list(_ranges(parameters, whole=True))
+        self._own = list(_ranges(parameters, whole=False))
         total = sum(size for _, size in self._whole)
         if count > total:
             raise CommandError(f"--gradient-canaries is {count}, but the model trains {total} numbers only; give fewer")
@@ -67,18 +68,18 @@ class GradientCanaries:
 
     @property
     def every_step(self) -> NDArray[np.float64]:
-        """What all released gradients say of each canary: a log-likelihood ratio, higher for those included."""
+        """Each canary's log-likelihood ratio of all released gradients, for being included versus not."""
         return self._law.scores()
 
     def unit(self, clip_norm: float) -> float:
         """A canary's entry in a step's gradient, which is divided by the expected batch size like all gradients."""
-        return _BELOW * clip_norm / self._batch_size
+        return _RELATIVE_NORM * clip_norm / self._batch_size
 
     def add(self, gradients: Sequence[Tensor], clip_norm: float, step: int, batches: BatchSource | None = None) -> None:
         """Add the canaries that take part in ``step`` to the sums ``gradients``, before noise.
 
-        ``batches`` are those of the records. A gradient of exactly the clip norm changes nothing in the count that an
-        adaptive clip norm follows.
+        ``batches`` are those of the records. The count that an adaptive clip norm follows is unchanged, as a gradient
+        of exactly the clip norm adds 0 to it.
         """
         amounts = torch.from_numpy(self._law.amounts(step, self._coins, batches) * self.included)
         taking_part = amounts != 0
@@ -87,11 +88,11 @@ class GradientCanaries:
             gradient.view(-1)[(chosen[inside] - begin).to(gradient.device)] += added[inside].to(gradient)
 
     def observe(self, gradients: Sequence[Tensor], clip_norm: float, step: int) -> None:
-        """Take in the released ``gradients`` of ``step``, with their noise."""
+        """Record the canaries' entries of the released ``gradients`` of ``step``, which include noise."""
         self._law.observe(step, self._read_own(gradients) / self.unit(clip_norm))
 
     def end(self, parameters: Sequence[nn.Parameter]) -> NDArray[np.float64]:
-        """How far each canary's weight moved against its gradient, the way a step goes; ``parameters`` are whole."""
+        """How far each canary's weight moved against its gradient, as descent moves it; ``parameters`` are whole."""
         return self._begun - np.asarray(self._read(parameters, self._whole).numpy(), dtype=np.float64)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -106,7 +107,7 @@ class GradientCanaries:
         return {_PREFIX + name: value for name, value in kept.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from ``tensors``, if the run was saved. Raises InputError where an older privctl saved it."""
+        """Continue from ``tensors`` if they hold a saved state. Raises InputError if an older privctl saved it."""
         own = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
         if own and "key" not in own:
             raise InputError("the saved canary gradients are an older privctl's; begin the run again")
@@ -118,25 +119,25 @@ class GradientCanaries:
             self._law.restore(own)
 
     def _coins(self, number: int) -> np.random.Generator:
-        """Draws under a key that is kept: a run that goes on has those that it would have had."""
+        """The generator of ``number``, under a saved key so that a resumed run draws the same numbers."""
         return np.random.default_rng([*self._key, 1 + number])
 
     def _read_own(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
-        """The canaries' entries of ``tensors``, of which each process may hold a part."""
+        """The canaries' entries of ``tensors``, which may be sharded over processes."""
         found = self._read(tensors, self._own)
-        self._together.all_reduce([found])  # others have 0
+        self._together.all_reduce([found])  # 0 in the processes that do not hold the entry
         return np.asarray(found.numpy(), dtype=np.float64)
 
-    def _read(self, tensors: Sequence[Tensor], stretches: Sequence[tuple[int, int]]) -> Tensor:
+    def _read(self, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]]) -> Tensor:
         found = torch.zeros(len(self._places), dtype=torch.float64)
-        for tensor, inside, begin in _within(tensors, stretches, self._places):
+        for tensor, inside, begin in _within(tensors, ranges, self._places):
             at = (self._places[inside] - begin).to(tensor.device)
             found[inside] = tensor.detach().reshape(-1)[at].double().cpu()
         return found
 
 
-def _stretches(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:
-    """Where each parameter begins among all numbers and how many there are, ``whole`` or those of this process."""
+def _ranges(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:
+    """Each parameter's offset among all entries and its size, ``whole`` or of this process's shard."""
     begin = 0
     for parameter in parameters:
         size = parameter.numel()
@@ -149,10 +150,10 @@ def _stretches(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[t
 
 
 def _within(
-    tensors: Sequence[Tensor], stretches: Sequence[tuple[int, int]], places: Tensor
+    tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]], places: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Each of ``tensors`` with which of ``places`` lie in its stretch, and where that begins."""
-    for tensor, (begin, size) in zip(tensors, stretches, strict=True):
+    """Each of ``tensors`` that holds some of ``places``, a mask of those places, and where its range begins."""
+    for tensor, (begin, size) in zip(tensors, ranges, strict=True):
         inside = (places >= begin) & (places < begin + size)
         if bool(inside.any()):
             yield tensor, inside, begin

@@ -1,8 +1,8 @@
-"""Gaussian noise on summed gradients, rounded onto a public grid: what is kept of them has no low bits of the sums.
+"""Gaussian noise on summed gradients, rounded onto a public grid so that no low-order bits of the sums are released.
 
 On a CPU the noise comes from AES in counter mode, elsewhere from ChaCha20 on the device itself. Both release, for every
-entry x, the multiple of ``spacing(stddev)`` nearest to x + Z with Z as near to an exact Gaussian as
-``privctl.accounting.gridded`` asks for.
+entry x, the multiple of ``spacing(stddev)`` nearest to x + Z, with Z as close to an exact Gaussian as
+``privctl.accounting.gridded`` requires.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.device import ElementRange, Place, engine_for, tiles_of
 from privctl.randomness.device.tensor_engine import key_words
 
-#: Standard deviations that float64 numbers of grid steps leave room for.
-_LEAST, _MOST = 1e-250, 1e250
-#: Compiling machine code takes as long as drawing this many numbers without it, so it is put off until then.
+#: Standard deviations for which numbers of grid steps fit into float64.
+_LEAST_STDDEV, _MOST_STDDEV = 1e-250, 1e250
+#: Compiling machine code takes as long as drawing this many numbers without it, so it is deferred until then.
 NUMBERS_BEFORE_COMPILING = 1 << 26
-#: Tensors of fewer elements share a launch, and so many elements in all lie in a buffer at most.
-_SMALL, _BUFFER = 1 << 17, 1 << 22
-#: Tables of tiles that are kept: more than a model's small tensors make buffers.
+#: Tensors with fewer elements than the first share a launch, in buffers of at most the second.
+_SHARED_BELOW, _BUFFER = 1 << 17, 1 << 22
+#: The most tables of tiles that are cached; the small tensors of a model need fewer buffers than this.
 _MOST_TABLES = 256
 
 
@@ -36,30 +36,30 @@ class GradientNoise(Protocol):
 
     @property
     def description(self) -> str:
-        """What a report says of where the noise came from."""
+        """What a report says about the source of the noise."""
         ...
 
     @property
     def cryptographic(self) -> bool:
-        """Whether foretelling it takes breaking a cipher."""
+        """Whether predicting the noise requires breaking a cipher."""
         ...
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """Add N(0, stddev^2) to every entry and round it onto the grid.
 
-        Raises ValueError unless ``step`` is above that of every call before: noise is never drawn twice.
+        Raises ValueError unless ``step`` is above that of every earlier call, as noise is never drawn twice.
         """
         ...
 
 
 class _Steps:
-    """Steps in the order of their noise, each once; a resumed run has a new key and so may begin anywhere."""
+    """Enforces that steps are increasing; a resumed run has a new key, so it may begin at any step."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def begin(self, step: int) -> None:
-        """Count ``step`` as drawn, whatever becomes of it; raises ValueError where it may have been drawn before."""
+        """Mark ``step`` as drawn, even if it fails later; raises ValueError if it may have been drawn before."""
         if step < self._next:
             raise ValueError(f"noise for step {step} may have been drawn before: the next step is {self._next}")
         self._next = step + 1
@@ -96,12 +96,12 @@ class KeyedNoise:
             self._source.release(step, block, values.numpy(), stddev)
             if len(pieces) > 1:
                 torch._foreach_copy_(pieces, torch.split(values, [piece.numel() for piece in pieces]))
-        self._source.forget_buffers()  # 2.4 MiB, which the next backward pass can have
+        self._source.forget_buffers()  # frees 2.4 MiB for the next backward pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """The elements of tensor number ``tensor`` from ``offset`` on, in the order of the whole, contiguous tensor."""
+    """Consecutive elements of tensor number ``tensor``, starting at ``offset`` of the whole, contiguous tensor."""
 
     values: Tensor
     tensor: int
@@ -109,21 +109,21 @@ class Shard:
 
 
 class CipherNoise:
-    """For tensors on an accelerator, or on any device: ChaCha20 keystream under a 256-bit key, drawn where they lie.
+    """For tensors on an accelerator, or any device: ChaCha20 keystream under a 256-bit key, drawn on that device.
 
-    The host never waits for it, and no tensor of noise is made where Triton works. Small tensors are copied into one
-    buffer and share a launch; the keystream of each remains that of its own number. The key is this object's own, so an
-    object is neither copied nor sent. Each step is drawn once, in rising order, and in a step each element once.
+    The host never waits for it, and with Triton no tensor of noise is allocated. Small tensors are copied into one
+    buffer and share a launch; each keeps the keystream of its own tensor number. The key belongs to this object, which
+    can be neither copied nor pickled. Each step is drawn once, in increasing order, and each element once in a step.
 
-    Processes that each hold shards of the same tensors have a key each. Under one key, shards that share no element
-    share no noise either, and get the noise that the whole tensors would.
+    Processes that hold shards of the same tensors each have their own key. Under one key, disjoint shards have
+    independent noise, the same that the whole tensors would get.
     """
 
     def __init__(self, device: torch.device, *, seed: int | None = None, key: bytes | None = None) -> None:
-        """A fresh key from the operating system, or, for tests, one made from ``seed`` (no privacy then).
+        """Draw a fresh key from the operating system or, for tests, derive one from ``seed`` (without any privacy).
 
-        ``key`` (32 bytes) is another process's, which holds other shards. Raises PrivctlError where ``device`` fails
-        the test of the cipher and of the deviates.
+        ``key`` (32 bytes) is given if another process with other shards uses the same key. Raises PrivctlError if
+        ``device`` fails the test of the cipher and of the deviates.
         """
         self._engine, self._device, self._seeded = engine_for(device), device, seed is not None
         fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl device noise seed %d" % seed).digest()
@@ -142,7 +142,7 @@ class CipherNoise:
 
     @property
     def cryptographic(self) -> bool:
-        """See ``GradientNoise``; the engine would not be here, had it failed its test on this device."""
+        """See ``GradientNoise``; the engine has passed its test on this device."""
         return not self._seeded
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
@@ -150,14 +150,14 @@ class CipherNoise:
         self.release_shards([Shard(values=each, tensor=i) for i, each in enumerate(tensors)], stddev, step)
 
     def release_shards(self, shards: Sequence[Shard], stddev: float, step: int) -> None:
-        """As ``release``, for the contiguous parts of tensors that this process holds, with all of ``stddev``.
+        """Like ``release``, for the contiguous parts of tensors in this process, with the full ``stddev``.
 
-        Raises ValueError for shards that share an element, before anything is drawn.
+        Raises ValueError for shards that overlap, before anything is drawn.
         """
-        if not _LEAST < stddev < _MOST:
+        if not _LEAST_STDDEV < stddev < _MOST_STDDEV:
             raise PrivctlError(f"noise of standard deviation {stddev:g} is out of range; check clip norm and noise")
         self._steps.begin(step)
-        _require_apart(shards)
+        _require_disjoint(shards)
         places = [Place(step=step, tensor=shard.tensor) for shard in shards]
         for pack in _packs(shards):
             if len(pack) > 1:
@@ -173,22 +173,22 @@ class CipherNoise:
         torch._foreach_copy_(pieces, torch.split(flat, [len(piece) for piece in pieces]))
 
     def _tiles_of(self, shards: Sequence[Shard]) -> Tensor:
-        """Kept from step to step, in which the same tensors come: the host would wait for a table that is sent."""
-        stretches = tuple(
+        """The table of tiles for these shards, cached from step to step, as sending it makes the host wait."""
+        ranges = tuple(
             ElementRange(tensor=shard.tensor, offset=shard.offset, count=shard.values.numel()) for shard in shards
         )
-        if stretches not in self._tiles:
+        if ranges not in self._tiles:
             if len(self._tiles) >= _MOST_TABLES:
                 self._tiles.clear()
-            self._tiles[stretches] = tiles_of(stretches, self._device)
-        return self._tiles[stretches]
+            self._tiles[ranges] = tiles_of(ranges, self._device)
+        return self._tiles[ranges]
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a copy would draw the same noise again."""
         raise TypeError("noise under a secret key is neither copied nor sent to another process")
 
 
-def _require_apart(shards: Sequence[Shard]) -> None:
+def _require_disjoint(shards: Sequence[Shard]) -> None:
     ends: dict[int, int] = {}
     for shard in sorted(shards, key=lambda shard: (shard.tensor, shard.offset)):
         if shard.offset < ends.get(shard.tensor, 0):
@@ -197,12 +197,12 @@ def _require_apart(shards: Sequence[Shard]) -> None:
 
 
 def _packs(shards: Sequence[Shard]) -> Iterator[list[int]]:
-    """The places in ``shards`` of those that share a launch; small ones of one type do, up to the size of a buffer."""
+    """Group the indices of ``shards`` by launch: small ones of one dtype share one, up to the size of a buffer."""
     open_packs: dict[torch.dtype, list[int]] = {}
     sizes: dict[torch.dtype, int] = {}
     for i, shard in enumerate(shards):
         size, kind = shard.values.numel(), shard.values.dtype
-        if size >= _SMALL:
+        if size >= _SHARED_BELOW:
             yield [i]
         elif size:
             if sizes.get(kind, 0) + size > _BUFFER:
@@ -219,9 +219,9 @@ def _pieces(tensor: Tensor, size: int) -> Iterator[Tensor]:
 
 
 def _joined(pieces: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """``pieces`` above half a block alone, and the others together in their order, of one type and at most a block.
+    """Group ``pieces`` by call: those above half a block alone, the others in order, of one dtype and up to a block.
 
-    Each call that draws noise costs as much as some 10,000 numbers more.
+    Each call that draws noise has the cost of some 10,000 numbers.
     """
     waiting: list[Tensor] = []
     count = 0

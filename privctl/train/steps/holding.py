@@ -1,8 +1,8 @@
-"""How the processes of a training hold what is trained: all of it in each, or a shard in each.
+"""How the processes of a training hold the trained parameters: a full copy each, or a shard each.
 
-Where each holds all, the first process alone adds noise to the sum over all and hands it out. Where each holds a shard,
-the sum of a shard lies in one process, which adds the noise of its own entries under a key of its own: every entry gets
-noise once, at the full standard deviation, before anything is rounded or leaves the process.
+With copies, the main process alone adds noise to the sum over all processes and broadcasts it. With shards, the sum of
+a shard is in one process, which adds the noise of its entries under its own key: every entry gets noise once, with the
+full standard deviation, before anything is rounded or leaves the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Release = Callable[[Sequence[Tensor]], None]
 
 
 class Holding(Protocol):
-    """The parameters that are trained, and what is done with their gradients in all processes."""
+    """The trained parameters, and the operations on their gradients over all processes."""
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -34,45 +34,45 @@ class Holding(Protocol):
 
     @property
     def optimized(self) -> list[nn.Parameter]:
-        """What this process's optimizer moves."""
+        """The parameters that this process's optimizer updates."""
         ...
 
     @property
-    def share(self) -> float:
-        """What a loss is multiplied by, so that torch's backward pass leaves a term of the sum over processes."""
+    def loss_scale(self) -> float:
+        """The factor of a loss with which torch's backward pass yields a sum over processes, not a mean."""
         ...
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         """Drop all gradients."""
         ...
 
     def combine(self, release: Release | None) -> None:
-        """Leave in ``optimized`` the gradients summed over all processes, and released where that is asked for."""
+        """Leave in ``optimized`` the gradients summed over all processes, after ``release`` if that is given."""
         ...
 
     def require_finite(self, step: int) -> None:
-        """Raise DivergedError, in all processes, for weights that are not finite after ``step``."""
+        """Raise DivergedError in all processes if weights are not finite after ``step``."""
         ...
 
     def as_saved(self, index: int, part: Tensor) -> Tensor:
-        """What is saved of a tensor whose ``part`` lies here, as that of ``trained[index]`` does."""
+        """The form in which to save a tensor, sharded like ``trained[index]``, whose ``part`` is in this process."""
         ...
 
     def own_part(self, index: int, saved: Tensor) -> Tensor:
-        """Take this process's part of what ``as_saved`` gave in any number of processes."""
+        """The part for this process of what ``as_saved`` returned, in whatever number of processes."""
         ...
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """Weights, buffers and the optimizer's moments by name; shared ones as such."""
+        """Weights, buffers and the optimizer's moments by name; sharded ones stay sharded."""
         ...
 
     def restore(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` gave in any number of processes. Raises InputError where it does not fit."""
+        """Restore what ``state`` returned, in whatever number of processes. Raises InputError if it does not fit."""
         ...
 
 
 def holding(network: nn.Module, workers: Workers) -> Holding:
-    """How ``network`` is held. Raises InputError where nothing of it is trained."""
+    """How ``network`` is held. Raises InputError if none of its parameters is trained."""
     parameters = [p for p in network.parameters() if p.requires_grad]
     if not parameters:
         raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
@@ -83,7 +83,7 @@ def holding(network: nn.Module, workers: Workers) -> Holding:
 
 @dataclass(slots=True, kw_only=True)
 class Copies:
-    """Every process holds all; see ``Holding``."""
+    """Every process holds a full copy; see ``Holding``."""
 
     network: nn.Module
     workers: Workers
@@ -95,12 +95,12 @@ class Copies:
         return self.trained
 
     @property
-    def share(self) -> float:
+    def loss_scale(self) -> float:
         """See ``Holding``."""
         return 1.0
 
-    def forget(self) -> None:
-        """See ``Holding``; the first gradient is then written, not added to zeros, which saves a pass."""
+    def clear_gradients(self) -> None:
+        """See ``Holding``; with None the first gradient is written, not added to zeros, which saves a pass."""
         for parameter in self.trained:
             parameter.grad = None
 
@@ -149,7 +149,7 @@ class Shards:
     _own: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
-        # Plain tensors in the shards' own memory: what moves them moves the network.
+        # Plain tensors that share the shards' memory, so that updating them updates the network.
         self._own = [nn.Parameter(own_part(parameter)) for parameter in self.trained]
 
     @property
@@ -158,17 +158,17 @@ class Shards:
         return self._own
 
     @property
-    def share(self) -> float:
-        """See ``Holding``; torch hands out the mean over the processes."""
+    def loss_scale(self) -> float:
+        """See ``Holding``; torch averages gradients over the processes."""
         return float(self.workers.size)
 
-    def forget(self) -> None:
+    def clear_gradients(self) -> None:
         """See ``Holding``."""
         for parameter in (*self.trained, *self._own):
             parameter.grad = None
 
     def combine(self, release: Release | None) -> None:
-        """See ``Holding``; the engine, or torch, has summed the gradients already, and handed out shards."""
+        """See ``Holding``; the clipping engine, or torch, has already reduce-scattered the gradients."""
         for own, parameter in zip(self._own, self.trained, strict=True):
             own.grad = torch.zeros_like(own) if parameter.grad is None else own_part(parameter.grad)
         if release is not None:
@@ -190,7 +190,7 @@ class Shards:
         return _shared_like(self.trained[index], part)
 
     def own_part(self, index: int, saved: Tensor) -> Tensor:
-        """See ``Holding``; a copy, so that nothing of the others' parts is held."""
+        """See ``Holding``; a copy, so that the whole tensor can be freed."""
         return part_of(saved, self.trained[index]).clone()
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -198,7 +198,7 @@ class Shards:
         return _weights(self.network) | moments(optimizer, self.as_saved)
 
     def restore(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-        """See ``Holding``; one tensor at a time is read whole."""
+        """See ``Holding``; reads one whole tensor at a time."""
         places = named_tensors(self.network)
         saved = {name.removeprefix(_MODEL) for name in tensors if name.startswith(_MODEL)}
         if saved != places.keys() or any(tensors[_MODEL + n].shape != p.shape for n, p in places.items()):
@@ -213,7 +213,7 @@ _MODEL = "model."
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient; zeros if no example contributed."""
+    """The parameter's gradient; zeros if no example used it."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
@@ -224,7 +224,7 @@ def _weights(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _shared_like(parameter: nn.Parameter, part: Tensor) -> Tensor:
-    """A tensor like ``parameter`` of which this process holds ``part``; a single number stays as it is."""
+    """A tensor sharded like ``parameter``, of which this process holds ``part``; a scalar is returned as it is."""
     from torch.distributed.tensor import DTensor
 
     if not part.dim():

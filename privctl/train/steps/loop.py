@@ -1,6 +1,6 @@
 """The training loop: batches, clipped gradients, noise, updates, state.
 
-One step does what its ``TrainingSettings`` says and nothing else, so that the report's mechanism is what was done.
+A step does what its ``TrainingSettings`` says and nothing else, so that the report states the mechanism that was run.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class FinishedRun:
     """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
 
     ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
-    method adds any. ``before`` are the held-out measures of the starting weights. ``clip_norms`` are those of an
-    adaptive clip norm, one an update, and last what the next would have had.
+    method adds any. ``before`` holds the held-out measures of the starting weights. ``clip_norms`` holds the values of
+    an adaptive clip norm, one per update, followed by that of the next.
     """
 
     updates: int
@@ -66,13 +66,12 @@ class FinishedRun:
 class Trainer:
     """One run of ``recipe`` on ``network``, whose parameters that require a gradient are trained; call ``run`` once.
 
-    ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch,
-    ``first_look`` its starting weights.
-    ``precision`` says how the network computes. ``folder`` None keeps no state. ``save_every`` is in seconds. Where
-    memory runs out, a step begins again with the same examples, fewer at a time, and ``notify`` is told.
-    ``promoted`` are the modules that are differentiated as a whole, no others being allowed; None finds them.
-    ``canaries`` join the sums of gradients, and observe what is released. ``public`` records take part afterwards, as
-    the recipe says. ``may_pass_twice`` is for ``MicroBatches``.
+    ``noise`` is None if the recipe has none. ``evaluate`` measures the network on held-out data after each epoch, and
+    ``first_look`` before the first step. ``precision`` determines how the network computes. With ``folder`` None no
+    state is saved. ``save_every`` is in seconds. If memory runs out, the step is repeated on the same examples, fewer
+    at a time, and ``notify`` is called. ``promoted`` lists the only modules that may be differentiated as a whole; None
+    finds them. ``canaries`` are added to the sums of gradients and observe what is released. The gradient of ``public``
+    records is added after the noise, as the recipe says. ``may_pass_twice`` is for ``MicroBatches``.
     """
 
     network: nn.Module
@@ -127,7 +126,7 @@ class Trainer:
         may_pass_twice: bool = False,
         **others: Any,
     ) -> BatchGradients:
-        """What computes the gradients of batches of ``task``, few examples at a time."""
+        """Make the object that computes the gradients of batches of ``task``, a few examples at a time."""
         micro = MicroBatches(
             task=task,
             examples=recipe.micro_examples,
@@ -152,10 +151,10 @@ class Trainer:
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
         """Train to the end, or until the budget of begun steps is spent.
 
-        ``stop`` is called after each step; if it is true in any process, the state is saved and every process raises
-        RunInterruptedError. Raises InputError for a weight that is not finite after an epoch and, without noise, for a
-        loss or gradient that is not finite. With noise such an example counts as zero, so that stopping does not reveal
-        it.
+        ``stop`` is called after each step; if it returns true in any process, the state is saved and every process
+        raises RunInterruptedError. Raises InputError for a weight that is not finite after an epoch and, without noise,
+        for a loss or gradient that is not finite. With noise such an example counts as zero, so that the run does not
+        reveal it by stopping.
         """
         updates, steps_begun, history = 0, 0, list(start.history) if start else []
         before = finite_of(self.first_look(self.network))
@@ -165,7 +164,7 @@ class Trainer:
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
-            # Whole sums are noised by the main process alone, and shards each by its own.
+            # The main process alone adds noise to whole sums; each process adds it to its own shards.
             noised_here = self.workers.is_main or self.workers.lockstep
             restore_noise(self.noise if noised_here else None, start.tensors, self._held.own_part)
             if self._adaptive is not None:
@@ -229,13 +228,13 @@ class Trainer:
             (self.folder.mark_side_releases if side else self.folder.mark)(begun)
 
     def _position(self, updates: int, steps_begun: int) -> int:
-        """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
+        """The position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
         return updates if self.noise is None else steps_begun
 
     def _gradients(self) -> AbstractContextManager[PerExample | None]:
         if self.clipping is None:
             return nullcontext()
-        # A pass that one process repeated alone would be out of step with the others.
+        # Promotion repeats a pass, and a pass that only one process repeats would break the lockstep.
         may_promote = self.promoted is None and not self.workers.lockstep
         passes = self.recipe.clipping_passes
         return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote, passes=passes)
@@ -248,18 +247,18 @@ class Trainer:
         steps_begun: int,
         tally: EpochStats,
     ) -> list[int]:
-        """One update from one batch, whose examples in this process are returned.
+        """Make one update from one batch; returns the batch's examples in this process.
 
         ``steps_begun`` indexes the noise, which is never reused.
         """
-        self._held.forget()
-        # Secret draws are never repeated; a public order continues where it stopped.
+        self._held.clear_gradients()
+        # With noise a step's secret draws are never repeated; without, a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
         if engine is not None and self._adaptive is not None:
             engine.clipping = replace(engine.clipping, norm=self._adaptive.clipped_to)
         accumulate = partial(self._batch.add, engine, chosen, position, tally)
-        # In lockstep they begin and end each pass jointly.
+        # In lockstep the processes already synchronize at each pass.
         seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
         self._release(steps_begun, tally.take_count())
         if self._public is not None:
@@ -272,15 +271,15 @@ class Trainer:
         return seen
 
     def _release(self, steps_begun: int, count: Tensor) -> None:
-        """Sum the gradients over all processes, with noise where there is any; so ``count``, for an adaptive norm."""
+        """Sum the gradients over all processes and add any noise; the same for ``count``, for an adaptive clip norm."""
         noise, adaptive = self.noise, self._adaptive
         clip_norm = self.recipe.clip_norm if adaptive is None else adaptive.current
         stddev = self.recipe.sum_noise_multiplier * clip_norm / self.recipe.batch_size
         noisy = torch.zeros(1, dtype=torch.float64)
 
         def release(noise: GradientNoise, gradients: Sequence[Tensor]) -> None:
-            # The main process has the count's sum, and alone adds noise to it.
-            beside = [adaptive.beside(gradients, count)] if adaptive is not None and self.workers.is_main else []
+            # Only the main process has the sum of the counts, so it alone adds noise to it.
+            beside = [adaptive.scaled_count(gradients, count)] if adaptive is not None and self.workers.is_main else []
             if self.canaries is not None:
                 self.canaries.add(gradients, clip_norm, steps_begun, self.batches)
             noise.release([*gradients, *beside], stddev, steps_begun)
@@ -293,10 +292,10 @@ class Trainer:
             self.workers.reduce_to_main([count])
         self._held.combine(None if noise is None else partial(release, noise))
         if adaptive is not None:
-            adaptive.follow(float(self.workers.broadcast(noisy)))
+            adaptive.update(float(self.workers.broadcast(noisy)))
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
-        """One epoch's finite measures. Raises InputError for weights that are not finite."""
+        """The finite measures of one epoch. Raises DivergedError for weights that are not finite."""
         self._held.require_finite(step)
         self._gather(tally)
         measured = self.evaluate(self.network)
@@ -305,13 +304,13 @@ class Trainer:
         return finite_of({"step": float(step), **tally.summary(clip_norm), **public, **measured})
 
     def _gather(self, tally: EpochStats) -> None:
-        """Move what was measured of examples, private and public, to the main process."""
+        """Move the statistics of private and public examples to the main process."""
         tally.gather(self.workers)
         if self._public is not None:
             self._public.gather()
 
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
-        """Write ``state``, after collecting its tensors."""
+        """Collect the tensors of ``state`` and write it."""
         self._gather(tally)
         tensors = self._held.state(optimizer) | kept_noise(self.noise, self._held.as_saved)
 
@@ -335,5 +334,5 @@ class Trainer:
 
 
 def finite_of(measures: Mapping[str, float]) -> dict[str, float]:
-    """The finite ones of ``measures``."""
+    """Those of ``measures`` that are finite."""
     return {name: number for name, number in measures.items() if math.isfinite(number)}

@@ -1,4 +1,4 @@
-"""What goes through the network at once, and less of it where memory runs out: of the same examples."""
+"""Splits batches into micro-batches, and into smaller ones of the same examples if memory runs out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from privctl.train.settings.recipe import TrainingSettings
 
 @dataclass(slots=True, kw_only=True)
 class MicroBatches:
-    """Cuts batches of ``task`` into what goes through the network at once: at most ``examples`` and padded ``tokens``.
+    """Splits batches of ``task`` into micro-batches of at most ``examples`` and padded ``tokens``.
 
-    Both are lowered for good where memory runs out. How a batch is cut changes nothing but rounding. Where ``workers``
-    make every pass together, each makes as many as the one with the most. ``may_pass_twice``: where one record is too
-    much, the user is told of clipping in two passes.
+    Both limits are lowered permanently if memory runs out. How a batch is split changes only rounding. ``workers`` in
+    lockstep all make as many passes as the one with the most. With ``may_pass_twice``, the error for a single record
+    that does not fit suggests clipping in two passes.
     """
 
     task: Task
@@ -43,33 +43,33 @@ class MicroBatches:
         *,
         restart: Callable[[], object],
     ) -> list[int]:
-        """Call ``compute`` with every micro-batch of a step's ``units``; returns the examples.
+        """Call ``compute`` with every micro-batch of a step's ``units``; returns the examples in the order of use.
 
-        What it returns is computed next, in the groups that it gives. Of workers in lockstep, those that have nothing
-        left compute [] until none has. Where memory runs out, ``restart`` forgets what the step computed so far, and
-        the same units are gone through again, less at a time: nothing is drawn twice. In lockstep, all do so where it
-        runs out in one. Raises InputError where a single example is too much.
+        If ``compute`` returns groups of examples, they are computed next, each by itself. Workers in lockstep that have
+        nothing left compute [] until all are done. If memory runs out, ``restart`` drops what the step computed so far,
+        and the same units are computed again in smaller micro-batches: nothing is drawn twice. In lockstep, all
+        processes do so if memory runs out in one. Raises InputError if a single example does not fit.
         """
         while True:
             seen: list[int] = []
             pending = deque(self.task.micro_batches(units, step, self.examples, self.tokens))
             while self.workers.any_in_lockstep(bool(pending)):
                 micro = pending.popleft() if pending else []
-                again = self._computed(micro, compute)
-                if again is None:
+                regrouped = self._computed(micro, compute)
+                if regrouped is None:
                     break
-                pending.extendleft(reversed(again))
-                seen += [] if again else micro
+                pending.extendleft(reversed(regrouped))
+                seen += [] if regrouped else micro
             else:
                 return seen
-            # Only here are the tensors of the failed pass gone, which the error's traceback held.
+            # The error's traceback, which holds the tensors of the failed pass, is gone only here.
             restart()
             release_unused(self.device)
 
     def _computed(
         self, micro: list[int], compute: Callable[[list[int]], Sequence[list[int]] | None]
     ) -> Sequence[list[int]] | None:
-        """What must be computed again of ``micro``; None where memory ran out, and less is allowed from now on."""
+        """Compute ``micro``; returns the groups to be computed again, or None after lowering the limits for memory."""
         try:
             if self.workers.lockstep:
                 return self.workers.jointly(lambda: compute(micro) or ())
@@ -82,53 +82,53 @@ class MicroBatches:
         return None
 
     def _lower(self, micro: Sequence[int] | None) -> None:
-        """Allow half of ``micro``, which was too much; None where it was too much for another process alone."""
+        """Lower the limits to half of ``micro``, which did not fit; None if it failed only in another process."""
         lengths = self.task.length if isinstance(self.task, CorpusTask) else None
-        most = self.examples if lengths is None else self.tokens
+        limit = self.examples if lengths is None else self.tokens
         if micro is not None:
             run = run_length(self.task, micro)
-            most = len(micro) // run // 2 * run * (1 if lengths is None else max(map(lengths, micro), default=0))
+            limit = len(micro) // run // 2 * run * (1 if lengths is None else max(map(lengths, micro), default=0))
         if self.workers.lockstep:
-            most = int(self.workers.gather(torch.tensor([most])).min())
-        if not most:
-            raise too_large(self.device, self.may_pass_twice)
-        self.examples, self.tokens = (most, self.tokens) if lengths is None else (self.examples, most)
-        self.notify(_lowered(self.device, self.examples, None if lengths is None else self.tokens))
+            limit = int(self.workers.gather(torch.tensor([limit])).min())
+        if not limit:
+            raise too_large_error(self.device, self.may_pass_twice)
+        self.examples, self.tokens = (limit, self.tokens) if lengths is None else (self.examples, limit)
+        self.notify(_lowered_message(self.device, self.examples, None if lengths is None else self.tokens))
 
 
 def halved(
     recipe: TrainingSettings, length: int | None, device: torch.device, notify: Notify, *, may_pass_twice: bool = False
 ) -> TrainingSettings:
-    """The ``recipe`` with half as much at once of texts up to ``length`` tokens, or of images where that is None.
+    """The ``recipe`` with micro-batches half as large, for texts of up to ``length`` tokens, or for images if None.
 
-    Raises InputError where it is one record already, with what is left to be tried as ``MicroBatches`` says.
+    Raises InputError if they are single records already; ``may_pass_twice`` is as in ``MicroBatches``.
     """
     release_unused(device)
     if length is None:
         if recipe.micro_examples == 1:
-            raise too_large(device, may_pass_twice)
+            raise too_large_error(device, may_pass_twice)
         recipe = replace(recipe, micro_examples=recipe.micro_examples // 2)
     else:
-        most = min(recipe.micro_tokens, recipe.micro_examples * length)
-        if most <= length:
-            raise too_large(device, may_pass_twice)
-        recipe = replace(recipe, micro_tokens=most // 2)
-    notify(_lowered(device, recipe.micro_examples, None if length is None else recipe.micro_tokens))
+        limit = min(recipe.micro_tokens, recipe.micro_examples * length)
+        if limit <= length:
+            raise too_large_error(device, may_pass_twice)
+        recipe = replace(recipe, micro_tokens=limit // 2)
+    notify(_lowered_message(device, recipe.micro_examples, None if length is None else recipe.micro_tokens))
     return recipe
 
 
-def _lowered(device: torch.device, examples: int, tokens: int | None) -> str:
+def _lowered_message(device: torch.device, examples: int, tokens: int | None) -> str:
     most = counted(examples, "example") if tokens is None else counted(tokens, "token")
     flag = "--micro-examples" if tokens is None else "--micro-tokens"
     return f"the memory of {device} ran out; from now on at most {most} are processed at once ({flag} sets this)"
 
 
 class TooLargeError(InputError):
-    """One record is too much for the memory."""
+    """A single record does not fit into memory."""
 
 
-def too_large(device: torch.device, may_pass_twice: bool) -> TooLargeError:
-    """What to tell where not even one record fits, and clipping in two passes is left to be tried or not."""
+def too_large_error(device: torch.device, may_pass_twice: bool) -> TooLargeError:
+    """The error for a single record that does not fit; it suggests clipping in two passes if ``may_pass_twice``."""
     passes = "--checkpointing with --clipping-passes 2," if may_pass_twice else "--checkpointing"
     return TooLargeError(
         f"the memory of {device} does not hold one record; add {passes} or --bf16, train fewer numbers with "

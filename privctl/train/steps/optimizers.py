@@ -1,4 +1,4 @@
-"""The optimizers of a recipe, whose weight decay is no part of the gradient, and what is saved of them."""
+"""The optimizers of a recipe, with decoupled weight decay, and their saved state."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _OPTIMIZER = "optimizer."
 
 
 def optimizer_for(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
-    """Torch's optimizer for the recipe, without any weight decay in the gradient."""
+    """The optimizer of ``recipe``, with decoupled weight decay."""
     common: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
     if recipe.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
-        # Weight decay of torch's SGD is part of the gradient; the decoupled kind is what sensitivities are derived for.
+        # Torch's SGD adds weight decay to the gradient; sensitivities are derived for the decoupled kind.
         return DecayedSGD(parameters, momentum=recipe.momentum, **common)
-    # Torch's Adam adds weight decay to the gradient too; without any, AdamW is Adam.
+    # Torch's Adam also adds weight decay to the gradient; without weight decay AdamW is Adam.
     return torch.optim.AdamW(parameters, betas=(recipe.beta1, recipe.beta2), fused=True, **common)
 
 
 class DecayedSGD(torch.optim.SGD):
-    """(Heavy-ball) gradient descent with decoupled weight decay: weights shrink first, then move."""
+    """SGD with optional heavy-ball momentum and decoupled weight decay: weights shrink first, then move."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(parameters, lr=lr, momentum=momentum)
@@ -42,7 +42,7 @@ class DecayedSGD(torch.optim.SGD):
 
 
 def moments(optimizer: torch.optim.Optimizer, as_saved: Callable[[int, Tensor], Tensor]) -> dict[str, Tensor]:
-    """The optimizer's moments by name, each ``as_saved`` for the parameter of that number."""
+    """The optimizer's moments by name, each converted by ``as_saved``, which gets the parameter's index."""
     return {
         f"{_OPTIMIZER}{index}.{key}": as_saved(index, torch.as_tensor(value))
         for index, kept in optimizer.state_dict()["state"].items()
@@ -54,7 +54,7 @@ def moments(optimizer: torch.optim.Optimizer, as_saved: Callable[[int, Tensor], 
 def restore_moments(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], own: Callable[[int, Tensor], Tensor]
 ) -> None:
-    """Take back what ``moments`` gave; ``own`` gives this process's part of one, by the parameter's number."""
+    """Restore what ``moments`` returned; ``own`` gives this process's part of a moment, by the parameter's index."""
     state: dict[int, dict[str, Any]] = {}
     for name in tensors:
         if name.startswith(_OPTIMIZER):

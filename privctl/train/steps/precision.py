@@ -1,4 +1,4 @@
-"""The precision that a training computes in: full, or with some layers in few bits that change over time."""
+"""The precision of a training: full, or with some layers quantized to few bits, which change over time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: Records how many releases were begun.
+#: Records how many releases have begun.
 Mark = Callable[[int], None]
 
 
 class Precision(Protocol):
-    """Prepared before each step, and entered around every pass through the network in it."""
+    """How the network computes: ``begin`` is called before each step, and ``on`` entered around every pass in it."""
 
     @property
     def rounds(self) -> bool:
@@ -25,41 +25,42 @@ class Precision(Protocol):
 
     @property
     def side_releases_begun(self) -> int:
-        """Side releases that were begun; they belong in the ledger."""
+        """The number of side releases that have begun; the ledger counts them."""
         ...
 
     @property
     def numbers(self) -> int:
-        """How many numbers one side release has."""
+        """The number of values in one side release."""
         ...
 
     def begin(self, step: int, place: int, mark: Mark) -> None:
-        """Prepare update ``step``, counted from 0, before anything of it is computed; ``place`` indexes its draws.
+        """Prepare update ``step``, counted from 0, before anything in it is computed; ``place`` indexes its draws.
 
-        ``mark`` is called with the number of releases begun before each is computed. Every process must call this.
+        Before each side release is computed, ``mark`` is called with the number begun so far, including it. Every
+        process must call this.
         """
         ...
 
     def on(self, examples: Sequence[int]) -> AbstractContextManager[None]:
-        """Inside, the network computes as in this step; the rows of a batch are ``examples`` of the task."""
+        """Inside, the network computes with this step's precision; the rows of a batch are ``examples`` of the task."""
         ...
 
     def rehearsal(self, keys: Sequence[int]) -> AbstractContextManager[None]:
-        """Inside, before any step, the network computes as imprecisely as any step will; ``keys`` as in ``Task``."""
+        """Inside, before any step, the network computes in the lowest precision of any step; ``keys``: see ``Task``."""
         ...
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What ``restore`` needs, beside ``side_releases_begun``."""
+        """What ``restore`` needs, besides ``side_releases_begun``."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor], side_releases_begun: int) -> None:
-        """Continue from a saved state's ``tensors``, which also hold others' and may hold none of this."""
+        """Continue from a saved state's ``tensors``, which include those of others and may have none of this object."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FullPrecision:
-    """The network as it is."""
+    """The network's own precision, without quantized layers."""
 
     @property
     def rounds(self) -> bool:

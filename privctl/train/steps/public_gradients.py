@@ -1,6 +1,6 @@
-"""The gradient of public records that a step adds to the private one, once that is clipped, summed and noised.
+"""The gradient of public records, which a step adds to the private one after clipping, summing and noise.
 
-It meets no norm, no clipping and no count of private examples: those are done when it is computed.
+It therefore affects no norm, clipping or count of private examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PREFIX, _LOSS = "public.", "public_loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicRecords:
-    """Public records as a ``task``, those of each step, and how much their mean gradient counts."""
+    """Public records as a ``task``, the batch of each step, and the weight of their mean gradient."""
 
     task: Task
     batches: BatchSource
@@ -38,7 +38,7 @@ class PublicRecords:
 
 @dataclass(slots=True, kw_only=True)
 class PublicGradients:
-    """Adds the gradients of public ``records`` to what ``held`` holds; ``batch`` computes their mean."""
+    """Adds the gradients of public ``records`` to those in ``held``; ``batch`` computes their mean."""
 
     records: PublicRecords
     batch: BatchGradients
@@ -49,11 +49,11 @@ class PublicGradients:
     def add(self, position: int) -> None:
         """Add the weighted mean gradient of the public batch of the step at ``position``, the same in all processes.
 
-        It takes the memory of one more gradient. Raises InputError where a loss is not finite: weights are made of
-        released sums, so this tells nothing else of the private records.
+        This takes the memory of one more gradient. Raises InputError if a loss is not finite: the weights depend only
+        on released sums, so the error reveals nothing more about the private records.
         """
         released = [parameter.grad for parameter in self.held.optimized]
-        self.held.forget()
+        self.held.clear_gradients()
         chosen = self.workers.share(self.records.batches.batch(position)).tolist()
         accumulate = partial(self.batch.add, None, chosen, position, self._tally)
         if self.workers.lockstep:
@@ -66,7 +66,7 @@ class PublicGradients:
                 parameter.grad = private.add_(parameter.grad, alpha=self.records.weight)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on with the losses of an epoch's first part; only in the main process."""
+        """Restore the losses of an unfinished epoch; only in the main process."""
         own = {name.removeprefix(_PREFIX): tensors[name] for name in tensors if name.startswith(_PREFIX)}
         self._tally = EpochStats.restored(own)
 
@@ -75,10 +75,10 @@ class PublicGradients:
         self._tally.gather(self.workers)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What ``restore`` takes."""
+        """The state for ``restore``."""
         return {f"{_PREFIX}{name}": tensor for name, tensor in self._tally.tensors().items()}
 
     def summary(self) -> dict[str, float]:
-        """The mean loss of the public records since the last call, each as it was met."""
+        """The mean loss of the public records since the last call, each with the weights at its step."""
         found = self._tally.summary(None)
         return {_LOSS: found["training_loss"]} if "training_loss" in found else {}

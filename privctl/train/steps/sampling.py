@@ -1,4 +1,4 @@
-"""Selects the examples of each step: Poisson batches, also cut, parts in turn, one random step a pass, passes."""
+"""Selects the examples of each step: (truncated or cyclic) Poisson sampling, balls and bins, fixed order, shuffling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Uniforms are drawn in blocks of this many, so that a data set of any size needs little memory.
 _BLOCK = 1 << 20
-#: Ends the seed of public batches, which no other order has.
+#: Part of the seed of public batches, which keeps it apart from the seeds of other orders.
 _PUBLIC = 0x7075_626C
 
 
@@ -25,11 +25,11 @@ class BatchSource(Protocol):
 
     @property
     def kind(self) -> Batches:
-        """How they are chosen."""
+        """How the examples are chosen."""
         ...
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """Positions of the examples of ``step``, counted from 0; possibly none."""
+        """The indices of the examples of ``step``, which counts from 0; possibly none."""
         ...
 
 
@@ -37,9 +37,9 @@ class BatchSource(Protocol):
 class PoissonBatches:
     """Each of ``size`` examples takes part with probability ``rate``, independently.
 
-    Amplification by sampling holds only while the draws stay unknown, so they come from the cryptographic source, under
-    a key that is never shown. The probability is ``rate`` rounded down to a multiple of 2^-64, never up. Raises
-    ValueError for a size below 1 or a rate outside [0, 1].
+    Amplification by subsampling requires that the draws stay secret, so they come from the cryptographic source, under
+    a key that is never revealed. The probability is ``rate`` rounded down to a multiple of 2^-64. Raises ValueError for
+    a size below 1 or a rate outside [0, 1].
     """
 
     size: int
@@ -56,10 +56,10 @@ class PoissonBatches:
         return Batches.POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; rising."""
+        """See ``BatchSource``; sorted."""
         if self.rate == 1:
             return np.arange(self.size)
-        # Scaling by 2^64 only moves the exponent: the threshold is exact, or rounded down.
+        # Scaling by 2^64 only changes the exponent, so the threshold is exact or rounded down.
         threshold = np.uint64(int(self.rate * 2.0**64))
         drawn = []
         for block, start in enumerate(range(0, self.size, _BLOCK)):
@@ -70,11 +70,11 @@ class PoissonBatches:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedPoisson:
-    """Batches of ``PoissonBatches`` of at most ``largest`` examples: of a larger one so many are kept.
+    """Batches of ``PoissonBatches``, truncated to ``largest`` examples by keeping a uniform random subset.
 
-    Those with the least of words drawn for them alone are kept, so every set of so many is as likely as any other, to
-    within the chance that two words of 64 bits are equal. Raises ValueError for a size or ``largest`` below 1, or a
-    rate outside [0, 1].
+    The examples with the smallest of independent 64-bit words are kept, so every subset of that size is equally likely
+    up to the chance that two words are equal. Raises ValueError for a size or ``largest`` below 1, or a rate outside
+    [0, 1].
     """
 
     size: int
@@ -93,11 +93,11 @@ class TruncatedPoisson:
         return Batches.TRUNCATED_POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; rising."""
+        """See ``BatchSource``; sorted."""
         drawn = PoissonBatches(self.size, self.rate, self.source).batch(step)
         if len(drawn) <= self.largest:
             return drawn
-        # The coins of the step came from the blocks before these.
+        # The blocks before these gave the sampling draws of the step.
         first = -(-self.size // _BLOCK)
         words = [
             self.source.words(step, first + block, min(_BLOCK, len(drawn) - start))
@@ -107,18 +107,18 @@ class TruncatedPoisson:
         return np.sort(drawn[kept])
 
     def others(self, step: int) -> int:
-        """How many of the examples but the last are drawn for ``step``, before any is left out."""
+        """How many examples other than the last are sampled in ``step``, before truncation."""
         drawn = PoissonBatches(self.size, self.rate, self.source).batch(step)
         return int(np.count_nonzero(drawn < self.size - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class BallsAndBins:
-    """In each pass of ``bins`` steps every one of ``size`` examples takes part in one, chosen uniformly for it alone.
+    """In each pass of ``bins`` steps, each of ``size`` examples takes part in one step, uniform and independent.
 
-    The choice must stay unknown, so it comes from the cryptographic source; it is a function of the source's key and
-    the pass, so a run that goes on within a pass needs the same key. A step's probability is 1 / ``bins`` to within a
-    relative error of ``bins`` / 2^64. Raises ValueError for a size or number of bins below 1, or 2^32 bins.
+    The choice must stay secret, so it comes from the cryptographic source; it is a function of the source's key and the
+    pass, so a run resumed within a pass needs the same key. A step's probability is 1 / ``bins`` up to a relative error
+    of ``bins`` / 2^64. Raises ValueError for a size or number of bins below 1, or for 2^32 bins or more.
     """
 
     size: int
@@ -137,7 +137,7 @@ class BallsAndBins:
         return Batches.BALLS_AND_BINS
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; rising."""
+        """See ``BatchSource``; sorted."""
         drawn = []
         for block, start in enumerate(range(0, self.size, _BLOCK)):
             words = self.source.words(step // self.bins, block, min(_BLOCK, self.size - start))
@@ -146,13 +146,14 @@ class BallsAndBins:
 
 
 class CyclicPoisson:
-    """Each of ``size`` examples has one of ``parts`` and takes part in the steps that are its part's turn, by coins.
+    """Each of ``size`` examples belongs to one of ``parts``, which take turns; it is sampled in its part's steps.
 
-    Step t is the turn of part t mod ``parts``, whose examples take part with probability min(1, ``rate`` * ``parts``)
-    each, so that ``rate`` is the chance of an example whose part is not known. Parts are drawn once, for each example
-    by itself, and coins afresh in every step, all from the source's key: a run that goes on needs the same key, or an
-    example might take part again too soon. Probabilities are rounded down as those of ``PoissonBatches``. It keeps two
-    bytes an example. Raises ValueError for a size or number of parts below 1, 2^16 parts, or a rate outside [0, 1].
+    Step t is the turn of part t mod ``parts``, whose examples each take part with probability min(1, ``rate`` *
+    ``parts``), so ``rate`` is the probability for an example whose part is unknown. Parts are drawn once, independently
+    for each example, and sampling draws are fresh in every step, all from the source's key: a resumed run needs the
+    same key, or an example might take part again too soon. Probabilities are rounded down as in ``PoissonBatches``.
+    Keeps two bytes per example. Raises ValueError for a size or number of parts below 1, for 2^16 parts or more, or for
+    a rate outside [0, 1].
     """
 
     def __init__(self, size: int, parts: int, rate: float, source: NoiseSource) -> None:
@@ -174,7 +175,7 @@ class CyclicPoisson:
         return Batches.CYCLIC_POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; rising."""
+        """See ``BatchSource``; sorted."""
         turn = np.flatnonzero(self._part == step % self._parts)
         if self._rate == 1:
             return turn.astype(np.int64)
@@ -189,10 +190,10 @@ class CyclicPoisson:
 
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
-    """Every one of ``size`` examples in one step of each pass of ``bins``, the same in all passes.
+    """Each of ``size`` examples takes part in one step of each pass of ``bins`` steps, the same step in all passes.
 
-    The order is a permutation made from ``seed`` alone, so it does not depend on the data. It is not secret. Batches
-    differ by one example at most. Raises ValueError for a size or number of bins below 1.
+    The order is a permutation derived from ``seed`` alone, so it does not depend on the data. It is not secret. Batch
+    sizes differ by at most one. Raises ValueError for a size or number of bins below 1.
     """
 
     size: int
@@ -209,7 +210,7 @@ class FixedOrder:
         return Batches.FIXED_ORDER
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; rising."""
+        """See ``BatchSource``; sorted."""
         order = np.random.default_rng((self.seed, 0)).permutation(self.size)
         turn = step % self.bins
         return np.sort(order[turn * self.size // self.bins : (turn + 1) * self.size // self.bins])
@@ -217,11 +218,11 @@ class FixedOrder:
 
 @dataclass(frozen=True, slots=True)
 class PublicBatches:
-    """``batch_size`` different ones of ``size`` public examples a step, a pass over them in an order drawn afresh.
+    """Batches of exactly ``batch_size`` of ``size`` public examples, in a new random order in each pass.
 
-    What is left of a pass is passed over, so that every batch is as large. The order is a function of ``seed`` and the
-    step alone, under a key that no other order of a run uses: it depends on no private record, and a run that goes on
-    needs no state. Raises ValueError for a batch of none or of more than there are.
+    The remainder of a pass is skipped, so all batches have the same size. The order is a function of ``seed`` and the
+    step alone, with a seed that no other order of a run uses: it depends on no private record, and a resumed run needs
+    no state. Raises ValueError for a ``batch_size`` below 1 or above ``size``.
     """
 
     size: int
@@ -239,27 +240,27 @@ class PublicBatches:
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``."""
-        a_pass, turn = divmod(step, self.size // self.batch_size)
-        order = np.random.default_rng((self.seed, a_pass, _PUBLIC)).permutation(self.size)
+        pass_number, turn = divmod(step, self.size // self.batch_size)
+        order = np.random.default_rng((self.seed, pass_number, _PUBLIC)).permutation(self.size)
         return order[turn * self.batch_size : (turn + 1) * self.batch_size]
 
 
 def _below(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
-    """The integer part of word / 2^64 * ``bound``, which is below 2^32, in halves of 32 bits."""
+    """Floor of word * ``bound`` / 2^64 for each word, with ``bound`` below 2^32, computed in halves of 32 bits."""
     half, times = np.uint64(32), np.uint64(bound)
     low = (words & np.uint64(2**32 - 1)) * times >> half
     return ((words >> half) * times + low) >> half
 
 
 class WeightedBatches:
-    """Example i takes part with probability ``probabilities[i]`` [examples], independently of all others (Hush).
+    """Example i takes part with probability ``probabilities[i]``, (examples,), independently of all others (Hush).
 
-    The draws are secret and rounded down as those of ``PoissonBatches``: a probability of 0 is never drawn, and 1 in
-    every step. It keeps 16 bytes an example that is ever drawn.
+    The draws are secret, and probabilities are rounded down as in ``PoissonBatches``: an example with probability 0 is
+    never drawn, one with 1 in every step. Keeps 16 bytes per example with a positive probability below 1.
     """
 
     def __init__(self, probabilities: NDArray[np.float64], source: NoiseSource) -> None:
-        """Raises ValueError for no examples, or a probability outside [0, 1]."""
+        """Raises ValueError if there are no examples, or for a probability outside [0, 1]."""
         if probabilities.ndim != 1 or not len(probabilities):
             raise ValueError(f"probabilities have the shape {probabilities.shape}; give one for each example")
         if not ((probabilities >= 0) & (probabilities <= 1)).all():
@@ -267,7 +268,7 @@ class WeightedBatches:
         self._source = source
         self._sure = np.flatnonzero(probabilities == 1)
         self._open = np.flatnonzero((probabilities > 0) & (probabilities < 1))
-        # Scaling by 2^64 only moves the exponent, and the cast cuts fractions off.
+        # Scaling by 2^64 only changes the exponent, and the cast truncates.
         self._thresholds = (probabilities[self._open] * 2.0**64).astype(np.uint64)
 
     @property
@@ -276,22 +277,22 @@ class WeightedBatches:
         return Batches.POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """See ``BatchSource``; rising."""
+        """See ``BatchSource``; sorted."""
         parts = [self._sure]
         for block, start in enumerate(range(0, len(self._open), _BLOCK)):
-            stretch = slice(start, start + _BLOCK)
-            thresholds = self._thresholds[stretch]
+            block_rows = slice(start, start + _BLOCK)
+            thresholds = self._thresholds[block_rows]
             drawn = self._source.words(step, block, len(thresholds)) < thresholds
-            parts.append(self._open[stretch][drawn])
+            parts.append(self._open[block_rows][drawn])
         return np.sort(np.concatenate(parts)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Every one of ``size`` examples once a pass, ``batch_size`` a step (the last of a pass may be short).
+    """Each of ``size`` examples once per pass, ``batch_size`` per step; the last step of a pass may have fewer.
 
-    The order is a permutation made from ``seed`` and the pass's number alone, so it does not depend on the data. It is
-    not secret.
+    The order is a permutation derived from ``seed`` and the number of the pass alone, so it does not depend on the
+    data. It is not secret.
     """
 
     size: int

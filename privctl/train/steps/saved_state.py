@@ -1,4 +1,4 @@
-"""The state of a training that may go on later, and what keeps it."""
+"""The state from which a training can be resumed, and the protocol of what stores it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedState:
-    """The state to continue from: ``tensors`` after so many ``updates``, and the ``steps_begun`` in all.
+    """The state to continue from: ``tensors`` after ``updates`` updates, and the total number of ``steps_begun``.
 
     ``side_releases_begun`` counts side releases.
     """
@@ -26,11 +26,11 @@ class SavedState:
 
 
 class StateKeeper(Protocol):
-    """Keeps the state of one run in the folder ``path``."""
+    """Stores the state of one run in the folder ``path``."""
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """The folder of the state."""
         ...
 
     def mark(self, begun: int) -> None:
@@ -42,5 +42,5 @@ class StateKeeper(Protocol):
         ...
 
     def save(self, saved: SavedState) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state atomically."""
         ...

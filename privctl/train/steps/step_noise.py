@@ -1,4 +1,4 @@
-"""The noise of a run's steps: each step's own, or correlated from step to step."""
+"""The noise of a run's steps: independent, or correlated from step to step."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 def correlated(
     noise: GradientNoise, coefficients: Sequence[float] | None, matrix: BufferedMatrix | None = None
 ) -> GradientNoise:
-    """``noise`` correlated by bands of ``coefficients`` or by the buffers of ``matrix``; itself without either."""
+    """``noise`` correlated by banded ``coefficients`` or by the buffers of ``matrix``; unchanged without either."""
     if matrix is not None:
         return BufferedNoise(noise, matrix)
     return noise if coefficients is None else CorrelatedNoise(noise, coefficients)
 
 
 def kept_noise(noise: GradientNoise | None, as_saved: Part) -> dict[str, Tensor]:
-    """What a run that goes on needs of its noise: nothing, unless that is correlated."""
+    """The state of the noise that a resumed run needs; empty unless the noise is correlated."""
     return noise.tensors(as_saved) if isinstance(noise, CorrelatedNoise | BufferedNoise) else {}
 
 
 def restore_noise(noise: GradientNoise | None, tensors: Mapping[str, Tensor], own_part: Part) -> None:
-    """Hand back what ``kept_noise`` gave; raises as ``CorrelatedNoise.restore``."""
+    """Restore what ``kept_noise`` returned; raises as ``CorrelatedNoise.restore``."""
     if isinstance(noise, CorrelatedNoise | BufferedNoise):
         noise.restore(tensors, own_part)

@@ -1,4 +1,4 @@
-"""Who observes a training loop, step by step."""
+"""Observers of a training loop."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """What a training loop tells after every step."""
+    """Gets the progress of a training loop after every step and epoch."""
 
     def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
-        """``begun`` steps have begun; the last one saw ``examples`` in this process, with ``losses`` (n,) each."""
+        """A step has ended, of ``begun`` so far; in this process it used ``examples``, with ``losses`` (n,) each."""
         ...
 
     def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
-        """An epoch has ended at ``begun``, with all its ``measures``, exact ones of the examples among them."""
+        """An epoch has ended after ``begun`` steps; some of its ``measures`` are exact statistics of the examples."""
         ...
 
 
 @dataclass(slots=True)
 class Unwatched:
-    """Tells nobody."""
+    """Observes nothing."""
 
     def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
         """See ``Watch``."""
@@ -35,7 +35,7 @@ class Unwatched:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Tells each of ``watches``."""
+    """Forwards everything to each of ``watches``."""
 
     watches: Sequence[Watch]
 

@@ -38,7 +38,7 @@ from tests.audits.canaries.small import new_model, texts
 from tests.audits.tiny import write_jsonl
 from verify.audits import consistency as audit_consistency
 from verify.audits.canaries.gradients import check_observed
-from verify.audits.canaries.kept_gradients import count_again
+from verify.audits.canaries.kept_gradients import recount
 from verify.run import verify
 
 #: Epsilon 2.0 at delta 1e-5, by the accountant.
@@ -160,7 +160,7 @@ def _with_more_right(audit: PrivacyReport, item: Evidence, more: int) -> Privacy
 def _counted(place: Path, audit: PrivacyReport) -> tuple[tuple[Outcome, ...], str]:
     """What is found by what the audit kept alone, and what is omitted."""
     assert list(check_observed(place, audit, ())) == []
-    found = count_again(place, audit, NamedFiles())
+    found = recount(place, audit, NamedFiles())
     return tuple(each.outcome for each in found.verdicts), "; ".join(each.reason for each in found.omissions)
 
 

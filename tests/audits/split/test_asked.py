@@ -15,7 +15,7 @@ from privctl.storage.digest import NamedFiles
 from tests.audits.split.test_split import judged
 from tests.gate.made import PROVED, making, weights
 from verify.audits import asked
-from verify.audits.asked import unanswered
+from verify.audits.asked import unanswered_claims
 from verify.audits.consistency import faults
 from verify.audits.evidence import check_evidence
 from verify.audits.terms import METHODS
@@ -83,12 +83,12 @@ def test_an_audit_made_to_look_like_another_is_not_that_of_its_ranks(audited: Pa
 def test_every_claim_of_the_models_own_report_is_judged(tmp_path: Path, audited: Path) -> None:
     report = replace(read_report(audited), inputs=(weights("m"),))
     own = read_report(making(tmp_path / "m.json", PROVED))
-    (found,) = unanswered(audited, report, [own])
+    (found,) = unanswered_claims(audited, report, [own])
     assert "has no verdict on (2, 1e-06)-DP" in found.reason
     judged = Verdict(subject="(2, 1e-06)-DP, proved in m.json", outcome=Outcome.CONSISTENT, reason="")
-    assert not list(unanswered(audited, replace(report, verdicts=(judged,)), [own]))
-    assert not list(unanswered(audited, report, [read_report(making(tmp_path / "n.json", PROVED, name="n"))]))
-    assert not list(unanswered(audited, report, [replace(own, guarantees=(replace(PROVED, epsilon=None),))]))
+    assert not list(unanswered_claims(audited, replace(report, verdicts=(judged,)), [own]))
+    assert not list(unanswered_claims(audited, report, [read_report(making(tmp_path / "n.json", PROVED, name="n"))]))
+    assert not list(unanswered_claims(audited, report, [replace(own, guarantees=(replace(PROVED, epsilon=None),))]))
 
 
 def test_verify_and_audit_have_the_same_list_of_attacks() -> None:

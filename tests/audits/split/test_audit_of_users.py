@@ -28,7 +28,7 @@ from tests.audits.split.test_drawn_groups import half_drawn
 from tests.audits.split.test_split import lines
 from tests.audits.split.users import SIZES, drawn_users, made_again, split_at
 from tests.audits.tiny import save_model, sentences
-from verify.audits.asked import unanswered
+from verify.audits.asked import unanswered_claims
 from verify.audits.split.drawn import check_split
 
 
@@ -197,9 +197,11 @@ def test_private_training_holds_what_it_claims_of_users_or_of_records(tmp_path: 
         assert run(["verify", str(report), "-q"]) == 0
         found[name] = read_report(report)
         own = [read_report(tmp_path / f"by-{name}.report.json")]
-        assert not list(unanswered(report, found[name], own))
+        assert not list(unanswered_claims(report, found[name], own))
         other = replace(own[0], parameters={**own[0].parameters, "unit": None if unit else "user"})
-        assert any("is not about the examples" in each.reason for each in unanswered(report, found[name], [other]))
+        assert any(
+            "is not about the examples" in each.reason for each in unanswered_claims(report, found[name], [other])
+        )
     subjects = {name: [verdict.subject for verdict in each.verdicts] for name, each in found.items()}
     assert any(subject.startswith("(2.999") and ", conditional in by-users" in subject for subject in subjects["users"])
     assert any(", 1)-DP, of 20 examples together by (2.999" in subject for subject in subjects["records"])

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.train.clipping import Clipping, PerExample, check, engine, rules
-from privctl.train.clipping.sinks import Added, Kept, Measured
+from privctl.train.clipping.sinks import AddingSink, KeepingSink, MeasuringSink
 from privctl.train.clipping.terms import Dense, GradientTerm
 from privctl.train.settings.choices import ClippingStyle
 from tests.train.clipping.support import (
@@ -280,7 +280,7 @@ def altered(monkeypatch: pytest.MonkeyPatch, alter: Callable[[Terms], object]) -
 
         return changed
 
-    for sink in (Kept, Measured, Added):
+    for sink in (KeepingSink, MeasuringSink, AddingSink):
         monkeypatch.setattr(sink, "receive", planted(sink))
 
 

@@ -45,7 +45,7 @@ def launched(model: nn.Module, *, look: bool = False) -> Launches:
         for _ in range(2):
             counted.kernels.clear()
             counted.syncs.clear()
-            each.accumulate(lambda: causal(model, BATCH), look=look)
+            each.accumulate(lambda: causal(model, BATCH), check_finite=look)
     return counted
 
 

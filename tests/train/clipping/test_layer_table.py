@@ -68,7 +68,7 @@ def _no_reset(module: nn.RNNBase, given: Tensor, recurred: Tensor, states: recur
 
 def _late(module: nn.RNNBase, direction: Any, *rest: Any, backwards: bool) -> Any:
     """The states after each step, not before it."""
-    found = _SWEEP(module, direction, *rest, backwards=backwards)
+    found = _RUN_DIRECTION(module, direction, *rest, backwards=backwards)
     direction.states.append(direction.states.pop(0))
     return found
 
@@ -83,11 +83,11 @@ def _of_others(module: nn.Module, use: ModuleCall) -> Any:
     return _GENERIC(module, replace(use, gradients=turned))
 
 
-_GENERIC, _ROWS, _CELL, _SWEEP, _SEQUENCES = (
+_GENERIC, _ROWS, _CELL, _RUN_DIRECTION, _SEQUENCES = (
     generic.generic,
     embedding._rows,
     recurrent._cell,
-    recurrent._sweep,
+    recurrent._run_direction,
     recurrent._sequences,
 )
 
@@ -103,7 +103,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "a maximum taken for a sum": ("bag of max, rows, padding 2", embedding, "_shares", _wrong_shares),
     "the bags of others": ("bag of sum, offsets, padding 2", embedding, "_rows", _of_other_bags),
     "another nonlinearity": ("lstm of projections", recurrent, "_cell", _no_reset),
-    "the state after a step": ("gru, 2 layers, both ways, steps first, outputs", recurrent, "_sweep", _late),
+    "the state after a step": ("gru, 2 layers, both ways, steps first, outputs", recurrent, "_run_direction", _late),
     "steps past the end": ("rnn, 2 layers, both ways, steps first, packed", recurrent, "_sequences", _unmasked),
     "by groups of channels": ("instance norm 2d, affine", normalisation, "_by_channel", _in_groups),
     "the gradients of others": ("attention, all of them, steps first, causal mask", generic, "generic", _of_others),
@@ -194,7 +194,7 @@ def test_no_row_tells_whether_it_was_read(made: Any, norm_type: float, monkeypat
             torch.testing.assert_close(
                 before.norm(norm_type, dim=1).max(), torch.tensor(0.7 * scale), rtol=1e-3, atol=0
             )
-    monkeypatch.setattr(embedding, "_LONGER_THAN", 2.0)  # planted: the long ones are left to look-ups
+    monkeypatch.setattr(embedding, "_TOO_LONG", 2.0)  # planted: the long ones are left to look-ups
     PerExample(model, Clipping(norm=1.0)).bound_rows()
     model.weight.data.mul_(1.5)
     before = model.weight.detach().clone()

@@ -209,7 +209,7 @@ def test_gram_matrices_and_formed_gradients_measure_the_same(positions: int, tra
     term = linear.Outer(torch.randn(3, positions, 12), torch.randn(3, positions, 5), transposed)
     formed = terms.Dense(term.example_gradients(slice(None)))
     torch.testing.assert_close(term.squares().square, formed.squares().square, rtol=1e-5, atol=0)
-    torch.testing.assert_close(measure.direct([term]).square, formed.squares().square, rtol=1e-5, atol=0)
+    torch.testing.assert_close(measure.formed_squares([term]).square, formed.squares().square, rtol=1e-5, atol=0)
     assert (term.squares().slack >= formed.squares().square * (1 - 1e-5)).all()
     torch.testing.assert_close(term.squares().slack, term.slack(), rtol=1e-4, atol=0)
     sums = []

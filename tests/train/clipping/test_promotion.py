@@ -304,15 +304,15 @@ def test_a_promoted_module_that_draws_and_mixes_rows_is_refused(kind: str) -> No
 
 def test_promotion_ends_where_it_makes_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: nothing is promoted, and modules come and go."""
-    found, turns = promotion.above, iter(range(1000))
+    found, turns = promotion.with_parents, iter(range(1000))
     other = promotion.Promotion(module="after", kind="Linear", reason="")
     for above in (lambda _, held, __: dict(held), lambda *_: {"after": other} if next(turns) % 2 else {}):
-        monkeypatch.setattr(promotion, "above", above)
+        monkeypatch.setattr(promotion, "with_parents", above)
         model = Between(RelativeBias())
         with pytest.raises(InputError, match=r"module 'layer.bias' .* changed nothing, so freeze it"):
             run(model, squared, batch(), 1.0)
     assert next(turns) < 4 * len(list(model.modules())) + 3
-    monkeypatch.setattr(promotion, "above", found)
+    monkeypatch.setattr(promotion, "with_parents", found)
     run(Between(RelativeBias()), squared, batch(), 1.0)
 
 

@@ -204,7 +204,7 @@ def test_a_gradient_longer_than_measured_is_refused_well_within_the_margin(
     passes: int, longer: float, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clipped by the measured norm, what is added would exceed the clip norm by as much: the margin is 2^-10."""
-    for kind in (sinks.Kept, sinks.Measured):
+    for kind in (sinks.KeepingSink, sinks.MeasuringSink):
         formed = kind.row_norms
 
         def planted(self: Any, rows: Any, formed: Any = formed) -> dict[int, float]:
@@ -219,7 +219,7 @@ def test_a_gradient_longer_than_measured_is_refused_well_within_the_margin(
 
 def test_no_tolerance_of_a_norm_reaches_the_margin_that_pays_for_it() -> None:
     """Nor half of it, for what is left has to hold the rounding of sums; ``make_private`` has the smaller margin."""
-    assert max(check._MEASURED, check._REPEATED, check._REPEATED_REDUCED) <= ROUNDING_MARGIN / 2
+    assert max(check._NORM_TOLERANCE, check._REPEAT_TOLERANCE, check._REPEAT_TOLERANCE_REDUCED) <= ROUNDING_MARGIN / 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -312,7 +312,7 @@ def most_held(model: nn.Module, batch: Batch, passes: int) -> int:
             parameter.grad = torch.zeros_like(parameter)
         counted.start()
         try:
-            engine.accumulate(lambda: causal(model, batch), look=False)
+            engine.accumulate(lambda: causal(model, batch), check_finite=False)
         finally:
             counted.stop()
     model.zero_grad()
@@ -352,25 +352,25 @@ def test_two_passes_agree_with_plain_autograd(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_layer_measured_but_not_added_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: what the equality with one pass would show if the second pass missed a layer."""
-    receive = sinks.Added.receive
+    receive = sinks.AddingSink.receive
 
     def forgetful(self: Any, names: Any, terms: dict[str, Any]) -> None:
         receive(self, names, {name: uses for name, uses in terms.items() if "c_fc" not in name})
 
     model, losses, batch = made("tied")
     one, _ = clipped(model, losses, batch, 1)
-    monkeypatch.setattr(sinks.Added, "receive", forgetful)
+    monkeypatch.setattr(sinks.AddingSink, "receive", forgetful)
     assert distance(clipped(model, losses, batch, 2)[0], one) > 1e-3
 
 
 def test_a_tied_weight_measured_by_each_use_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: a parameter counts as final after its first use."""
-    start = sinks.Measured.__init__
+    start = sinks.MeasuringSink.__init__
 
     def hasty(self: Any, uses: Any, *arguments: Any, **keywords: Any) -> None:
         start(self, dict.fromkeys(uses, 1), *arguments, **keywords)
 
-    monkeypatch.setattr(sinks.Measured, "__init__", hasty)
+    monkeypatch.setattr(sinks.MeasuringSink, "__init__", hasty)
     model, losses, batch = made("tied")
     with (
         PerExample(model, Clipping(norm=0.5), passes=2, may_promote=False) as engine,
@@ -382,7 +382,7 @@ def test_a_tied_weight_measured_by_each_use_is_seen(monkeypatch: pytest.MonkeyPa
 def test_a_use_beyond_those_that_were_counted_is_refused() -> None:
     """Its gradient would take the place of the others' in the norm."""
     layer = nn.Linear(2, 2, bias=False)
-    measured = sinks.Measured({"weight": 1}, {"weight": layer.weight}, torch.device("cpu"))
+    measured = sinks.MeasuringSink({"weight": 1}, {"weight": layer.weight}, torch.device("cpu"))
     term = Outer(inputs=torch.ones(1, 1, 2), gradients=torch.ones(1, 1, 2))
     measured.receive({"weight"}, {"weight": [term]})
     with pytest.raises(InputError, match="more uses than the forward pass made"):

@@ -20,7 +20,7 @@ from privctl.domain.errors import RunInterruptedError
 from privctl.domain.guarantee import AssumptionState, Guarantee
 from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
-from privctl.train.clipping.sinks import Kept
+from privctl.train.clipping.sinks import KeepingSink
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.steps.loop import Trainer
 from tests.models.tasks.small import architecture, words
@@ -175,7 +175,7 @@ def test_two_passes_are_taken_where_one_record_is_too_much_for_one(
     def tight(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Kept, "receive", tight)
+    monkeypatch.setattr(KeepingSink, "receive", tight)
     assert (
         retrain([*METHODS["dp-sgd"], "--clipping-passes", "auto", "--checkpointing"], gpt2, data, tmp_path / "out") == 0
     )

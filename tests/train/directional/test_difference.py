@@ -37,8 +37,8 @@ def test_taking_the_step_back_would_not_do(monkeypatch: pytest.MonkeyPatch) -> N
     given = case("gpt2")
     before = state(given.model)
 
-    def subtracted(question: difference.Question, kept: dict[str, Tensor]) -> None:
-        distance = difference.reach(kept, difference.STEP)
+    def subtracted(question: difference.DirectionalQuery, kept: dict[str, Tensor]) -> None:
+        distance = difference.distance_along(kept, difference.STEP)
         for name, parameter in question.parameters.items():
             parameter.add_(question.direction[name], alpha=distance)
 
@@ -85,12 +85,12 @@ def test_the_distance_follows_the_weights() -> None:
     with torch.no_grad():
         layer.weight.normal_(std=0.3)
     parameters = dict(layer.named_parameters())
-    alone = difference.reach({"weight": layer.weight}, 0.01)
+    alone = difference.distance_along({"weight": layer.weight}, 0.01)
     assert alone == pytest.approx(0.01 * float(layer.weight.detach().norm()))
     # of two tensors the one that bears less decides, so that both together disturb as much as it alone
     with torch.no_grad():
         layer.bias.fill_(3.0)
-    entry = difference.reach(parameters, 0.01) / math.sqrt(100 * 401)
+    entry = difference.distance_along(parameters, 0.01) / math.sqrt(100 * 401)
     assert entry == pytest.approx(0.01 / math.sqrt(1 / 0.3**2 + 1 / 3.0**2), rel=1e-2)
 
 

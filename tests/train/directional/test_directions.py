@@ -54,7 +54,7 @@ def by_definition(seed: bytes, step: int, group: int, shapes: dict[str, torch.Si
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
 def test_a_gpu_makes_the_same_numbers_of_the_bits(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directions, "_CHUNK_THERE", chunk)
+    monkeypatch.setattr(directions, "_CHUNK_ON_GPU", chunk)
     size = 1 / math.sqrt(12_345)
     every_byte = torch.arange(256, dtype=torch.uint8)
     expected = [size if byte >> place & 1 else -size for byte in range(256) for place in range(8)]

@@ -20,7 +20,7 @@ def test_what_is_held_and_the_most_of_it() -> None:
     assert counted.held == 60_000  # what is left of it holds all of it
     del half
     assert (counted.held, counted.most) == (20_000, 60_000)
-    counted.forget_most()
+    counted.reset_peak()
     second.add_(1)
     assert counted.most == 20_000
     counted.stop()

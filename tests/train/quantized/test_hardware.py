@@ -83,21 +83,21 @@ def test_what_is_not_finite_stays_seen() -> None:
 
 def test_processors_and_other_formats_are_simulated() -> None:
     inputs, weight = torch.zeros(32, 64, dtype=torch.bfloat16), torch.zeros(48, 64)
-    assert not any(hardware.serves(form, inputs, weight) for form in FORMATS.values())
+    assert not any(hardware.is_supported(form, inputs, weight) for form in FORMATS.values())
 
 
 @NO_DEVICE
 def test_layers_multiply_in_fp8_where_they_can() -> None:
     model = nn.Sequential(nn.Linear(64, 48)).cuda()
     x = torch.randn(4, 8, 64, device="cuda")
-    assert hardware.serves(FORMATS[FormatName.FP8], x.bfloat16(), model[0].weight)
-    assert not hardware.serves(FORMATS[FormatName.INT4], x.bfloat16(), model[0].weight)
+    assert hardware.is_supported(FORMATS[FormatName.FP8], x.bfloat16(), model[0].weight)
+    assert not hardware.is_supported(FORMATS[FormatName.INT4], x.bfloat16(), model[0].weight)
     layers = quantized(model, FormatName.FP8)
     outputs = []
     for serves in (True, False):
         with pytest.MonkeyPatch.context() as patch, layers.active([1, 2, 3, 4]):
             if not serves:
-                patch.setattr(hardware, "serves", lambda *_: False)
+                patch.setattr(hardware, "is_supported", lambda *_: False)
             with torch.autocast("cuda", torch.bfloat16):
                 outputs.append(model(x).flatten(0, 1))
     compare(*outputs)

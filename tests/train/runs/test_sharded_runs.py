@@ -23,7 +23,7 @@ import os, signal, sys
 import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 from privctl.cli import run
-from privctl.train.clipping.sinks import Kept
+from privctl.train.clipping.sinks import KeepingSink
 from privctl.train.state import run_folder
 from privctl.train.steps.loop import Trainer
 
@@ -57,7 +57,7 @@ if os.environ["RANK"] == os.environ.get("RANK_OF_FAULT"):
     elif left[0]:
         Trainer._step = killed
     elif "KEEPS_NOTHING" in os.environ:
-        Kept.receive = none
+        KeepingSink.receive = none
     else:
         LlamaMLP.forward = full
 sys.exit(run(sys.argv[1:]))

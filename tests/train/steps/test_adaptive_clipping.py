@@ -15,7 +15,7 @@ from torch import Tensor
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.randomness import NoiseSource
-from privctl.train.clipping.factors import MOST_NORM, ROUNDING_MARGIN, ROUNDING_MARGIN_REDUCED, Clipping
+from privctl.train.clipping.factors import LARGEST_NORM, ROUNDING_MARGIN, ROUNDING_MARGIN_REDUCED, Clipping
 from privctl.train.settings.adaptive_clipping import AdaptiveClipping, default_count_stddev, sum_noise_multiplier
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.clip_norm import AdaptiveClipNorm
@@ -89,7 +89,7 @@ def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) 
             moved = norms * (1 + margin / others)
             for own in (0.0, 0.37, 1e9):
                 more = torch.cat([moved, torch.tensor([own], dtype=torch.float64)])
-                worst = max(worst, abs(float(made.counted(more) - made.counted(norms))))
+                worst = max(worst, abs(float(made.count_of(more) - made.count_of(norms))))
                 jumped = max(jumped, abs(float((moved <= 0.37).sum() - (norms <= 0.37).sum())))
     assert worst <= 0.5
     assert worst > 0.9 * 0.5
@@ -97,11 +97,11 @@ def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) 
 
 
 def test_the_clip_norm_stays_where_float32_measures_norms() -> None:
-    made = norm(initial=MOST_NORM / 2)
+    made = norm(initial=LARGEST_NORM / 2)
     for _ in range(5):
-        made.follow(-1e14)
-    assert made.current == MOST_NORM
-    assert Clipping(norm=made.clipped_to).norm < MOST_NORM
+        made.update(-1e14)
+    assert made.current == LARGEST_NORM
+    assert Clipping(norm=made.clipped_to).norm < LARGEST_NORM
 
 
 class Known:

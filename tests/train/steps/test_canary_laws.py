@@ -17,7 +17,7 @@ from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.canary_laws import described, law_of
+from privctl.train.steps.canary_laws import law_of, participation_phrase
 from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
 from privctl.train.steps.step_noise import correlated
 from tests.few import few
@@ -124,7 +124,7 @@ def test_canaries_do_not_see_which_records_are_kept() -> None:
         ]
         assert np.array_equal(*amounts)
     assert any(honest.batch(step).tolist() != biased.batch(step).tolist() for step in range(STEPS))
-    assert "not which records are kept" in described(recipe)
+    assert "not which records are kept" in participation_phrase(recipe)
 
 
 def test_a_user_comes_with_as_many_records_as_coins_fall() -> None:

@@ -32,7 +32,7 @@ def test_the_bits_are_those_of_a_launch_for_each(monkeypatch: pytest.MonkeyPatch
     CipherNoise(CPU, seed=3).release(together, 0.7, 4)
     monkeypatch.setattr(gradient_noise, "_BUFFER", 2 * TILE)  # several buffers of each type
     CipherNoise(CPU, seed=3).release(cut, 0.7, 4)
-    monkeypatch.setattr(gradient_noise, "_SMALL", 0)
+    monkeypatch.setattr(gradient_noise, "_SHARED_BELOW", 0)
     CipherNoise(CPU, seed=3).release(alone, 0.7, 4)
     for one, other, several in zip(together, alone, cut, strict=True):
         assert torch.equal(one, other)
@@ -77,7 +77,7 @@ def test_no_block_is_drawn_twice_over_steps_tensors_and_processes(
     asked: list[tuple[bytes, int, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes with a key each, which hold the same places, or one key and other elements."""
-    monkeypatch.setattr(gradient_noise, "_SMALL", 2 * TILE)
+    monkeypatch.setattr(gradient_noise, "_SHARED_BELOW", 2 * TILE)
     _steps((1, 2), [_held(), _held()])
     _steps((3, 3), [_held(), _held(offset=3 * TILE)])
     leading = _leading(asked)
@@ -116,7 +116,7 @@ class Counted(TensorEngine):
 
 
 def test_many_small_tensors_take_few_launches_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_noise, "_SMALL", 2 * TILE)
+    monkeypatch.setattr(gradient_noise, "_SHARED_BELOW", 2 * TILE)
     noise = CipherNoise(CPU, seed=1)
     noise._engine = engine = Counted()
     given = [torch.zeros(50 + i) for i in range(40)] + [torch.zeros(2 * TILE)]

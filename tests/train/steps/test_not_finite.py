@@ -63,9 +63,11 @@ def test_a_step_is_looked_at_once_and_each_micro_batch_only_where_something_is_n
 ) -> None:
     looked = list[bool]()
 
-    def watched(self: PerExample, losses: Callable[[], Tensor], *, look: bool, **settings: float) -> ClippedBatch:
-        looked.append(look)
-        return accumulate(self, losses, look=look, **settings)
+    def watched(
+        self: PerExample, losses: Callable[[], Tensor], *, check_finite: bool, **settings: float
+    ) -> ClippedBatch:
+        looked.append(check_finite)
+        return accumulate(self, losses, check_finite=check_finite, **settings)
 
     accumulate = PerExample.accumulate
     monkeypatch.setattr(PerExample, "accumulate", watched)

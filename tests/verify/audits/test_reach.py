@@ -17,7 +17,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.audits.consistency import faults
 from verify.audits.extraction import exact_tests as extraction_tests
-from verify.audits.reach import wrong_reach
+from verify.audits.reach import detectable_fault
 from verify.laws.counts import at_most
 
 
@@ -51,18 +51,18 @@ def beyond(train: tuple[int, int], heldout: tuple[int, int], undecided: int = 0)
 )  # fmt: skip
 def test_only_the_audit_s_own_number_stands(item: Evidence) -> None:
     stated = item.details["detectable"]
-    assert wrong_reach(item, report(item)) == ""
+    assert detectable_fault(item, report(item)) == ""
     for other in (stated * 0.99, stated * 1.01, 1e-6):
         forged = replace(item, details={**item.details, "detectable": other})
-        assert "is not the least that it would have seen" in wrong_reach(forged, report(forged))
+        assert "is not the least that it would have seen" in detectable_fault(forged, report(forged))
         assert any("is not the least" in fault for fault in faults(report(forged)))
 
 
 def test_undecided_held_out_texts_leave_more_than_one() -> None:
     item = beyond((0, 300), (2, 300), undecided=1)
     kin = Evidence(method="extraction", quantity="rate on held-out text", estimate=None, details={"undecided": 1.0})
-    assert wrong_reach(item, report(item, kin)) == ""
-    assert wrong_reach(item, report(item)) != ""
+    assert detectable_fault(item, report(item, kin)) == ""
+    assert detectable_fault(item, report(item)) != ""
 
 
 def test_one_text_among_many() -> None:
@@ -71,8 +71,8 @@ def test_one_text_among_many() -> None:
         method="extraction", quantity="rate on training text", estimate=0.0, confidence=0.95,
         samples={"training": 300}, details={"detectable": 0.009936},
     )  # fmt: skip
-    assert wrong_reach(item, report(item)) == ""
-    assert wrong_reach(replace(item, details={"detectable": 0.005}), report(item))
+    assert detectable_fault(item, report(item)) == ""
+    assert detectable_fault(replace(item, details={"detectable": 0.005}), report(item))
 
 
 @pytest.mark.parametrize(("most", "total", "chance"), [(0, 10, 0.1), (7, 20, 0.3), (400, 500, 0.9), (3, 3, 0.4)])

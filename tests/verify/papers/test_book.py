@@ -14,7 +14,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from tests.few import few
 from verify.papers import PAPERS, correlated, dp_weights, dp_weights_composition, dp_weights_proof, load_paper, poster
-from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
+from verify.papers.book import chosen_papers, run, unchecked_statements, unexpected_rows
 from verify.papers.claim import JudgedClaim, PublishedClaim, judge
 from verify.papers.judging import agrees, judge_event, judge_gaussian
 from verify.papers.sampling import judge_sampled
@@ -108,12 +108,12 @@ def test_the_book_is_whole() -> None:
 def test_a_paper_is_judged_without_a_surprise(prover: Prover) -> None:
     rows = list(run(["ferret"], prover))
     assert len(rows) == 9
-    assert surprises(rows) == []
+    assert unexpected_rows(rows) == []
 
 
 def test_a_row_that_comes_out_otherwise_is_a_surprise(prover: Prover) -> None:
     (row,) = judge("it", [replace(CLAIMS[0][1], expected=Outcome.REFUTED)], prover)
-    assert surprises([row]) == [row]
+    assert unexpected_rows([row]) == [row]
 
 
 def test_a_solver_without_time_leaves_rows_undecided() -> None:
@@ -122,7 +122,7 @@ def test_a_solver_without_time_leaves_rows_undecided() -> None:
         (row,) = judge("it", [claim], hurried)
     assert isinstance(row, JudgedClaim)
     assert row.undecided
-    assert surprises([row]) == []
+    assert unexpected_rows([row]) == []
 
 
 def test_columns_of_buffers_and_nodes_of_trees_are_those_that_are_accounted_for() -> None:

@@ -13,7 +13,7 @@ from privctl.domain.verdict import Outcome
 from verify.papers.batches import fixed_batch, redrawn_batch
 from verify.papers.claim import Judgement
 from verify.papers.judging import judge_drawn, judge_event
-from verify.papers.releases import majority, of_concentrated
+from verify.papers.releases import majority, zcdp_epsilon
 from verify.prove.enclosures import composition, integers
 from verify.prove.prover import Prover
 
@@ -36,12 +36,12 @@ def redrawn(prover: Prover, epsilon: Fraction) -> Judgement:
 
 def discrete_gaussian(prover: Prover, epsilon: Fraction) -> Judgement:
     event = integers.discrete_gaussian(4, 2, epsilon)
-    return judge_event(prover, "it", "it", event, DELTA, epsilon, most_telling=True)
+    return judge_event(prover, "it", "it", event, DELTA, epsilon, is_optimal=True)
 
 
 def discrete_laplace(prover: Prover, epsilon: Fraction) -> Judgement:
     event = integers.discrete_laplace(Fraction(3, 10), 2, epsilon)
-    return judge_event(prover, "it", "it", event, Fraction(1, 20), epsilon, most_telling=True)
+    return judge_event(prover, "it", "it", event, Fraction(1, 20), epsilon, is_optimal=True)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_releases_of_pairs_compose_to_what_dp_accounting_says() -> None:
 
 def test_concentrated_privacy_lies_between_a_gaussian_and_the_first_conversion() -> None:
     """Bun and Steinke 2016, proposition 1.3, rho + 2 sqrt(rho ln(1/delta)); the Gaussian by its exact formula."""
-    found = float(of_concentrated(Fraction(1, 10), DELTA).high)
+    found = float(zcdp_epsilon(Fraction(1, 10), DELTA).high)
     assert 1.7600571 < found < 0.1 + 2 * math.sqrt(0.1 * math.log(1e5))
     assert found == pytest.approx(1.91619, abs=1e-5)  # dp_accounting's ZCDpEvent at whole orders
 

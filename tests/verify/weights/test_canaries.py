@@ -18,7 +18,7 @@ from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.canary_laws import law_of
 from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
 from tests.verify.weights.test_check import settings
-from verify.weights.moves import most_drawn, reach, signal
+from verify.weights.moves import draws_bound, reach, signal
 from verify.weights.settings import MixedIn, TrainingFacts, _canaries
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def test_batches_and_canaries_share_the_level(
     """What any one number of draws exceeds has a chance of its own, and all of these together are the level."""
     spent: list[float] = []
     monkeypatch.setattr(
-        "verify.weights.moves.most_drawn",
-        lambda trials, rate, level: spent.append(level) or most_drawn(trials, rate, level),
+        "verify.weights.moves.draws_bound",
+        lambda trials, rate, level: spent.append(level) or draws_bound(trials, rate, level),
     )
     facts = settings(
         updates=STEPS, planned=STEPS, examples=EXAMPLES, batch_size=BATCH, noise_multiplier=NOISE, clip_norm=1.0,

@@ -28,7 +28,7 @@ from tests.verify.reports import trained
 from verify.checkpoint_noise.values import Floats
 from verify.run import Verification, read, verify
 from verify.weights.law import law_of
-from verify.weights.moves import adam_reach, coefficients, kept, most_drawn, reach, signal
+from verify.weights.moves import adam_reach, coefficients, draws_bound, kept, reach, signal
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError
 from verify.weights.tally import Tally
@@ -307,12 +307,12 @@ def test_no_gradients_take_adam_farther_than_the_bound_and_some_nearly_so_far() 
 
 
 def test_more_examples_than_the_bound_are_hardly_drawn() -> None:
-    assert most_drawn(60, 0.2, 1e-6) == pytest.approx(30.31, abs=0.01)
+    assert draws_bound(60, 0.2, 1e-6) == pytest.approx(30.31, abs=0.01)
     for trials, rate, level in ((60, 0.2, 1e-6), (10_000, 0.01, 1e-9), (50, 0.9, 1e-4)):
-        most = most_drawn(trials, rate, level)
+        most = draws_bound(trials, rate, level)
         assert binom.sf(math.floor(most), trials, rate) <= level
         assert binom.sf(math.floor(most) - 2, trials, rate) > level / 10
-    assert most_drawn(60, 1.0, 1e-6) == 60
+    assert draws_bound(60, 1.0, 1e-6) == 60
 
 
 def test_the_law_of_noise_is_that_of_torch() -> None:

@@ -1,1 +1,1 @@
-"""Bounds from canaries: their counts, the noise they tell of, and what was fixed before training."""
+"""Bounds from canaries: their counts, the bound on the noise, and what was fixed before training."""

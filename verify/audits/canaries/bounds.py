@@ -1,9 +1,9 @@
-"""Whether bounds and verdicts from canaries are what their counts of right guesses give.
+"""Whether bounds and verdicts from canaries follow from their counts of correct guesses.
 
-A bound is recomputed by testing it: a little below it some set of guesses must reject, a little above it none may. The
-binomial probabilities are summed term by term, and the maximum of theorem 5.2 of Steinke, Nasr and Jagielski 2023 is
-taken over all its terms, where the audit uses the incomplete beta function and halving. The curve of a
-mechanism is bounded by verify's own accountant, loaded only where an audit tested one; else standard library only.
+A bound is checked by testing values near it: slightly below it some set of guesses must reject, slightly above it none
+may. The binomial probabilities are summed term by term, and the maximum in theorem 5.2 of Steinke, Nasr and Jagielski
+2023 is taken over all its terms, where the audit uses the incomplete beta function and bisection. Standard library
+only, except that verify's own accountant is imported to bound the curve of a mechanism if an audit tested one.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from verify.audits.terms import BOUND, CLAIM, CLAIMED, MAHLOUJIFAR, METHODS, NOISE, Counts, counts_of, of_split
 
-#: By how much the tested values lie below and above the stated one, relatively and at least.
-_NEAR, _LEAST = 1e-6, 1e-6
-#: More canaries are not recomputed.
+#: The relative and the smallest absolute distance of the tested values from the stated one.
+_RELATIVE, _LEAST = 1e-6, 1e-6
+#: The most canaries for which a bound is recomputed.
 _MOST = 200_000
 _NORMAL = NormalDist()
 _SUBJECT = "): the mechanism stated in "
-#: Relative interval of the grid: the points need only be no sharper than the mechanism.
+#: Relative spacing of the grid. It may be coarse, as the points only must not be below the mechanism's curve.
 _GRID = 1e-3
 _ROUNDING = 1e-6
 
 
 def wrong_bound(item: Evidence) -> str:
-    """What is wrong with a bound from canaries; empty where nothing is, and for other evidence."""
+    """What is wrong with a bound from canaries; "" if nothing is, and for other evidence."""
     if item.method not in METHODS or item.lower is None:
         return ""
     sets = list(counts_of(item))
@@ -43,7 +43,7 @@ def wrong_bound(item: Evidence) -> str:
     gaussian = item.method == MAHLOUJIFAR
     rejected = _gaussian_rejected if gaussian else _either_rejected if item.method == BOUND else _steinke_rejected
     delta = item.details.get("delta", 0.0)
-    value, step = float(item.lower), max(_LEAST, _NEAR * abs(item.lower))
+    value, step = float(item.lower), max(_LEAST, _RELATIVE * abs(item.lower))
     if not 0 <= value < 100:
         return f"it is {value:g}, which no canaries can show"
     above = any(rejected(counts, value + step, delta, share) for counts in sets)
@@ -55,7 +55,7 @@ def wrong_bound(item: Evidence) -> str:
 
 
 def curve_rejected(item: Evidence, points: Sequence[tuple[float, float]]) -> bool:
-    """Whether the counts of ``item`` reject a mechanism that is (epsilon, delta)-DP at all of ``points``."""
+    """Whether the counts of ``item`` reject every mechanism that is (epsilon, delta)-DP at all of ``points``."""
     share = (1 - item.confidence) / item.details["sets"]
 
     def least(y: float) -> float:
@@ -65,7 +65,7 @@ def curve_rejected(item: Evidence, points: Sequence[tuple[float, float]]) -> boo
 
 
 def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Each disagreement in one sentence; nothing for an audit that tested no curve."""
+    """Yields one sentence per fault in the test of a mechanism's curve; nothing if the audit tested none."""
     mechanism, points = parameters.canary_mechanism, parameters.canary_curve
     verdict = next((each for each in report.verdicts if _SUBJECT in each.subject), None)
     if mechanism is None or points is None:
@@ -75,7 +75,7 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     if not points or not all(0 <= epsilon <= 30 and 0 <= delta <= 1 for epsilon, delta in points):
         yield "the curve that it tested has no points, or impossible ones"
         return
-    from verify.recompute.ledger import bounds  # needs more than the standard library
+    from verify.recompute.ledger import bounds  # imported here because it needs more than the standard library
 
     exact = bounds(mechanism, None, _GRID)
     for epsilon, delta in points:
@@ -95,25 +95,25 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
 
 
 def _too_little_noise(report: PrivacyReport) -> bool:
-    """Whether a bound on the noise of the stated steps, which ``noise`` checks, excludes what is stated."""
+    """Whether a bound on the noise of the stated steps, which ``noise`` checks, excludes the stated noise."""
     return any(
         item.method == NOISE and item.upper is not None and item.details["share"] <= 1 for item in report.evidence
     )
 
 
 def tested_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iterator[Evidence]:
-    """The bounds that claims and curves are judged by; where there are canaries, the curve by theirs alone."""
-    bounds = list(_of_single_records(report))
+    """The bounds by which curves are judged: those from canaries if there are any, otherwise those from a split."""
+    bounds = list(_single_record_bounds(report))
     planted = [item for item in bounds if not of_split(item, parameters)]
     yield from planted or bounds
 
 
 def wrong_claims(report: PrivacyReport) -> Iterator[str]:
-    """Verdicts on claims of (epsilon, delta) that the counts of right guesses contradict, in one sentence each.
+    """Yields one sentence for each verdict on an (epsilon, delta) claim that the counts of correct guesses contradict.
 
-    A claim is named with six digits, so that counts close to it decide neither way.
+    The subject states a claim with six digits only, so counts that are close to it contradict neither verdict.
     """
-    bounds = list(_of_single_records(report))
+    bounds = list(_single_record_bounds(report))
     for verdict in report.verdicts:
         stated = CLAIM.match(verdict.subject)
         if stated is None or not bounds:
@@ -128,7 +128,7 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts do not refute that"
 
 
-def _of_single_records(report: PrivacyReport) -> Iterator[Evidence]:
+def _single_record_bounds(report: PrivacyReport) -> Iterator[Evidence]:
     for item in report.evidence:
         if item.method == BOUND and item.lower is not None and item.details.get("copies") == 1:
             yield item
@@ -140,7 +140,7 @@ def _rejects(item: Evidence, epsilon: float, delta: float) -> bool:
 
 
 def either_rejects_zero(canaries: int, guesses: int, delta: float, alpha: float) -> Callable[[int], bool]:
-    """Whether so many right guesses reject epsilon 0; the probabilities are summed once for all."""
+    """A test of whether a number of correct guesses rejects epsilon 0; the probabilities are summed only once."""
     chances = _chances(guesses, 0.0)
     above = list(accumulate(reversed(chances)))
 
@@ -179,7 +179,7 @@ def _steinke_rejected(counts: Counts, epsilon: float, delta: float, alpha: float
 
 
 def _chances(guesses: int, epsilon: float) -> list[float]:
-    """P[k of ``guesses`` right] by randomized response, for every k."""
+    """P[k of ``guesses`` correct] under randomized response with ``epsilon``, for every k."""
     yes, no = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
     whole = math.lgamma(guesses + 1)
     return [
@@ -189,10 +189,10 @@ def _chances(guesses: int, epsilon: float) -> list[float]:
 
 
 def refutes(counts: Counts, least: Callable[[float], float], alpha: float) -> bool:
-    """Algorithm 3 of Mahloujifar, Melis and Chaudhuri 2024, ``least`` being the curve.
+    """Whether counts reject a trade-off curve ``least``, by algorithm 3 of Mahloujifar, Melis and Chaudhuri 2024.
 
-    At each step from the stated number of right guesses down, the mass of results with one right guess fewer grows by
-    what the curve forces onto the neighbours that miss one guess more. Above the mass that there is, it cannot be.
+    From the stated number of correct guesses down, the mass of results with one correct guess fewer grows by what the
+    curve forces onto the neighbours with one more miss. If the total exceeds the mass available, the curve is rejected.
     """
     canaries, guesses, right = counts
     hits, misses = alpha * right / canaries, alpha * (guesses - right) / canaries

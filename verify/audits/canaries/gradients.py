@@ -1,8 +1,9 @@
-"""Right guesses on canary gradients, counted again from what the training observed of each.
+"""Recounts correct guesses on canary gradients from what the training observed of each canary.
 
-The training leaves its coins and scores in a file, and the audit keeps them with its own scores. A set of guesses takes
-so many of the highest scores as included and of the lowest as left out; scores that equal the next one beyond are no
-guesses. The set of all canaries is cut in the widest gap near the middle. What bound such counts give, ``bounds`` says.
+The training writes its coins and scores to a file, and the audit keeps them with its own scores. A set of guesses takes
+a number of the highest scores as included and as many of the lowest as left out, without scores that tie with the next
+one beyond. The set of all canaries is cut at the widest gap near the middle. ``bounds`` checks the bounds from these
+counts.
 Standard library only, like a gate over audits.
 """
 
@@ -29,7 +30,7 @@ from verify.stated import readable
 
 SUBJECT = "guesses on canary gradients"
 _ROLE, _KIND = "canaries", "privctl-gradient-canaries"
-#: What was observed, as bounds are named after it -> its entry in the training's file, and in the audit's.
+#: For each kind of observation, as bounds name it, its entry in the training's file and in the audit's.
 OBSERVED = {"every step": ("every_step", "gradient.every_step"), "final weights": ("end", "gradient.end")}
 #: The audit's entry for the coins.
 COINS = "gradient.included"
@@ -38,7 +39,7 @@ _COUNT = "number included"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What ``source`` holds: whether each canary was ``included``, and its ``scores`` by what was observed."""
+    """The contents of ``source``: whether each canary was ``included``, and its ``scores`` by kind of observation."""
 
     source: str
     included: tuple[bool, ...]
@@ -54,7 +55,7 @@ class Observations:
 
 
 def bounds_in(report: PrivacyReport) -> list[Evidence]:
-    """The bounds from canary gradients in the report of an audit; none where its canaries were planted."""
+    """The bounds from canary gradients in an audit report; empty if its canaries were planted."""
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     if stated is None or stated.canary_commitment is not None or not stated.canary_conditions:
         return []
@@ -62,7 +63,7 @@ def bounds_in(report: PrivacyReport) -> list[Evidence]:
 
 
 def check_observed(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Hold the counts of the audit at ``path`` against the training's file, where that is at hand."""
+    """Compares the counts of the audit report at ``path`` with the training's file, if that is present."""
     items = bounds_in(report)
     if not items:
         return
@@ -77,7 +78,7 @@ def check_observed(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
 
 
 def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, found: Observations) -> Iterator[Verdict]:
-    """Refuted where the counts of ``items`` are others than the observations ``found`` give, else consistent."""
+    """Refuted verdicts for counts of ``items`` that the observations ``found`` contradict, or a consistent one."""
     wrong = [*_wrong_number(report, found), *(text for item in items for text in _wrong(item, found))]
     for reason in wrong:
         yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
@@ -86,17 +87,17 @@ def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, found: Observa
         yield Verdict(subject=SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
 
 
-def left_out(report: PrivacyReport, why: str) -> Iterator[Omission]:
-    """That the counts are the report's word, ``why``."""
+def unchecked_counts(report: PrivacyReport, why: str) -> Iterator[Omission]:
+    """Yields the omission that the counts were not checked, for the reason ``why``."""
     if items := bounds_in(report):
         reason = f"{why}; how many guesses behind {counted(len(items), 'bound')} were right is the report's word"
         yield Omission(what=SUBJECT, reason=reason)
 
 
 def observations_at_hand(path: Path, report: PrivacyReport) -> Observations | None:
-    """What the training's file holds that the audit at ``path`` read; None where it is not there, or another now.
+    """The contents of the training's file that the audit read; None if it is missing or no longer as recorded.
 
-    Raises InputError, or what reading an entry of another type raises, for a file that holds something else.
+    Raises InputError, ValueError, TypeError or KeyError if the file holds something else.
     """
     for artifact in report.inputs:
         place = located(path, artifact.path)
@@ -121,12 +122,12 @@ def _observed(item: Evidence) -> str:
 
 
 def _wrong_number(report: PrivacyReport, found: Observations) -> Iterator[str]:
-    """The condition that states how many canaries are included states another number."""
+    """Yields a sentence if the stated number of included canaries is wrong."""
     stated = readable(AuditParameters, report)
-    said = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
+    statement = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
     number = f"{sum(found.included)} of {len(found.included)} canaries are included"
-    if said is not None and number not in said:
-        yield f"it says that {said!r}, and {found.source} says that {number}"
+    if statement is not None and number not in statement:
+        yield f"it says that {statement!r}, and {found.source} says that {number}"
 
 
 def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
@@ -153,7 +154,7 @@ def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
 
 
 def _outside(scores: Sequence[float], half: int) -> tuple[float, float]:
-    """The highest score that is guessed as left out, and the lowest that is guessed as included, ``half`` each."""
+    """The highest score guessed as left out and the lowest guessed as included, with ``half`` of the guesses each."""
     ordered = sorted(scores)
     below = [score for score in ordered[:half] if score < ordered[half]] if half < len(ordered) else ordered
     above = [score for score in ordered[len(ordered) - half :] if score > ordered[len(ordered) - half - 1]]
@@ -161,9 +162,9 @@ def _outside(scores: Sequence[float], half: int) -> tuple[float, float]:
 
 
 def _middle(scores: Sequence[float]) -> tuple[float, float]:
-    """The scores on either side of the widest gap within twice the root of their number around the middle.
+    """The scores on either side of the widest gap within 2 sqrt(n) places of the middle.
 
-    Where all there are equal, those next to them.
+    If all scores there are equal, the nearest scores below and above them.
     """
     ordered = sorted(scores)
     count, reach = len(ordered), math.ceil(2 * math.sqrt(len(ordered)))

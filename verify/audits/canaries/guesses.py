@@ -1,8 +1,8 @@
 """Whether the sets of guesses behind bounds from canaries are the registered ones.
 
-A bound holds for sets that were fixed before training. Whoever may pick them afterwards picks those with the most right
-guesses. The manifest that an audit read says which were fixed, and its commitment that they stand there unchanged;
-without it, only the sets that every planting registers by itself can be known. Needs no numpy, like a gate over audits.
+A bound holds for sets that were fixed before training; sets picked afterwards could be those with the most correct
+guesses. The manifest that an audit read says which sets were fixed, and its commitment shows that it is unchanged.
+Without the manifest, only the default sets of planting are known. Does not import numpy, like a gate over audits.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from verify.files.places import located
 
 _SUBJECT, _ROLE = "guesses on canaries", "canaries"
 _PLANTED, _GRADIENTS = "privctl-canaries", "privctl-gradient-canaries"
-#: Shares of the canaries in the sets that planting registers, beside all; half of each are guessed as included.
+#: Fractions of the canaries in the default sets, apart from the set of all; half of each are guessed as included.
 _SHARES, _FEWEST = (0.02, 0.2, 0.5), 10
-#: It learns from who is a member.
+#: Attacks trained on the membership labels.
 _WITHOUT_BOUND = {"fused"}
-#: Before there were several sets: this share was guessed as included, and as many as left out.
+#: Older versions had a single set: this fraction was guessed as included, and as many as left out.
 _SINGLE = 0.1
-#: Of an audit's failure probability: what bounds from planted canaries have, or each observation of gradients.
+#: The fraction of an audit's failure probability for bounds from planted canaries, or for each gradient observation.
 _BOUNDS_SHARE = 0.5
 _ROUNDING = 1e-9
 
-#: The guesses of each set on the canaries of up to so many copies, and how many canaries these are.
+#: For canaries of up to a number of copies: how many canaries these are, and the number of guesses in each set.
 _Level = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Registered:
-    """What a file of canaries fixes, by copies; ``planted`` ones came with a commitment."""
+    """The sets that a file of canaries fixes, by copies; ``planted`` canaries have a commitment."""
 
     levels: Mapping[int, _Level]
     planted: bool
 
 
 def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Hold the sets of guesses of the audit at ``path`` against its manifest, or against what planting registers."""
+    """Compares the sets of guesses of the audit report at ``path`` with its manifest, or with the default sets."""
     items = [i for i in report.evidence if i.method in METHODS and i.lower is not None]
     if report.step != "audit" or not items:
         return
     try:
         stated = parameters_as(AuditParameters, report)
     except ParametersError:
-        return  # another check says so
+        return  # reported by another check
     commitment, whole = stated.canary_commitment, stated.confidence
     drawn = [item for item in items if of_split(item, stated)]
     items = [item for item in items if not of_split(item, stated)]
@@ -72,13 +72,13 @@ def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
         wrong, registered = [f"what was registered cannot be read ({fault})"], None
     outcome = Outcome.REFUTED
     if registered is None and not wrong:
-        outcome, wrong = Outcome.INCONCLUSIVE, list(_not_of_design(items))
+        outcome, wrong = Outcome.INCONCLUSIVE, list(_unusual_sets(items))
     for reason in wrong:
         yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 
 
-def designed(canaries: int, *, several: bool = True) -> tuple[int, ...]:
-    """How many guesses each set has that planting registers on so many canaries; ``several`` is false of old ones."""
+def default_set_sizes(canaries: int, *, several: bool = True) -> tuple[int, ...]:
+    """The number of guesses in each default set on ``canaries``; ``several`` is false for versions with one set."""
     if not several:
         return (2 * min(canaries // 2, max(_FEWEST, round(_SINGLE * canaries))),)
     halves = dict.fromkeys(max(_FEWEST, round(share * canaries / 2)) for share in _SHARES)
@@ -86,7 +86,7 @@ def designed(canaries: int, *, several: bool = True) -> tuple[int, ...]:
 
 
 def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Registered | None:
-    """What the file of canaries fixes that the audit read; None where it is not there, or is another by now."""
+    """The sets fixed by the file of canaries that the audit read; None if it is missing or no longer as recorded."""
     for artifact in report.inputs:
         place = located(path, artifact.path)
         if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
@@ -94,14 +94,14 @@ def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Regi
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _GRADIENTS:
             count = len(data["included"])
-            return _Registered(levels={1: (count, designed(count))}, planted=False)
+            return _Registered(levels={1: (count, default_set_sizes(count))}, planted=False)
         if data["kind"] == _PLANTED:
             return _Registered(levels=_levels(data, commitment, artifact.path), planted=True)
     return None
 
 
 def _levels(manifest: dict[str, Any], commitment: str | None, name: str) -> Mapping[int, _Level]:
-    """The registered sets by copies. Raises ValueError for a manifest other than the audit's or changed since."""
+    """The registered sets by copies. Raises ValueError if the manifest is not the audit's or was changed."""
     if not manifest["commitment"] == commitment == _committed(manifest):
         raise ValueError(f"{name} does not give the commitment {commitment}, which the audit states")
     levels: dict[int, _Level] = {}
@@ -113,7 +113,7 @@ def _levels(manifest: dict[str, Any], commitment: str | None, name: str) -> Mapp
 
 
 def _committed(manifest: Mapping[str, Any]) -> str:
-    """BLAKE3 of the salt and of the rest as JSON with sorted keys and without spaces."""
+    """The commitment: BLAKE3 of the salt and of the other entries as JSON with sorted keys and without spaces."""
     body = {name: value for name, value in manifest.items() if name not in ("kind", "commitment", "salt")}
     body["guesses"] = [
         {name: value for name, value in group.items() if name != "divided" or value} for group in manifest["guesses"]
@@ -136,8 +136,8 @@ def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterato
         canaries, guesses = _stated(item)
         known = registered.levels.get(int(item.details["copies"]))
         if known != (canaries, guesses):
-            found = "none" if known is None else f"{_several(known[1])} on {known[0]}"
-            yield f"its bound on {item.quantity} is of {_several(guesses)} guesses on {canaries} canaries; {found} " + (
+            found = "none" if known is None else f"{_joined(known[1])} on {known[0]}"
+            yield f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries; {found} " + (
                 "were registered before training"
             )
     missing = registered.levels.keys() - {int(item.details["copies"]) for item in items}
@@ -146,18 +146,18 @@ def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterato
 
 
 def _wrong_of_split(items: Sequence[Evidence]) -> Iterator[str]:
-    """Drawing a split registers nothing but what its number of records says."""
+    """Checks bounds from a drawn split, whose sets follow from the number of its records."""
     for item in items:
         records, guesses = _stated(item)
-        if guesses != designed(records):
+        if guesses != default_set_sizes(records):
             yield (
-                f"its bound on {item.quantity} is of {_several(guesses)} guesses on {records} records, where a split "
-                f"has {_several(designed(records))}"
+                f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {records} records, where a split "
+                f"has {_joined(default_set_sizes(records))}"
             )
 
 
 def _left_out(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
-    """Where records of a drawn split give bounds, each score that has a curve gives one: the highest may not go."""
+    """If a drawn split gives bounds, each score with an AUC must have one, so that the largest cannot be left out."""
     bounded = {item.quantity.partition(", ")[2] for item in report.evidence if item.method == BOUND}
     curves = {item.method for item in report.evidence if item.quantity == "AUC"} - _WITHOUT_BOUND
     if bounded & set(stated.attack):
@@ -165,14 +165,14 @@ def _left_out(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
             yield f"no bound is stated from the scores of {name!r}, though other scores of the split have theirs"
 
 
-def _not_of_design(items: Sequence[Evidence]) -> Iterator[str]:
+def _unusual_sets(items: Sequence[Evidence]) -> Iterator[str]:
     for item in items:
         canaries, guesses = _stated(item)
-        usual = designed(canaries, several="sets" in item.details)
+        usual = default_set_sizes(canaries, several="sets" in item.details)
         if guesses != usual:
             yield (
-                f"its bound on {item.quantity} is of {_several(guesses)} guesses on {canaries} canaries, where "
-                f"planting registers {_several(usual)}; only the manifest, which is not at hand, could show that these "
+                f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries, where "
+                f"planting registers {_joined(usual)}; only the manifest, which is not at hand, could show that these "
                 "were fixed before training"
             )
 
@@ -180,7 +180,7 @@ def _not_of_design(items: Sequence[Evidence]) -> Iterator[str]:
 def _wrong_confidence(
     items: Sequence[Evidence], registered: _Registered | None, planted: bool, whole: float | None
 ) -> Iterator[str]:
-    """Bounds from all registered sets share half of what the audit may fail with, in proportion to their sets."""
+    """Bounds share half of the audit's failure probability, in proportion to their numbers of sets."""
     if whole is None:
         yield from ["it does not state the confidence that its bounds share"] if items else []
         return
@@ -195,5 +195,5 @@ def _wrong_confidence(
             )
 
 
-def _several(guesses: Sequence[int]) -> str:
+def _joined(guesses: Sequence[int]) -> str:
     return ", ".join(map(str, guesses))

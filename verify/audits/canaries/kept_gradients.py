@@ -1,4 +1,4 @@
-"""What an audit kept of canary gradients, beside what their training observed."""
+"""Compares what an audit kept of canary gradients with what the training observed."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from verify.audits.canaries.gradients import (
     SUBJECT,
     Observations,
     bounds_in,
-    left_out,
     observations_at_hand,
+    unchecked_counts,
     verdicts_on,
 )
 from verify.files.places import located
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedAgain:
-    """The ``bounds`` from canary gradients of a report, and what is found of their counts beside the gate's check."""
+class Recount:
+    """The ``bounds`` from canary gradients of a report, and findings on their counts beyond those of the gate."""
 
     bounds: Sequence[Evidence] = ()
     verdicts: tuple[Verdict, ...] = ()
     omissions: tuple[Omission, ...] = ()
 
 
-def count_again(path: Path, report: PrivacyReport, files: NamedFiles) -> CountedAgain:
-    """Hold the audit's own file against the training's, or the counts against it where the training's is not there."""
+def recount(path: Path, report: PrivacyReport, files: NamedFiles) -> Recount:
+    """Compare the audit's own file with the training's, or the counts with the former if the latter is missing."""
     if not (bounds := bounds_in(report)):
-        return CountedAgain()
+        return Recount()
     try:
-        observed, kept = observations_at_hand(path, report), _kept(path, report, files)
+        observed, stored = observations_at_hand(path, report), _kept(path, report, files)
     except (InputError, ValueError, TypeError, KeyError) as fault:
-        omitted = tuple(left_out(report, f"what was observed of them cannot be read ({fault})"))
-        return CountedAgain(bounds=bounds, omissions=omitted)
-    if observed is None and kept is None:
+        omitted = tuple(unchecked_counts(report, f"what was observed of them cannot be read ({fault})"))
+        return Recount(bounds=bounds, omissions=omitted)
+    if observed is None and stored is None:
         reason = "neither what the training observed of them nor what the audit kept of that is at hand"
-        return CountedAgain(bounds=bounds, omissions=tuple(left_out(report, reason)))
-    if observed is None and kept is not None:
-        return CountedAgain(bounds=bounds, verdicts=tuple(verdicts_on(bounds, report, kept)))
-    if observed is not None and kept is not None and not observed.same(kept):
-        reason = f"{kept.source} holds other observations of canaries than {observed.source}"
-        return CountedAgain(bounds=bounds, verdicts=(Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason),))
-    return CountedAgain(bounds=bounds)
+        return Recount(bounds=bounds, omissions=tuple(unchecked_counts(report, reason)))
+    if observed is None and stored is not None:
+        return Recount(bounds=bounds, verdicts=tuple(verdicts_on(bounds, report, stored)))
+    if observed is not None and stored is not None and not observed.same(stored):
+        reason = f"{stored.source} holds other observations of canaries than {observed.source}"
+        return Recount(bounds=bounds, verdicts=(Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason),))
+    return Recount(bounds=bounds)
 
 
 def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
-    """What the audit kept; None where its file is not at hand or another by now. Raises InputError for another form."""
+    """The observations the audit kept; None if its file is missing or changed. Raises InputError if unreadable."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     place = None if named is None else located(path, named.path)
     if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:

@@ -1,9 +1,9 @@
-"""Whether the bound on the noise of the stated steps is what its counts of right guesses give, by verify's accountant.
+"""Whether the bound on the noise of the stated steps follows from its counts of correct guesses.
 
-Of steps that are as stated in all but their noise, a little more than the stated bound has to be rejected by some set
-of guesses, and a little less by none. The law of right guesses of independent canaries is integrated by Simpson's rule,
-with binomial tails summed term by term, where the audit takes cells of quantiles and the incomplete beta function.
-Standard library only, but for the accountant.
+For steps that are as stated except for their noise, slightly more noise than the bound must be rejected by some set of
+guesses, and slightly less by none. The distribution of correct guesses on independent canaries is integrated by
+Simpson's rule with binomial tails summed term by term, where the audit uses cells of quantiles and the incomplete beta
+function. Standard library only, except for verify's accountant.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from verify.audits.ranks.bound import PowerCurve, at_least, mean_tail
 from verify.audits.terms import NOISE, counts_of
 
 _QUANTITY = "noise multiplier"
-#: Relatively how far from the stated noise a multiplier has to be rejected, or not; and that of its epsilon.
+#: Relative distance from the stated noise at which the test is made, and relative tolerance of its epsilon.
 _NEAR, _CLOSE = 0.015, 0.01
-#: Relative difference between the audit's p-values and these. Of much noise they hardly change with the multiplier.
+#: Relative difference allowed between the audit's p-values and these, which barely change with large multipliers.
 _SLACK = 0.02
-#: The relative interval of the accountant's grid.
+#: The relative spacing of the accountant's grid.
 _GRID = 1e-3
-#: A curve is bounded at so many epsilons, up to the multiple of a step with this delta, or to the largest.
+#: A curve is bounded at _POINTS epsilons, up to the first multiple of _STEP with delta below _SMALL, or up to _TOP.
 _SMALL, _TOP, _STEP, _POINTS = 1e-8, 30.0, 0.25, 61
-#: The bound is of no less noise than that of this epsilon.
+#: The bound is never below the noise multiplier with this epsilon.
 _LARGEST_EPSILON = 100.0
 _ROUNDING = 1e-9
-#: Why there is no bound; no multiple of the stated noise above this one is looked at.
+#: The largest multiple of the stated noise that is tested. The texts below are the reasons for stating no bound.
 _MOST = 64
 _NO_KIND = "not bounded: the stated mechanism is no one kind of Gaussian steps"
 _NO_DELTA = "not bounded: at delta 0 Gaussian noise has none"
@@ -57,7 +57,7 @@ _GAUSSIAN = (SampledGaussian, BandedGaussian, BufferedGaussian, BestOfRuns, Grou
 
 
 def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Each disagreement in one sentence; nothing for an audit without such a bound."""
+    """Yields one sentence per fault of a bound on the noise; nothing for an audit without one."""
     stated = [item for item in report.evidence if item.method == NOISE]
     for item in stated:
         wrong = _wrong(item, report, parameters)
@@ -79,7 +79,7 @@ def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -
     if item.upper is None:
         if item.estimate is not None or item.lower is not None or item.bound is not Bound.NONE:
             return "it is no bound, and has figures of one"
-        return _not_the_reason(item, event if one_kind else None, bounds, independent=own)
+        return _reason_fault(item, event if one_kind else None, bounds, independent=own)
     if not isinstance(event, _GAUSSIAN) or not one_kind:
         return "the mechanism is no one kind of Gaussian steps"
     share, independent = item.details["share"], bool(item.details["independent"])
@@ -100,12 +100,12 @@ def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -
         return "it does not say on what it rests, as every such bound does"
     if not math.isclose(item.confidence, 1 - math.fsum(1 - each.confidence for each in bounds), abs_tol=1e-9):
         return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
-    return _not_the_bound(item, event, bounds, independent=own)
+    return _bound_fault(item, event, bounds, independent=own)
 
 
-def _not_the_reason(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
-    """What is wrong with why there is no bound on the noise of ``event``, which is None for steps of no one kind."""
-    from verify.recompute.ledger import NoBoundError, epsilon_of  # needs more than the standard library
+def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
+    """What is wrong with the reason for stating no bound; ``event`` is None if the steps are not of a single kind."""
+    from verify.recompute.ledger import NoBoundError, epsilon_of  # imported here because it needs numpy and scipy
 
     delta = max((each.details.get("delta", 0.0) for each in bounds), default=0.0)
     if event is None or delta == 0:
@@ -125,8 +125,8 @@ def _not_the_reason(item: Evidence, event: object, bounds: Sequence[Evidence], *
     return "it is no bound, and does not say why"
 
 
-def _not_the_bound(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
-    """Whether the guesses reject a little more noise than is stated, and no less, and what epsilon that has."""
+def _bound_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
+    """What is wrong with the bound: guesses must reject slightly more noise but not less, and epsilon must follow."""
     from verify.recompute.ledger import NoBoundError, epsilon_of  # needs more than the standard library
 
     stated, delta = float(item.upper or 0), item.details["delta"]
@@ -151,7 +151,7 @@ def _with(event: object, noise: float) -> Ledger:
 
 
 def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool, slack: float) -> bool:
-    """Whether a set of guesses rejects ``ledger`` at its level times ``slack``."""
+    """Whether some set of guesses rejects ``ledger`` at its level times ``slack``."""
     points = list(_curve(ledger))
 
     def least(y: float) -> float:
@@ -168,7 +168,7 @@ def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool, s
 
 
 def _curve(ledger: Ledger) -> Iterator[tuple[float, float]]:
-    """(epsilon, delta) that ``ledger`` certainly has, at the epsilons of the audit's test."""
+    """Yields pairs (epsilon, delta) that ``ledger`` certainly satisfies, at the epsilons of the audit's test."""
     from verify.recompute.ledger import bounds  # needs more than the standard library
 
     exact = bounds(ledger, None, _GRID)  # sharp for large deltas, by which most guesses are judged
@@ -180,10 +180,9 @@ def _curve(ledger: Ledger) -> Iterator[tuple[float, float]]:
 
 
 def _chance(counts: tuple[int, int, int], points: Sequence[tuple[float, float]]) -> float:
-    """The most that so many right guesses have, each canary being seen by itself, through a channel of this curve.
+    """The largest probability of so many or more correct guesses if each canary is observed separately.
 
-    Of outcomes that make up a share of all, at least so many are guessed wrong as ``share - delta`` and the odds of
-    epsilon leave, whatever the guesses go by.
+    Of outcomes with total probability ``share``, any guess is wrong on at least (``share`` - delta) / (1 + e^epsilon).
     """
     canaries, guesses, right = counts
     weighed = [(delta, 1 / (1 + math.exp(epsilon))) for epsilon, delta in points]

@@ -1,1 +1,1 @@
-"""What an audit of extraction says of its texts."""
+"""Checks on the counts and tests of extraction audits."""

@@ -1,8 +1,8 @@
-"""Comparisons with held-out records that their own controls silence: texts alike, and records read without the model.
+"""Comparisons with held-out records that their own controls question: similar texts, and scores without the model.
 
-What an extraction audit found again among texts alike is the test within blocks, from the counts of the blocks.
+The test within blocks of similar texts of an extraction audit is recomputed from the counts of the blocks.
 
-Products of binomial coefficients, as Python's whole numbers, where the audit multiplies floating-point laws. Standard
+Multiplies binomial coefficients as exact integers where the audit convolves floating-point distributions. Standard
 library only, like ``verify.audits.consistency``.
 """
 
@@ -17,16 +17,16 @@ from privctl.domain.evidence import Evidence
 
 ALIKE = ", among texts alike"
 _BLOCKS = re.compile(r"blocks of ([0-9]+) and ([0-9]+), ([0-9]+) out")
-#: Another reading of the records than the model's must be this unlikely under chance to be left aside.
+#: A test of the records without the model must have at least this p-value to be disregarded.
 _DOUBT = 0.2
 _BASELINE, APART, _OVER = "secret baseline", "area without the model", "area by {} over that"
 _HELD_OUT = ", against held-out secrets, by "
-#: Texts that such a test looks at, and how far its figures may be off.
+#: The most texts such a test compares, and the relative tolerance of its figures.
 _MOST, _CLOSE = 2000, 1e-6
 
 
-def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
-    """Method and quantity of each comparison that does not hold among texts alike."""
+def unconfirmed(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
+    """The method and quantity of each comparison that is not significant within blocks of similar texts."""
     return {
         (item.method, item.quantity.removesuffix(ALIKE))
         for item in evidence
@@ -34,8 +34,8 @@ def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
     }
 
 
-def unasked(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Iterator[str]:
-    """Each such test of a comparison that is not ``accusing``, which no audit makes."""
+def uncalled_for(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Iterator[str]:
+    """Yields a sentence for each such test of a comparison that is not in ``accusing``; no audit makes one."""
     asked = {(item.method, item.quantity) for item in accusing}
     for item in evidence:
         if item.quantity.endswith(ALIKE) and (item.method, item.quantity.removesuffix(ALIKE)) not in asked:
@@ -43,7 +43,7 @@ def unasked(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Itera
 
 
 def fault(item: Evidence) -> str:
-    """What is wrong with such a test; empty where nothing is, and for any other ``item``."""
+    """What is wrong with such a test; "" if nothing is, and for any other ``item``."""
     if not item.quantity.endswith(ALIKE):
         return ""
     details = item.details
@@ -78,9 +78,9 @@ def fault(item: Evidence) -> str:
 
 
 def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
-    """The share of all ways to give the sides of each block to its texts that leave ``found`` or more for training.
+    """The fraction of assignments of sides to texts within each block that give training ``found`` or more.
 
-    Polynomials whose coefficient of x^k counts the ways to leave k.
+    Computed as a product of polynomials, in which the coefficient of x^k counts the assignments that give k.
     """
     ways = [1]
     for train, heldout, out, count in blocks:
@@ -95,7 +95,7 @@ def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
 
 
 def is_doubtful(trace: Evidence, evidence: Sequence[Evidence]) -> bool:
-    """Whether ``trace`` compares with held-out secrets whose records may differ from the others without the model."""
+    """Whether ``trace`` compares with held-out secrets whose records may be distinguishable without the model."""
     if _HELD_OUT not in trace.quantity:
         return False
     blind = {item.quantity: item for item in evidence if item.method == _BASELINE}

@@ -1,8 +1,8 @@
-"""What the counts of one extraction audit say of each other: of all its texts, and of those that it compares.
+"""Whether the counts of an extraction audit agree: those of all texts, and those of the texts it compares.
 
-A comparison leaves out texts that both files begin with, those that repeat where there are such, and those whose suffix
-may be copied from the prefix, or that a reference model gives too. So what comes out among the texts compared follows
-from what comes out in all, and an edit of the comparison alone does not hide it. Standard library only, like
+A comparison leaves out texts that occur in both files, repeated texts if there are such, texts whose suffix may be
+copied from the prefix, and texts that a reference model produces too. So the number extracted among the compared texts
+follows from the total, and an edit of the comparison alone is detected. Standard library only, like
 ``verify.audits.consistency``.
 """
 
@@ -21,13 +21,13 @@ _SIDES = {"training": "training", "held-out": "held_out"}
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Counts of comparisons that other counts of the same audit contradict, in a sentence each."""
+    """Yields one sentence for each count of a comparison that contradicts other counts of the same audit."""
     found = {item.quantity: item for item in report.evidence if item.method == _METHOD}
     compared = [found.get(name) for name in BEYOND]
     rates = {name: found.get(f"rate on {side} text") for side, name in _SIDES.items()}
     exact, near = compared
     if exact is None or None in rates.values():
-        return  # another check says so
+        return  # reported by another check
     for item in (each for each in compared if each is not None):
         for fault in _of_texts(item, rates, parameters):
             yield f"{_METHOD}, {item.quantity}: {fault}"
@@ -47,7 +47,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
 
 
 def _farthest(found: Mapping[str, Evidence], side: str) -> Evidence | None:
-    """The near-verbatim rate on the texts of a side that are compared: that of the farthest edit distance."""
+    """The near-verbatim rate on one side at the largest edit distance, which comparisons use."""
     begins = f"near-verbatim rate on {side} text, edit distance to "
     return max((found[name] for name in found if name.startswith(begins)), key=_distance, default=None)
 
@@ -57,36 +57,37 @@ def _distance(item: Evidence) -> float:
 
 
 def _of_side(item: Evidence, whole: Evidence, name: str, parameters: AuditParameters) -> str:
-    """Each side of a comparison is all of its texts but those that it says are left out.
+    """What is wrong with one side of a comparison, which must be all its texts minus those said to be left out.
 
-    Where groups have the coins these are counted, and a group comes out with any of its texts. Reports of older
-    versions do not say how many are left out of each side, which follows from their other counts in part of the cases.
+    If coins were drawn for groups, groups are counted, and a group is extracted if any of its texts is. Older reports
+    do not say how many texts are left out on each side, which in some cases follows from their other counts.
     """
     if not {f"{name}_left_out", f"{name}_left_out_extracted"} <= item.details.keys():
         weak = _shared(parameters) or _grouped(parameters)
         return f"it does not say how many of its {name} texts are left out, and of these come out" if weak else ""
-    away, gone = (item.details[f"{name}_left_out{more}"] for more in ("", "_extracted"))
-    texts, out = whole.details["texts"] - away, whole.details["extracted"] - gone
-    stated, said = _texts(item, name), item.details[f"{name}_extracted"]
+    left_out, left_out_extracted = (item.details[f"{name}_left_out{more}"] for more in ("", "_extracted"))
+    texts, expected = whole.details["texts"] - left_out, whole.details["extracted"] - left_out_extracted
+    stated, extracted = _texts(item, name), item.details[f"{name}_extracted"]
     reasoned = (name, item.quantity) == ("training", BEYOND[0]) and "known_training" not in item.details
-    if reasoned and away > _left_out(item):
-        return f"it leaves out {away:g} training texts, and gives reasons for {_left_out(item):g}"
-    if not (0 <= gone <= away <= whole.details["texts"] and 0 <= out <= texts):
+    if reasoned and left_out > _left_out(item):
+        return f"it leaves out {left_out:g} training texts, and gives reasons for {_left_out(item):g}"
+    if not (0 <= left_out_extracted <= left_out <= whole.details["texts"] and 0 <= expected <= texts):
         return f"what it leaves out of its {name} texts does not fit what comes out in all"
     if _grouped(parameters):
-        fits = stated <= texts and said <= out and bool(stated) is bool(texts) and bool(said) is bool(out)
+        fits = stated <= texts and extracted <= expected
+        fits = fits and bool(stated) is bool(texts) and bool(extracted) is bool(expected)
     else:
-        fits = (stated, said) == (texts, out)
+        fits = (stated, extracted) == (texts, expected)
     if not fits:
         return (
-            f"it counts {said:g} of {stated:g} {name} texts that come out, and without those left out it is {out:g} of "
-            f"{texts:g}"
+            f"it counts {extracted:g} of {stated:g} {name} texts that come out, and without those left out it is "
+            f"{expected:g} of {texts:g}"
         )
     return ""
 
 
 def _texts(item: Evidence, name: str) -> float:
-    """How many texts of a side are compared."""
+    """The number of texts of a side that are compared."""
     return item.details.get(f"{name}_texts", 0.0)
 
 
@@ -96,7 +97,7 @@ def _left_out(item: Evidence) -> float:
 
 
 def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: AuditParameters) -> Iterator[str]:
-    """Texts that are not compared are those said to be left out; groups count once, however many texts they have."""
+    """Yields a sentence if the texts not compared are not as many as those said to be left out."""
     looked = sum(each.details["texts"] for each in rates.values() if each is not None)
     compared = sum(_texts(item, name) for name in rates)
     if not _grouped(parameters) and not _shared(parameters) and looked - compared != _left_out(item):
@@ -104,25 +105,31 @@ def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: Aud
 
 
 def _of_extracted(item: Evidence, rate: Evidence, name: str, parameters: AuditParameters) -> str:
-    """What comes out among the texts compared is what comes out in all but for what is left out."""
-    said, out = item.details[f"{name}_extracted"], rate.details["extracted"]
-    own = out - rate.details.get("extracted_cued", 0) - item.details.get(f"known_{name}_extracted", 0)
-    if said > out:
-        return f"it counts {said:g} of its {name} texts that come out, and {out:g} do in all"
+    """What is wrong with the number extracted among compared texts, given the total and the texts left out."""
+    stated, total = item.details[f"{name}_extracted"], rate.details["extracted"]
+    kept = total - rate.details.get("extracted_cued", 0) - item.details.get(f"known_{name}_extracted", 0)
+    if stated > total:
+        return f"it counts {stated:g} of its {name} texts that come out, and {total:g} do in all"
     if not _grouped(parameters) and not _shared(parameters):
-        return "" if said == own else f"it counts {said:g} of its {name} texts that come out, and {own:g} are compared"
+        return (
+            ""
+            if stated == kept
+            else f"it counts {stated:g} of its {name} texts that come out, and {kept:g} are compared"
+        )
     if name != "training":
-        return ""  # how many of the other side are left out is not stated
-    least = own - item.details.get("in_both", 0) - item.details.get("repeated_extracted", 0)
+        return ""  # the number left out on the other side is not stated
+    least = kept - item.details.get("in_both", 0) - item.details.get("repeated_extracted", 0)
     least = min(1.0, least) if _grouped(parameters) else least
-    return "" if said >= least else f"it counts {said:g} training texts that come out, and compares {least:g} or more"
+    return (
+        "" if stated >= least else f"it counts {stated:g} training texts that come out, and compares {least:g} or more"
+    )
 
 
 def _grouped(parameters: AuditParameters) -> bool:
-    """Whether comparisons count groups, of which any text comes out."""
+    """Whether comparisons count groups of which any text is extracted."""
     return parameters.group_by is not None and sides_by_coins(parameters.extraction)
 
 
 def _shared(parameters: AuditParameters) -> bool:
-    """Whether both files hold a text, so that texts of either that repeat are left out too."""
+    """Whether some text occurs in both files, so that repeated texts of either are left out too."""
     return bool((parameters.extraction or {}).get("windows_in_both_files", 1))

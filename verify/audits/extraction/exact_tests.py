@@ -1,6 +1,6 @@
-"""Exact tests of an extraction audit: p-values with the counts that they come from, and how many records would decide.
+"""Exact tests of an extraction audit: p-values against their counts, and the number of records that would decide.
 
-Binomial coefficients summed, where the audit asks scipy. Standard library only, like ``verify.audits.consistency``.
+Sums binomial coefficients where the audit calls scipy. Standard library only, like ``verify.audits.consistency``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from verify.audits.reach import least_beyond, least_by_fisher
 from verify.audits.terms import BEYOND
 from verify.laws.counts import at_most, fisher
 
-#: Attacks with prompts that are not the record's own beginning; of those from outside as many texts are compared.
+#: Attacks whose prompts are not prefixes of the record. Those in OUTSIDE compare equal numbers of texts of both sides.
 FROM_FILE, DIVERGENCE, CONTROL = "prompts from a file", "divergence", "divergence control"
 OUTSIDE = (FROM_FILE, DIVERGENCE, CONTROL)
 SEARCHES = ("adversarial prefix", *OUTSIDE)
@@ -28,17 +28,17 @@ _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
 
 
 def fault(item: Evidence, *, by_coins: bool = False) -> str:
-    """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is.
+    """What is wrong with a test of ``item``, or with the number of records it says it needs; "" if nothing is.
 
-    ``by_coins`` says that coins decided about the sides: rates are compared by Fisher's test, and all that can be.
+    ``by_coins`` is whether coins assigned the sides, so that all comparable texts are compared by Fisher's test.
     """
-    if item.quantity in BEYOND and not known_elsewhere.unmeasured(item):
+    if item.quantity in BEYOND and not known_elsewhere.compares_nothing(item):
         if item.method in SEARCHES:
-            return _search(item, ("training", "held_out"), equal=not by_coins)
+            return _fisher_fault(item, ("training", "held_out"), equal=not by_coins)
         if wrong := _of_sides(item, by_coins=by_coins):
             return wrong
     if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
-        return _search(item, ("repeating", "control"))
+        return _fisher_fault(item, ("repeating", "control"))
     if item.method in OUTSIDE and item.quantity == COST:
         return _cost(item)
     if item.method != "extraction":
@@ -51,16 +51,16 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
 
 
 def _of_sides(item: Evidence, *, by_coins: bool) -> str:
-    """Whether a difference after records' own beginnings is tested as the sides came about, and rightly."""
+    """What is wrong with the comparison after the records' own prefixes, whose test depends on how sides were drawn."""
     if item.method != "extraction" or item.estimate is None:
         return ""
     if by_coins is not ("p_value" in item.details):
         return "it is compared as sides that coins decided about, or not, against what the audit says of its sides"
-    return _search(item, ("training", "held_out"), equal=False) if by_coins else ""
+    return _fisher_fault(item, ("training", "held_out"), equal=False) if by_coins else ""
 
 
 def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
-    """Whether a comparison leaves out texts of both files, of which there are none by the audit's ``settings``."""
+    """What is wrong if a comparison leaves out more texts as shared than both files have by ``settings``."""
     both = settings.get("windows_in_both_files")
     if item.method != "extraction" or item.quantity not in BEYOND or both is None:
         return ""
@@ -72,19 +72,19 @@ def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
 
 
 def refutes(item: Evidence) -> bool:
-    """Whether a test of ``item`` says that training text comes out more often than held-out text."""
+    """Whether a test of ``item`` shows that training text is extracted more often than held-out text."""
     if item.quantity != GRID and not (item.method in (*SEARCHES, "extraction") and item.quantity in BEYOND):
         return False
     return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
 
-def silence(item: Evidence | None) -> str:
-    """Why the comparison ``item`` with held-out text does not show that nothing can be extracted; else empty."""
+def why_inconclusive(item: Evidence | None) -> str:
+    """Why the comparison ``item`` cannot show that nothing is extractable; "" if it can."""
     if item is None or (item.lower is None and "p_value" not in item.details):
         return "nothing is compared with held-out text"
     if item.details.get("repeated_extracted"):
         return "training texts that repeat come out, and are not compared"
-    if known_elsewhere.suspect(item.details):
+    if known_elsewhere.reference_is_suspect(item.details):
         return "the reference model gives more training text than held-out text, and may have been trained on that"
     if not item.details.get("detectable", 1.0) <= _LEAST_RATE:
         return f"a share of {_LEAST_RATE:g} would not have been noticed"
@@ -120,9 +120,9 @@ def _grid(item: Evidence) -> str:
 
 
 def _reach(item: Evidence, train: int, others: int, cuts: int) -> str:
-    """Whether Fisher's test, at the level of each distinct cut, sees the share that is stated; none where it sees none.
+    """What is wrong with the smallest share that Fisher's test detects at the level of each distinct cut.
 
-    Where blocks of texts that share a stretch are compared, none is stated.
+    Tests within blocks of similar texts state none.
     """
     if "cuts" not in item.details:
         return ""
@@ -133,7 +133,7 @@ def _reach(item: Evidence, train: int, others: int, cuts: int) -> str:
 
 
 def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
-    """What figures of one attack with prompts from outside say of each other."""
+    """Yields one sentence per contradiction between the figures of an attack with prompts from outside."""
     for method in OUTSIDE:
         found = {item.quantity: item.details for item in evidence if item.method == method}
         exact, near = (found.get(name, {}) for name in BEYOND)
@@ -150,7 +150,7 @@ def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
 
 
 def _cost(item: Evidence) -> str:
-    """The inverse of the share of queries that give training text, and of the ends of its interval."""
+    """What is wrong with the queries per training text: the inverse of a rate, and of the limits of its interval."""
     queries, found = (int(item.details.get(name, -1)) for name in ("queries", "giving"))
     if not 0 <= found <= queries or not 0 < queries <= 100_000_000 or item.lower is None:
         return "it does not say how many queries give training text"
@@ -169,8 +169,11 @@ def _is_tail(chance: float, tail: float) -> bool:
     return math.isclose(chance, tail, rel_tol=1e-4, abs_tol=1e-12)
 
 
-def _search(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> str:
-    """Undecided texts count against a difference; prompts from outside compare ``equal`` numbers of both sides."""
+def _fisher_fault(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> str:
+    """What is wrong with Fisher's test of two sides; undecided texts are counted against a difference.
+
+    With ``equal``, attacks with prompts from outside must compare equal numbers of both sides.
+    """
     try:
         (train, ours, least), (others, theirs, most) = (
             [int(item.details[f"{side}_{name}"]) for name in ("texts", "extracted", sure)]
@@ -181,7 +184,7 @@ def _search(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> st
         return f"its {missing.args[0]} is missing"
     if not (0 <= least <= ours <= train > 0 and 0 <= theirs <= most <= others > 0):
         return "its counts contradict each other"
-    known = "known_training" in item.details  # then those that are left need not be as many
+    known = "known_training" in item.details  # texts left out as known may leave unequal numbers
     if equal and item.method in OUTSIDE and train != others and not known:
         return f"it compares {train} with {others}, and such a search takes as many of each"
     wanted = fisher(least, train, most, others)
@@ -193,7 +196,7 @@ def _search(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> st
 
 
 def _points(details: Mapping[str, float]) -> dict[tuple[float, int], tuple[int, int]]:
-    """Counts of both sides at each (p, n) that both state."""
+    """The counts of both sides by (p, n); empty if the sides state different points."""
     sides: dict[str, dict[tuple[float, int], int]] = {"training": {}, "held out": {}}
     for name, count in details.items():
         if match := _POINT.fullmatch(name):
@@ -213,7 +216,7 @@ def _level(item: Evidence) -> str:
 
 
 def _needed(item: Evidence) -> str:
-    """Whether so many records would decide, and a quarter of them would not; what rounding does lies between."""
+    """What is wrong with the number of records needed: they must decide, and a quarter of them must not."""
     details, tail = item.details, (1 - item.confidence) / 4
     train, others = int(details["training_texts"]), int(details["held_out_texts"])
     texts = int(details["needed"])

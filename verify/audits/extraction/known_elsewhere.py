@@ -1,6 +1,6 @@
-"""What an extraction audit leaves out because a reference model gives it too: its counts, and whose weights those are.
+"""Texts that an extraction audit leaves out because a reference model produces them too: counts, and which model.
 
-The reference model is not asked again. Standard library only, like ``verify.audits.consistency``.
+The reference model is not run again. Standard library only, like ``verify.audits.consistency``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from verify.laws.counts import fisher
 _KNOWN, _SIDES = ("known_training", "known_held_out"), ("training", "held_out")
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 _RATES = ("rate on training text", "rate on held-out text")
-#: What is stated of the rule, and where the reference model stands first in the training.
+#: The settings on the reference model, and the value that names it as the training's initial model.
 _RULE = ("reference", "reference_tokens", "reference_distance")
 _BEGAN = "what the training began with"
-#: Where privctl drew no sides, as many texts of both are looked at after prompts from outside.
+#: Attacks that look at equal numbers of texts of both sides, unless privctl drew the sides.
 _EQUAL = ("prompts from a file", "divergence", "divergence control")
 #: The p-value at which the reference model is suspected to have been trained on the training text.
 _UNLIKELY = 0.05
@@ -32,7 +32,7 @@ _WEIGHTS = ".safetensors"
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters, *, by_coins: bool) -> Iterator[str]:
-    """What counts of texts known from elsewhere contradict, a sentence each."""
+    """Yields one sentence per contradiction in the counts of texts known from elsewhere."""
     asked = parameters.asked is not None and parameters.asked.reference
     settings = parameters.extraction or {}
     if asked and not any(item.role == "reference model" for item in report.inputs):
@@ -66,7 +66,7 @@ def _wrong(item: Evidence, *, asked: bool) -> str:
 
 
 def _more_than_there_are(item: Evidence, evidence: Sequence[Evidence], *, by_coins: bool) -> str:
-    """Of groups that have coins comparisons count these, so that their texts cannot be added up."""
+    """What is wrong with the numbers of texts; not checked if coins were drawn for groups, which are then counted."""
     if by_coins:
         return ""
     looked = [
@@ -80,16 +80,16 @@ def _more_than_there_are(item: Evidence, evidence: Sequence[Evidence], *, by_coi
     return ""
 
 
-def unmeasured(item: Evidence) -> bool:
-    """Whether ``item`` compares nothing, as all texts of one side are known from elsewhere."""
-    left = [item.details.get(f"{side}_texts") for side in _SIDES]
-    gone = [item.details.get(name, 0) for name in _KNOWN]
-    none_left = any(texts == 0 and known > 0 for texts, known in zip(left, gone, strict=True))
+def compares_nothing(item: Evidence) -> bool:
+    """Whether ``item`` compares nothing because all texts of one side are known from elsewhere."""
+    compared = [item.details.get(f"{side}_texts") for side in _SIDES]
+    left_out = [item.details.get(name, 0) for name in _KNOWN]
+    none_left = any(texts == 0 and known > 0 for texts, known in zip(compared, left_out, strict=True))
     return none_left and item.estimate is None and "p_value" not in item.details and bool(item.reason)
 
 
-def suspect(details: Mapping[str, float]) -> bool:
-    """Whether the reference model gives so much more training text that it may have been trained on that."""
+def reference_is_suspect(details: Mapping[str, float]) -> bool:
+    """Whether the reference model produces so much more training text that it may have been trained on it."""
     if _KNOWN[0] not in details:
         return False
     (ours, theirs), (texts, others) = (
@@ -99,7 +99,7 @@ def suspect(details: Mapping[str, float]) -> bool:
 
 
 def check_reference(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Whether the training began with the reference model where the audit says so, as far as its report is there."""
+    """Refutes the statement that the training started from the reference model if the training's report disagrees."""
     if report.step != "audit" or _stated(report).get("reference") != _BEGAN:
         return
     weights = _weights(report.inputs, "reference model", f"reference {BASE_ROLE}")
@@ -117,7 +117,7 @@ def _stated(report: PrivacyReport) -> Mapping[str, Any]:
     try:
         return parameters_as(AuditParameters, report).extraction or {}
     except ParametersError:
-        return {}  # another check says so
+        return {}  # reported by another check
 
 
 def _weights(inputs: Sequence[Artifact], *begins: str) -> set[str]:

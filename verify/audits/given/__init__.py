@@ -1,1 +1,1 @@
-"""Audits of scores that privctl did not make."""
+"""Audits of scores that were given to privctl rather than computed by it."""

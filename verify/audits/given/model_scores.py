@@ -1,6 +1,6 @@
-"""Audits of scores of many models, held against the file of scores, which their report names by digest.
+"""Compares audits of the scores of many models with the file of scores, which the report names by digest.
 
-Counts beyond thresholds, the bounds, the p-value of a claim and the verdict on it are found again.
+Recomputes the counts beyond thresholds, the bounds, the p-value of a claim and the verdict on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_text
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import threshold as threshold_bound
-from verify.audits.ranks.figures import area
+from verify.audits.ranks.figures import auc_with_interval
 from verify.audits.ranks.many_models import (
     ALPHA,
     CERTAIN,
@@ -34,7 +34,7 @@ from verify.audits.ranks.many_models import (
     says_swapped,
     tests_of,
 )
-from verify.audits.split.groups import speaks_of
+from verify.audits.split.groups import is_about_claim
 from verify.files.places import as_recorded
 from verify.laws.counts import fisher
 from verify.stated import readable
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 _METHODS = (rank_bound.METHOD, threshold_bound.METHOD)
 _SIDES = ("with", "without")
 _KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
-#: Above this share of distinct scores, equal ones are suspicious.
+#: If more than this fraction of the scores is distinct, ties are suspicious.
 _CONTINUOUS = 0.5
 _SLOP = 1e-9
 
 
 def is_of_models(report: PrivacyReport) -> bool:
-    """Whether it judges scores of many models."""
+    """Whether the report is an audit of the scores of many models."""
     return report.step == "audit" and any(item.method in _METHODS for item in report.evidence)
 
 
-def against_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None, str]:
-    """What the report at ``path`` says other than its file of scores gives, a sentence each.
+def differences_from_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None, str]:
+    """One sentence for each entry of the report at ``path`` that disagrees with its file of scores.
 
-    None where the file does not tell, and why.
+    If the file cannot be used, returns None and the reason.
     """
     stated = readable(AuditParameters, report)
     if stated is None or stated.asked is None:
@@ -79,7 +79,7 @@ def against_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None,
 
 
 def _read(file: Path) -> tuple[Any, Any]:
-    """The scores with the record, and those without it. Raises what reading them raises."""
+    """The scores of models with the record and of those without it. Exceptions of reading are passed on."""
     if file.suffix.lower() == ".safetensors":
         return _of_tensors(file)
     text = read_text(file)
@@ -112,9 +112,9 @@ def _of_tensors(file: Path) -> tuple[Any, Any]:
 
 def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer: Scores) -> Iterator[str]:
     sizes = {"with": len(inner), "without": len(outer)}
-    tests = [(test, *_seen(test, inner, outer)) for test in tests_of(len(inner), len(outer))]
+    tests = [(test, *_threshold_and_count(test, inner, outer)) for test in tests_of(len(inner), len(outer))]
     counted = [(test, beyond) for test, _, beyond in tests]
-    swapped = area(inner, outer, ALPHA, "").upper
+    swapped = auc_with_interval(inner, outer, ALPHA, "").upper
     is_swapped = swapped is not None and swapped < 0.5
     for item in report.evidence:
         if dict(item.samples) != sizes:
@@ -141,7 +141,7 @@ def _of_threshold(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]
 
 
 def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
-    """The test that it names found what it says, and no test rejects more than its bound."""
+    """Yields a sentence if the named test has other counts, or if the bound is not the largest rejected value."""
     details = item.details
     named = next(
         (each for each in tests if (each[0].rank, each[0].from_without) == (
@@ -150,7 +150,7 @@ def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> 
         None,
     )  # fmt: skip
     if named is None:
-        return  # another check says so
+        return  # reported by another check
     _, threshold, beyond = named
     if details.get("threshold") != (threshold if math.isfinite(threshold) else None):
         yield f"its threshold is {details.get('threshold', 'missing')}, but the scores in the file give {threshold:.9g}"
@@ -172,35 +172,36 @@ def _of_claim(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bo
     epsilon, delta = item.details["epsilon"], item.details["delta"]
     found = outcome(item, p, epsilon, swapped=is_swapped)
     for verdict in report.verdicts:
-        if speaks_of(verdict.subject, epsilon, delta) and verdict.outcome is not found:
+        if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
             yield f"its verdict is {verdict.outcome}, but the scores in the file make it {found}"
 
 
-def _seen(test: SizedTest, inner: Scores, outer: Scores) -> tuple[float, int]:
-    """The threshold of the test, and how many of the other side lie beyond it in nearly all orders of equal scores."""
+def _threshold_and_count(test: SizedTest, inner: Scores, outer: Scores) -> tuple[float, int]:
+    """The threshold of the test, and how many of the other side lie beyond it under almost every order of ties."""
     sign = 1.0 if test.from_without else -1.0
     ranked, counted = (sign * outer, sign * inner) if test.from_without else (sign * inner, sign * outer)
     threshold = float(np.sort(ranked)[::-1][test.rank])
     above, equal = int((counted > threshold).sum()), int((counted == threshold).sum())
     higher, same = int((ranked > threshold).sum()), int((ranked == threshold).sum())
-    return sign * threshold + 0.0, above + _ahead(equal, same, test.rank - higher)
+    return sign * threshold + 0.0, above + _surely_ahead(equal, same, test.rank - higher)
 
 
-def _ahead(equal: int, same: int, before: int) -> int:
-    """The most of ``equal`` models that surely come before the one of ``same`` others that has ``before`` before it.
+def _surely_ahead(equal: int, same: int, before: int) -> int:
+    """The number of ``equal`` tied models that almost surely precede the threshold's model among ``same`` others.
 
-    In a random order, so many do where of the first ``before`` and as many again at most ``before`` are others.
+    That model is the one of the others with ``before`` others ahead of it. In a random order, at least m of the tied
+    models precede it if at most ``before`` of the first ``before`` + m models are others.
     """
     low, high = 0, equal
     while low < high:
         middle = (low + high + 1) // 2
-        # The first of them hold at least ``middle`` of ``equal``.
+        # The first ``before`` + ``middle`` models contain at least ``middle`` of the tied ones.
         enough = fisher(middle, equal, before, same) >= CERTAIN * (1 - _SLOP)
         low, high = (middle, high) if enough else (low, middle - 1)
     return low
 
 
 def _are_suspicious(inner: Scores, outer: Scores) -> bool:
-    """Whether models of one side score the same, although scores are mostly distinct."""
+    """Whether models of one side have equal scores although most scores are distinct."""
     repeated = any(len(np.unique(side)) < len(side) for side in (inner, outer))
     return repeated and len(np.unique(np.concatenate([inner, outer]))) > _CONTINUOUS * (len(inner) + len(outer))

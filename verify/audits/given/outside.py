@@ -1,4 +1,4 @@
-"""Audits of scores that privctl did not make, tied to a model: what they must say of the caller's word.
+"""Audits of given scores that are tied to a model: the assumption they must state about the caller's word.
 
 Standard library only, like ``verify.audits.consistency``.
 """
@@ -12,7 +12,7 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 
 _NAME, _COLUMN = "scores of the model", "column "
-#: What may be asserted: of a file, and of a function that privctl called.
+#: The permitted statements: for scores from a file, and for scores from a function that privctl called.
 _STATEMENTS = frozenset({
     "each score in the file is what this model gives to its record, by nothing but the two, and whether the model was "
     "trained on the record is as the file says",
@@ -22,15 +22,15 @@ _STATEMENTS = frozenset({
 })  # fmt: skip
 
 
-def are_tied(report: PrivacyReport) -> bool:
-    """Whether it names a model and scores that it was given of it, not made."""
+def is_tied_to_model(report: PrivacyReport) -> bool:
+    """Whether the report names a model and a file of scores given for it."""
     return {"model", "scores"} <= {artifact.role for artifact in report.inputs}
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """What it does not say, or says of what privctl scored itself; a sentence each."""
+    """Yields one sentence per fault in what the report states about given scores."""
     stated = parameters.score_conditions
-    if not are_tied(report):
+    if not is_tied_to_model(report):
         if stated is not None:
             yield "it states on what scores made elsewhere rest, and names no model with such scores"
         return
@@ -48,8 +48,8 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """That whose scores they are was not looked at."""
-    if report.step == "audit" and are_tied(report):
+    """Yields the omission that it was not checked whose scores these are."""
+    if report.step == "audit" and is_tied_to_model(report):
         yield Omission(
             what="whether the scores are of this model",
             reason="privctl did not make them: that they are is what the caller asserts",

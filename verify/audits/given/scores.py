@@ -1,7 +1,8 @@
-"""The scores that an audit of scores was given, read again from their files, which its report names by digest.
+"""Reads the scores that an audit was given again, from the files that its report names by digest.
 
-Where coins are those of groups, the scores of groups are made again from those of their records: the mean, by which a
-group of n records whose scores correlate by r counts n / (1 + (n - 1) r) times, and the mean of the highest quarter.
+If coins were drawn for groups, the scores of groups are recomputed from those of their records: the mean, weighted by
+the effective size n / (1 + (n - 1) r) of n records whose scores have correlation r, and the mean of the highest
+quarter.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from verify.stated import readable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Names of columns where the report states none.
+#: Names of the columns if the report states none.
 _RECORD, _MEMBER = "id", "member"
 _INSIDE = {"1": True, "true": True, "0": False, "false": False}
-#: The key of a Parquet file's note that says how privctl made its scores.
+#: The key of the metadata in a Parquet file that says how privctl computed its scores.
 _NOTE = b"privctl.scores"
-#: How the scores of a column are called, and those of the highest of a group.
+#: The prefix of a column's attack, and the suffix of the attack by the highest scores of a group.
 _COLUMN, _TOP = "column ", "-top"
-#: Scores of groups are rounded to so many decimals of the largest, and means nearer to the middle than this are there.
+#: Group scores are rounded to _DECIMALS decimals of the largest; relative distances from the mean below _NEAR are 0.
 _DECIMALS, _NEAR, _QUARTER = 9, 1e-12, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenScores:
-    """The ``scores`` [rows] by attack, in the order that the audit read them, and the side and line of each row.
+    """The ``scores`` [rows] by attack, in the order in which the audit read them, with the side and line of each row.
 
-    ``line`` is None where the names of records state none. ``seed`` is what the audit relabelled by.
+    ``line`` is None if the names of records do not contain line numbers. ``seed`` is the seed of the relabellings.
     """
 
     scores: Mapping[str, NDArray[np.float64]]
@@ -54,20 +55,19 @@ class GivenScores:
 
 
 class MisreadError(Exception):
-    """The file of scores is at hand and does not hold what the report says that it does."""
+    """The file of scores is present but does not hold what the report says."""
 
 
 def is_of_scores(report: PrivacyReport) -> bool:
-    """Whether it judges scores of records from files."""
+    """Whether the report is an audit of the scores of records from files."""
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     return stated is not None and stated.asked is not None and bool(stated.asked.columns)
 
 
 def given_scores(path: Path, report: PrivacyReport) -> tuple[GivenScores | None, str]:
-    """What the files of scores of the report at ``path`` hold; or None, and why they do not tell.
+    """The scores in the files that the report at ``path`` names, or None and the reason why they cannot be used.
 
-    Raises MisreadError where they are at hand and are not as it says. Reports from before the names of columns were
-    stated say nothing of those.
+    Raises MisreadError if they are present but not as the report says. Older reports do not state the names of columns.
     """
     stated = readable(AuditParameters, report)
     if stated is None or stated.asked is None:
@@ -101,7 +101,7 @@ def given_scores(path: Path, report: PrivacyReport) -> tuple[GivenScores | None,
 def _columns(
     files: Sequence[Path], asked: AskedAudit
 ) -> tuple[list[str], NDArray[np.bool_], dict[str, NDArray[np.float64]]]:
-    """Each record's name, whether it is a member, and its scores by column. Raises what reading them raises."""
+    """Each record's name, whether it is a member, and its scores by column. Exceptions of reading are passed on."""
     record, member = asked.record_column or _RECORD, asked.member_column or _MEMBER
     wanted = (record, member, *asked.columns)
     if files[0].suffix.lower() == ".parquet":
@@ -116,14 +116,14 @@ def _columns(
     if not np.isfinite(table).all():
         raise ValueError("a score is not finite")
     inside = np.array([side for _, side, _ in rows], dtype=np.bool_)
-    # Copies, as a column of a table is summed in another order than an array of its own.
+    # Copied because numpy sums a strided column in another order than a contiguous array.
     return [name for name, _, _ in rows], inside, {name: table[:, i].copy() for i, name in enumerate(asked.columns)}
 
 
 def _require_precision(file: Path, stated: str | None) -> None:
-    """Raises ValueError where privctl made the scores by passes in another format than is ``stated``.
+    """Raises ValueError if privctl computed the scores in another number format than ``stated``.
 
-    Reports from before it was stated are of float32.
+    Older reports do not state it and used float32.
     """
     from privctl.data.arrow import parquet_notes
 
@@ -161,7 +161,7 @@ def _of_parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bool, 
 
 
 def _lines(names: Sequence[str], member: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-    """The line of each record by its name, such as ``members:17``; None where one has no such name."""
+    """The line of each record, from a name such as ``members:17``; None if a record has no such name."""
     lines = []
     for name, side in zip(names, member.tolist(), strict=True):
         word, _, line = name.partition(":")
@@ -174,7 +174,7 @@ def _lines(names: Sequence[str], member: NDArray[np.bool_]) -> NDArray[np.int64]
 def _groups(
     path: Path, report: PrivacyReport, field: str, member: NDArray[np.bool_], line: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """The number of each record's group, in the order of their first records; None without the split's files."""
+    """The index of each record's group, in the order of first occurrence; None without the split's files."""
     names: dict[tuple[bool, int], str] = {}
     for role, side in (("members", True), ("nonmembers", False)):
         files = [as_recorded(path, item) for item in report.inputs if item.role == role]
@@ -188,30 +188,30 @@ def _groups(
 
 
 def _of_groups(scores: Mapping[str, NDArray[np.float64]], index: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    """The scores of groups by attack, of records whose groups have the numbers ``index`` [records]."""
+    """The scores of groups by attack, given the group ``index`` [records] of each record."""
     found: dict[str, NDArray[np.float64]] = {}
     for name, values in scores.items():
-        found[name] = _rounded(_counted(values, index))
+        found[name] = _rounded(_weighted_means(values, index))
         if len(index) > int(index.max()) + 1:
             found[name + _TOP] = _rounded(_top(values, index))
     return found
 
 
-def _counted(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How far each group's mean is from the middle, as often as the group counts."""
+def _weighted_means(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The distance of each group's mean from the weighted mean, times the group's effective size."""
     sizes = np.bincount(index).astype(np.float64)
-    values = values - np.sort(values)[len(values) // 2]  # few digits are lost where all scores have the first in common
+    values = values - np.sort(values)[len(values) // 2]  # avoids cancellation if all scores are close to each other
     means = np.bincount(index, weights=values) / sizes
-    alike = _alike(values, index, sizes, means)
+    alike = _intraclass_correlation(values, index, sizes, means)
     counts = sizes / (1 + (sizes - 1) * alike)
-    away = means - (counts * means).sum() / counts.sum()
-    return np.where(np.abs(away) > _NEAR * np.abs(means).max(), counts * away, 0.0)
+    distances = means - (counts * means).sum() / counts.sum()
+    return np.where(np.abs(distances) > _NEAR * np.abs(means).max(), counts * distances, 0.0)
 
 
-def _alike(
+def _intraclass_correlation(
     values: NDArray[np.float64], index: NDArray[np.int64], sizes: NDArray[np.float64], means: NDArray[np.float64]
 ) -> float:
-    """How records of a group correlate, by the mean squares between and within groups; from 0 to 1."""
+    """The intraclass correlation, from the mean squares between and within groups, clipped to [0, 1]."""
     groups, records = len(sizes), len(values)
     if groups < 2 or groups == records:
         return 1.0
@@ -236,7 +236,7 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _seed(rows: NDArray[np.float64]) -> int:
-    """What the scores [records, columns] decide, in any order: the first 8 bytes of BLAKE2b of the sorted rows."""
+    """The seed of the relabellings: the first 8 bytes of BLAKE2b of the sorted rows [records, columns]."""
     digest = hashlib.blake2b(digest_size=8)
     for row in sorted(each.tobytes() for each in rows):
         digest.update(len(row).to_bytes(8, "big") + row)

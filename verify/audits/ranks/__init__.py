@@ -1,1 +1,1 @@
-"""What audits conclude from ranks of scores."""
+"""Tests and bounds that audits derive from ranks of scores."""

@@ -1,9 +1,9 @@
-"""Lower bounds of rank tests, computed again: is the stated bound the parameter whose p-value is the test's level?
+"""Checks lower bounds from rank tests: the p-value at the stated bound must equal the test's level.
 
-Of ``ranked`` models, ``rank`` score beyond a threshold, and ``beyond`` of the ``counted`` others do. The rate F at
-which the first kind scores beyond it has the density of Beta(rank + 1, ranked - rank), the count of the others is at
-most binomial with rate T(F). Simpson's rule over the log-odds of F, with tails summed term by term; the audit
-integrates over quantiles instead. Standard library only.
+Of ``ranked`` models, ``rank`` score beyond a threshold, and so do ``beyond`` of the ``counted`` others. The rate F at
+which the first kind scores beyond it has a Beta(rank + 1, ranked - rank) distribution, and the count of the others is
+stochastically at most binomial with rate T(F). Integrated by Simpson's rule over the log-odds of F, with tails summed
+term by term; the audit integrates over quantiles instead. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from privctl.domain.evidence import Evidence
 
 METHOD = "rank test"
 _COUNTS = ("rank", "ranked", "beyond", "counted", "share")
-#: Half of the range of Simpson's rule, in standard deviations; how many panels it has, and half of a part's at least.
+#: Half the range of integration in standard deviations, the number of panels, and half the least number in one part.
 _REACH, _PANELS, _FEWEST = 12.0, 400, 8
-#: Where the count of the others changes abruptly beside a bend, in log-odds.
+#: Extra end points of integration around a bend, where the count of the others changes abruptly, in log-odds.
 _BESIDE = (0.0, *(sign * 10.0**-k for k in range(1, 6) for sign in (-1, 1)))
-#: Relative error of a p-value that is put down to rounding; the rule itself errs by at most a tenth of this.
+#: Relative error of a p-value that is attributed to rounding; the quadrature errs by at most a tenth of this.
 ROUNDING = 5e-3
 #: The work grows with the square root of the counts.
 _MOST = 10_000_000
@@ -32,14 +32,14 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCurve:
-    """``most`` is the highest true positive rate at a false positive rate; it bends at the rates ``bends``."""
+    """``most`` gives the highest true positive rate at a false positive rate; its slope jumps at ``bends``."""
 
     most: Callable[[float], float]
     bends: tuple[float, ...] = ()
 
 
 def fault(item: Evidence) -> str:
-    """What is wrong with a lower bound of a rank test; empty for none, and for other evidence."""
+    """What is wrong with a lower bound from a rank test; "" if nothing is, and for other evidence."""
     if item.method != METHOD or item.lower is None:
         return ""
     missing = [name for name in _COUNTS if name not in item.details]
@@ -63,7 +63,7 @@ def fault(item: Evidence) -> str:
 
 
 def curve_of(item: Evidence) -> Callable[[float], PowerCurve] | None:
-    """From the bounded parameter to T."""
+    """The map from the bounded parameter to the power curve T; None if the quantity is unknown."""
     delta = item.details.get("delta")
     if item.quantity.startswith("epsilon lower bound") and delta is not None:
         return lambda epsilon: approximate(epsilon, delta)
@@ -81,15 +81,15 @@ def approximate(epsilon: float, delta: float) -> PowerCurve:
 
 
 def gaussian(mu: float) -> PowerCurve:
-    """The same of two normal laws ``mu`` deviations apart."""
+    """The highest power of a test of each level between two normal distributions ``mu`` standard deviations apart."""
     return PowerCurve(most=lambda rate: _NORMAL.cdf(_NORMAL.inv_cdf(rate) + mu) if 0 < rate < 1 else rate)
 
 
 def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: PowerCurve) -> float:
-    """The chance that so many or more of the ``counted`` lie beyond the threshold, if ``curve`` is the true one.
+    """The probability that ``beyond`` or more of the ``counted`` lie beyond the threshold if ``curve`` is the true one.
 
-    ``curve`` is its own mirror image in the other diagonal, so each of the two sides may be the one with a law of its
-    own rate; that is the one of which it varies less, beside which the other's count changes slowly.
+    ``curve`` is symmetric, so either side may be the one whose rate is integrated over. The side whose rate varies less
+    is chosen, so that the other's count changes slowly over the range of integration.
     """
     if beyond <= 0:
         return 1.0
@@ -100,7 +100,7 @@ def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: PowerCurve
 
 
 def mean_tail(a: int, b: int, beyond: int, counted: int, curve: PowerCurve) -> float:
-    """The mean of P(Binomial(``counted``, ``curve.most(F)``) >= ``beyond``) over F of Beta(a, b)."""
+    """The mean of P(Binomial(``counted``, ``curve.most(F)``) >= ``beyond``) over F distributed as Beta(a, b)."""
     # The log-odds of a beta variable are close to normal with these moments.
     middle, reach = math.log(a / b), _REACH * math.sqrt(1 / a + 1 / b)
     bends = (math.log(at) - math.log1p(-at) for at in curve.bends if 0 < at < 1)
@@ -121,7 +121,7 @@ def mean_tail(a: int, b: int, beyond: int, counted: int, curve: PowerCurve) -> f
 
 
 def _density(odds: float, a: int, b: int) -> float:
-    """Of the log-odds of a beta variable."""
+    """The density of the log-odds of a Beta(a, b) variable."""
     log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     return math.exp(-a * _softplus(-odds) - b * _softplus(odds) - log_beta)
 
@@ -131,7 +131,7 @@ def _softplus(x: float) -> float:
 
 
 def at_least(least: int, total: int, chance: float) -> float:
-    """P(Binomial(total, chance) >= least), summed from the term at the cut away from the mean."""
+    """P(Binomial(total, chance) >= least), summed from the cut away from the mean."""
     if least <= 0 or chance >= 1:
         return 1.0
     if chance <= 0 or least > total:

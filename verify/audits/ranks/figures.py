@@ -1,4 +1,4 @@
-"""What kept ranks say of an attack: the area and the rates, with their limits, stated without the audit's code."""
+"""The AUC and the true positive rates that kept ranks give, with their intervals, independently of the audit's code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from verify.laws.common import beta_quantile, beta_upper_quantile, normal_quanti
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What rounding explains.
+#: Relative difference attributed to rounding.
 ROUNDING = 1e-9
-#: With fewer records than this on one side, and this many times as many on the other, pairs of them are counted.
+#: Below these numbers of records on one side, and above these ratios to the other, other intervals are used.
 _FEW_ONCE, _FEW = 10, 12
 _LOPSIDED_ONCE, _LOPSIDED = 4, 2
-#: Where half of all scores are one, this many of each side have to differ from it.
+#: If half of all scores are equal, this many on each side must differ from them for DeLong's interval.
 _DIFFERENT = 10
 _DELONG, _PAIRS = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs"
 _DELONG_T = "DeLong, logit scale, t"
@@ -29,7 +29,7 @@ _CHERNOFF, _TIED = "Chernoff over all pairs", "Chernoff over all pairs, won and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One entry of evidence as it follows from the ranks; None where it is not looked at."""
+    """The figures of one entry of evidence that follow from the ranks; None for those that are not compared."""
 
     estimate: float | None
     lower: float | None = None
@@ -41,22 +41,23 @@ class Figures:
 
 
 def _below(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """The share of ``others`` below each of ``values``, equal ones counted half."""
+    """The fraction of ``others`` below each of ``values``, with ties counted half."""
     ordered = np.sort(others)
     twice = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     return np.asarray(twice / (2 * len(others)), dtype=np.float64)
 
 
 def won(members: NDArray[Any], others: NDArray[Any]) -> float:
-    """The share of pairs of a member and another record in which the member ranks higher, equal ones counted half."""
+    """The AUC: the fraction of pairs in which the member ranks above the other record, with ties counted half."""
     return float(np.mean(_below(members, others)))
 
 
-def area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
-    """The AUC with DeLong's interval on the logit scale, or Chernoff's where there is no such variance.
+def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
+    """The AUC with DeLong's interval on the logit scale, or a Chernoff interval if DeLong's does not apply.
 
-    Older audits took the normal quantile for every size, or from 30 records on, and however many scores were equal, and
-    counted as many pairs as the smaller side has records in place of Chernoff's inequality (``called`` so).
+    ``called`` is the stated name of the interval. Older audits used the normal quantile for all sizes, or from 30
+    records on, and any number of ties, and disjoint pairs, as many as the smaller side has records, instead of
+    Chernoff's inequality.
     """
     m, n = len(members), len(others)
     above, beneath = _below(members, others), 1 - _below(others, members)
@@ -66,13 +67,13 @@ def area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str)
     lopsided = max(m, n) > (_LOPSIDED_ONCE if called == _DELONG else _LOPSIDED) * min(m, n)
     if (min(m, n) < few and lopsided) or not variance > 0 or not 0 < value < 1:
         same = len(np.unique(np.concatenate([members, others]))) == 1
-        lower, upper = (0.0, 1.0) if same else _share_of_pairs(value, min(m, n), alpha)
+        lower, upper = (0.0, 1.0) if same else _chernoff_limits(value, min(m, n), alpha)
         name = _CHERNOFF
         if called == _PAIRS:
-            (lower, upper), name = _of_disjoint_pairs(members, others, alpha), _PAIRS
+            (lower, upper), name = _limits_by_disjoint_pairs(members, others, alpha), _PAIRS
         return Figures(estimate=value, lower=lower, upper=upper, interval=name, samples=(m, n), details={"chance": 0.5})
-    if called not in (_DELONG, _DELONG_T) and _is_one_score(members, others):
-        return _of_unequal_pairs(members, others, value, alpha)
+    if called not in (_DELONG, _DELONG_T) and _is_mostly_tied(members, others):
+        return _interval_with_ties(members, others, value, alpha)
     logit = math.log(value / (1 - value))
     name, quantile = _DELONG, float(normal_quantile(alpha / 2))
     if lopsided and called != _DELONG:
@@ -84,20 +85,20 @@ def area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str)
     return Figures(estimate=value, lower=ends[0], upper=ends[1], interval=name, samples=(m, n), details={"chance": 0.5})
 
 
-def _is_one_score(members: NDArray[Any], others: NDArray[Any]) -> bool:
-    """Whether half of the scores are the same one, and hardly any of a side is another."""
+def _is_mostly_tied(members: NDArray[Any], others: NDArray[Any]) -> bool:
+    """Whether at least half of the scores are equal and fewer than ``_DIFFERENT`` of one side differ from them."""
     scores, counts = np.unique(np.concatenate([members, others]), return_counts=True)
     most = scores[counts.argmax()]
     few = min(int((members != most).sum()), int((others != most).sum())) < _DIFFERENT
     return bool(few and counts.max() >= counts.sum() / 2)
 
 
-def _of_unequal_pairs(members: NDArray[Any], others: NDArray[Any], value: float, alpha: float) -> Figures:
-    """The AUC's limits where a pair is won, lost or neither: half of alpha for each of the two shares."""
+def _interval_with_ties(members: NDArray[Any], others: NDArray[Any], value: float, alpha: float) -> Figures:
+    """The AUC's limits if pairs may be won, lost or tied, with half of alpha for each of the two fractions."""
     count, ordered = len(members) * len(others), np.sort(members)
     wins = float((len(members) - np.searchsorted(ordered, others, "right")).sum()) / count
     losses = float(np.searchsorted(ordered, others, "left").sum()) / count
-    won, lost = (_share_of_pairs(share, min(len(members), len(others)), alpha / 2) for share in (wins, losses))
+    won, lost = (_chernoff_limits(share, min(len(members), len(others)), alpha / 2) for share in (wins, losses))
     return Figures(
         estimate=value,
         lower=0.5 + (won[0] - lost[1]) / 2,
@@ -108,9 +109,9 @@ def _of_unequal_pairs(members: NDArray[Any], others: NDArray[Any], value: float,
     )
 
 
-def _share_of_pairs(share: float, pairs: int, alpha: float) -> tuple[float, float]:
-    """The chances p at which exp(-pairs KL(share, p)) is alpha / 2, on either side (Hoeffding 1963, section 5)."""
-    from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+def _chernoff_limits(share: float, pairs: int, alpha: float) -> tuple[float, float]:
+    """The p on either side of ``share`` at which exp(-pairs KL(share, p)) = alpha / 2 (Hoeffding 1963, section 5)."""
+    from scipy.optimize import brentq  # imported here because the import takes longer than most verifications
 
     def missing(p: float) -> float:
         log = share * math.log(p / share) if share > 0 else 0.0
@@ -123,7 +124,7 @@ def _share_of_pairs(share: float, pairs: int, alpha: float) -> tuple[float, floa
 
 
 def _root(find: Any, missing: Any, end: float, share: float) -> float:
-    """Between an ``end`` and ``share``, where nothing is missing; the end where nothing is even there."""
+    """The root of ``missing`` between ``end`` and ``share``, or ``end`` if it is not negative there."""
     return (
         end
         if missing(end) >= 0
@@ -131,15 +132,15 @@ def _root(find: Any, missing: Any, end: float, share: float) -> float:
     )
 
 
-def _of_disjoint_pairs(members: NDArray[Any], others: NDArray[Any], alpha: float) -> tuple[float, float]:
-    """Of the first records of either side, equal scores count against both limits."""
+def _limits_by_disjoint_pairs(members: NDArray[Any], others: NDArray[Any], alpha: float) -> tuple[float, float]:
+    """Clopper-Pearson limits from pairs of the first records of either side, with ties counted against both limits."""
     pairs = min(len(members), len(others))
     wins, ties = (int(sign(members[:pairs], others[:pairs]).sum()) for sign in (np.greater, np.equal))
     return _binomial(wins, pairs, alpha)[0], _binomial(wins + ties, pairs, alpha)[1]
 
 
 def largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
-    """In deviations under relabelling: the AUC's, and of each rate's count the normal quantile as unlikely as it."""
+    """The joint test's statistic: the largest of the standardized AUC and the normal quantiles of the rates' counts."""
     from scipy.stats import betabinom
 
     inside, outside = scores[member], scores[~member]
@@ -155,8 +156,8 @@ def largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) ->
     return max(found)
 
 
-def rate_beyond(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> Figures:
-    """The members above all but so many of the others."""
+def true_positive_rate(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> Figures:
+    """The true positive rate at a false positive ``rate``, with its interval and the counts behind it."""
     allowed = math.floor(rate * len(others) + 1e-9)
     threshold = float(np.sort(others)[len(others) - 1 - allowed])
     hits, errors = int((members > threshold).sum()), int((others > threshold).sum())
@@ -171,7 +172,7 @@ def rate_beyond(members: NDArray[Any], others: NDArray[Any], rate: float, alpha:
 
 
 def _binomial(hits: int, trials: int, alpha: float) -> tuple[float, float]:
-    """Clopper and Pearson's two-sided interval, by quantiles of the beta law."""
+    """The two-sided Clopper-Pearson interval, by quantiles of the beta distribution."""
     alpha = min(alpha, 1.0)
     lower = beta_quantile(alpha / 2, hits, trials - hits + 1) if hits else 0.0
     return lower, beta_upper_quantile(alpha / 2, hits + 1, trials - hits) if hits < trials else 1.0

@@ -1,7 +1,8 @@
-"""What an audit of many models by ranks states beside its bounds: which ranks were tested, and what they can show.
+"""Checks rank tests on many models: which ranks were tested, what they can show, and the verdict on a claim.
 
-How many models there are decides the ranks, the largest epsilon that they can certify and what they probably notice.
-With the p-value of a claim these decide the verdict on it. Standard library only, like ``verify.audits.consistency``.
+The number of models determines the ranks, the largest epsilon they can certify, and the effects they detect with the
+stated power. These and the p-value of a claim determine the verdict on it. Standard library only, like
+``verify.audits.consistency``.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from verify.audits.ranks.bound import METHOD, ROUNDING, PowerCurve, approximate, gaussian, p_value
-from verify.audits.split.groups import speaks_of
+from verify.audits.split.groups import is_about_claim
 from verify.texts.warnings.of_scores import SWAPPED
 
-#: What no option changes: of a test's level, what is left where scores are equal; how surely something is noticed.
+#: Constants no option changes: the part of a level left after ties, the total level, and the power.
 CERTAIN, ALPHA, _POWER = 0.95, 0.05, 0.8
 _DELTA, _VIOLATION = 1e-5, 2
-#: Ranks as parts of a side, and the parts of alpha that they take; the tail has the rest of the half.
+#: Ranks as fractions of a side, with their fractions of alpha; the tail rank gets the rest of the side's half.
 _PARTS = ((0.03, 0.1), (0.25, 0.13))
-#: The largest parameters that power is looked for at.
+#: The largest parameters at which power is computed.
 _MOST_EPSILON, _MOST_MU = 40.0, 16.0
-#: Smaller p-values are not told apart.
+#: Smaller p-values count as equal.
 _TINY = 1e-9
 _NEAR, _SIDES = 1e-9, ("with", "without")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedTest:
-    """One test of an audit: ``rank`` of ``ranked`` models lie beyond its threshold, and some of ``counted`` others.
+    """One test of an audit: ``rank`` of ``ranked`` models and some of ``counted`` others lie beyond its threshold.
 
-    ``from_without`` says that those without the record set the threshold; ``share`` is its part of alpha.
+    ``from_without`` is whether the models without the record set the threshold; ``share`` is its fraction of alpha.
     """
 
     rank: int
@@ -47,13 +48,13 @@ class SizedTest:
     share: float
 
     def p_value(self, beyond: int, curve: PowerCurve) -> float:
-        """The chance of so many or more beyond the threshold, if ``curve`` is the true one."""
+        """The probability of ``beyond`` or more beyond the threshold if ``curve`` is the true one."""
         return p_value(self.rank, self.ranked, beyond, self.counted, curve)
 
 
 @lru_cache(maxsize=64)
 def tests_of(inner: int, outer: int) -> tuple[SizedTest, ...]:
-    """The tests of ``inner`` models with the record and ``outer`` without it."""
+    """The tests for ``inner`` models with the record and ``outer`` without it."""
     found = []
     for from_without, ranked, counted in ((True, outer, inner), (False, inner, outer)):
         tail = min(ranked - 1, max(1, round(math.sqrt(ranked) / 6)))
@@ -66,7 +67,7 @@ def tests_of(inner: int, outer: int) -> tuple[SizedTest, ...]:
 
 
 def is_largest_rejected(value: float, tests: Sequence[tuple[SizedTest, int]], curve: PowerCurve) -> bool:
-    """Whether the tests, each with what it found beyond its threshold, reject the curves of ``value`` and no larger."""
+    """Whether ``value``, with power curve ``curve``, is the largest parameter that the tests reject by their counts."""
     least = min(test.p_value(beyond, curve) / (ALPHA * test.share) for test, beyond in tests)
     return least >= 1 - ROUNDING and (value == 0 or least <= 1 + ROUNDING)
 
@@ -78,7 +79,7 @@ def claim_p_value(tests: Sequence[tuple[SizedTest, int]], epsilon: float, delta:
 
 
 def same_p_value(stated: float, found: float) -> bool:
-    """Whether they differ by rounding alone."""
+    """Whether the two differ only by rounding."""
     return math.isclose(stated, found, rel_tol=ROUNDING) or max(stated, found) < _TINY
 
 
@@ -90,10 +91,10 @@ def delta_of(asked: AskedAudit) -> float:
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Where what is stated is not what so many models give, a sentence each."""
+    """Yields one sentence for each entry that does not follow from the numbers of models and the counts."""
     items, asked = [item for item in report.evidence if item.method == METHOD], parameters.asked
     if not items or asked is None:
-        return  # another check says so
+        return  # reported by another check
     if asked.threshold is not None:
         yield f"{METHOD}: one threshold was asked for, and it judges by ranks"
     if len({tuple(sorted(item.samples.items())) for item in items}) > 1 or items[0].samples.keys() != set(_SIDES):
@@ -124,7 +125,7 @@ def _of_bound(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iter
 
 
 def _is_of(item: Evidence, test: SizedTest) -> bool:
-    """Whether ``item`` names this test."""
+    """Whether ``item`` is by this test."""
     details = item.details
     return (
         (details["rank"], details["ranked"], details["counted"]) == (test.rank, test.ranked, test.counted)
@@ -134,7 +135,7 @@ def _is_of(item: Evidence, test: SizedTest) -> bool:
 
 
 def _of_sizes(item: Evidence, sizes: tuple[int, int], delta: float, claim: float) -> Iterator[str]:
-    """The ceiling, and what is noticed beyond ``claim`` by randomized response and by Gaussian noise."""
+    """Checks the ceiling, and the detectable epsilons of randomized response and Gaussian noise against ``claim``."""
     details = item.details
     if details.get("power") != _POWER:
         yield f"what is noticed is noticed {100 * _POWER:g} times in 100, and it says another number"
@@ -153,7 +154,7 @@ def _is_ceiling(value: float, sizes: tuple[int, int], delta: float) -> bool:
 
 @lru_cache(maxsize=256)
 def _is_noticed_from(value: float | None, name: str, sizes: tuple[int, int], delta: float, claim: float) -> bool:
-    """Whether mechanisms of ``value`` are noticed just so surely; of None, whether none is."""
+    """Whether a mechanism with epsilon ``value`` is detected with exactly the power; for None, whether none is."""
     if name == "detectable":
         curve = approximate(min(_MOST_EPSILON, value if value is not None else _MOST_EPSILON), 0.0)
     elif not delta:
@@ -167,7 +168,7 @@ def _is_noticed_from(value: float | None, name: str, sizes: tuple[int, int], del
 
 @lru_cache(maxsize=64)
 def _needed(sizes: tuple[int, int], delta: float, claim: float) -> tuple[tuple[SizedTest, int, int], ...]:
-    """Of each test, how many beyond its threshold reject ``claim``: the least, and where rounding says otherwise."""
+    """For each test, the least count that rejects ``claim``, and the least that does despite rounding."""
     found, curve = [], approximate(claim, delta)
     for test in tests_of(*sizes):
         level = ALPHA * test.share
@@ -185,7 +186,7 @@ def _rejects(test: SizedTest, curve: PowerCurve, level: float, seen: int) -> boo
 
 
 def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: PowerCurve) -> tuple[float, float]:
-    """The least and the largest chance that the best test rejects ``claim`` where ``curve`` is the true one."""
+    """Bounds on the power of the best test against ``claim`` if ``curve`` is the true one."""
     chances = [
         tuple(0.0 if seen > test.counted else test.p_value(seen, curve) for seen in dict.fromkeys((surely, fewest)))
         for test, fewest, surely in _needed(sizes, delta, claim)
@@ -194,19 +195,19 @@ def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: PowerCur
 
 
 def _mu_at(epsilon: float, delta: float) -> float:
-    """The mu whose Gaussian mechanism has this ``epsilon`` at ``delta``, by halving."""
+    """The mu whose Gaussian mechanism has this ``epsilon`` at ``delta``, by bisection."""
     low, high = 0.0, 2 * _MOST_MU
     for _ in range(80):
         middle = (low + high) / 2
         first, second = (math.erfc((epsilon / middle + sign * middle / 2) / math.sqrt(2)) / 2 for sign in (-1, 1))
-        # Far out both are 0, and so is their difference.
+        # In the far tail both underflow to 0, and so does their difference.
         above = first - (math.exp(epsilon + math.log(second)) if second > 0 else 0.0) > delta
         low, high = (low, middle) if above else (middle, high)
     return (low + high) / 2
 
 
 def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]) -> Iterator[str]:
-    """The p-value of a claim is no larger than what the tests behind the bounds give."""
+    """The p-value of a claim must not exceed those of the tests behind the bounds."""
     if _claim_of(item) not in asked.claims:
         yield "no such claim was to be judged"
         return
@@ -232,7 +233,7 @@ def _claim_of(item: Evidence) -> tuple[float | None, float | None]:
 
 
 def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAudit) -> Iterator[str]:
-    """The verdict on the claim is what its p-value, the ceiling and the power give."""
+    """The verdict on the claim must follow from its p-value, the ceiling and the power."""
     for epsilon, delta in asked.claims:
         tested = next(
             (i for i in items if (i.details.get("epsilon"), i.details.get("delta")) == (epsilon, delta)), None
@@ -242,17 +243,17 @@ def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAu
             continue
         found = outcome(tested, tested.estimate, epsilon, swapped=says_swapped(report))
         for verdict in report.verdicts:
-            if speaks_of(verdict.subject, epsilon, delta) and verdict.outcome is not found:
+            if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
                 yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its figures make it {found}"
 
 
 def says_swapped(report: PrivacyReport) -> bool:
-    """Whether it warns that models without the record score higher."""
+    """Whether the report warns that models without the record score higher."""
     return any(re.fullmatch(SWAPPED, text) for text in report.warnings)
 
 
 def outcome(tested: Evidence, p: float, epsilon: float, *, swapped: bool) -> Outcome:
-    """The verdict on a claim of ``epsilon`` whose p-value is ``p``, by what ``tested`` says of ceiling and power."""
+    """The verdict on a claim of ``epsilon`` with p-value ``p``, given the ceiling and power stated in ``tested``."""
     if p <= ALPHA:
         return Outcome.REFUTED
     details = tested.details

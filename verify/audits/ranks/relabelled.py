@@ -1,10 +1,10 @@
-"""What an audit learned from its own scores, and its joint test, computed again from the ranks and the seed it kept.
+"""Recomputes an audit's fused score and its joint test from the ranks and the seed it kept.
 
-The fused score is least squares with a ridge on the normal ranks of all other scores and on their mean, which counts
-fivefold; each of ten folds is judged by what the others teach. The audit solves the normal equations, this takes
-singular values. The joint test (Westfall and Young 1993, single step) shuffles the labels by numpy's generator under
-the seed. Attacks of which no ranks are kept have a part in that test too; without them, p-values and the critical
-value can only be found too small, so that only smaller ones are refuted.
+The fused score is a ridge regression of the labels on the normal scores of all other attacks and on five times their
+mean; each of ten folds is scored by the fit to the others. The audit solves the normal equations, while this module
+uses singular values. The joint test (Westfall and Young 1993, single step) permutes the labels with numpy's generator
+under the seed. Attacks without kept ranks took part in that test too. Without them, the recomputed p-values and
+critical value can only be too small, so only smaller stated ones are refuted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 FUSED = "fused"
 RATES = (0.01, 0.001)
 _RIDGE, _FIRST, _DECIMALS = 0.1, 5.0, 9
-#: Relabellings of the joint test, and of the fused score's own; the most labels for each, and how many at a time.
+#: The number of relabellings of the joint test, the most labels in total, and the most at a time; then the number and
+#: least number of relabellings for the fused score's own distribution, and the most labels.
 _TESTS, _MOST_TESTS, _PIECE = 999, 50_000_000, 2_000_000
 _OWN, _LEAST_OWN, _MOST_OWN = 199, 49, 5_000_000
-#: What the seed of the fused score's own is followed by, so that none of them is one of the joint test's.
+#: Appended to the seed for the fused score's own relabellings, to make them independent of the joint test's.
 _STREAM = 1
-#: A statistic below chance counts as this far below, one above as no further.
+#: Limits to which statistics are clipped.
 _LOW, _HIGH = -8.0, 40.0
 _ROUNDING, _NEAR = 1e-9, 1e-6
-#: So many relabellings may count otherwise, by rounding.
+#: The number of relabellings that may be counted differently because of rounding.
 _COUNTS = 2.5
 #: With another numpy, p-values may differ by this many of their standard deviations.
 _DEVIATIONS = 4.0
@@ -51,10 +52,10 @@ class Tested:
 
 @dataclass(frozen=True, kw_only=True)
 class Relabelled:
-    """``scores`` [records] by attack, of which none depends on the labels ``member`` [records].
+    """The inputs of an audit's relabelled tests: ``scores`` [records] by attack, independent of ``member`` [records].
 
-    ``fold`` [records] and ``seed`` are those that the records decide, ``fused`` [records] the ranks of the fused score,
-    if any. ``alone`` says that only this one was tested.
+    ``fold`` [records] and ``seed`` are derived from the records, and ``fused`` [records] holds the ranks of the fused
+    score, if any. ``alone`` is whether only the fused score was tested.
     """
 
     scores: Mapping[str, NDArray[np.float64]]
@@ -65,7 +66,7 @@ class Relabelled:
     alone: bool = False
 
     def fused_fault(self) -> str:
-        """Whether the fused score's ranks are other than the scores give; equal but for rounding is equal."""
+        """What is wrong with the ranks of the fused score, apart from rounding; "" if nothing is."""
         if self.fused is None:
             return ""
         found = self._fitted(self.member[None])[0]
@@ -80,7 +81,7 @@ class Relabelled:
 
     @property
     def own(self) -> tuple[float, float]:
-        """Mean and standard deviation of the fused score's AUC over relabellings of its own."""
+        """The mean and standard deviation of the fused score's AUC over its own relabellings."""
         return float(self._own.mean()), float(self._own.std())
 
     def joint_test(self, level: float) -> Tested:
@@ -100,8 +101,8 @@ class Relabelled:
             parts[FUSED] = []
         for labels in self._labels(count):
             for name, found in parts.items():
-                of = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
-                found.append(np.maximum(of.max(axis=1), _LOW))
+                statistics = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
+                found.append(np.maximum(statistics.max(axis=1), _LOW))
         largest = {name: np.concatenate(found) for name, found in parts.items()}
         whole = np.max(list(largest.values()), axis=0)
         allowed = math.floor(level * len(whole) + _ROUNDING)
@@ -111,11 +112,11 @@ class Relabelled:
         )
 
     def relabellings(self, level: float) -> int:
-        """How many there are at ``level`` of so many records."""
+        """The number of relabellings at ``level`` for this number of records."""
         return max(math.ceil(1 / level), min(_TESTS, _MOST_TESTS // len(self.member)))
 
     def _labels(self, count: int) -> Iterator[NDArray[np.bool_]]:
-        """The true labels, then shuffled ones, in pieces [rows, records]."""
+        """Yields the true labels, then permuted ones, in pieces [rows, records]."""
         random, size = np.random.default_rng(self.seed), len(self.member)
         yield self.member[None]
         for start in range(0, count, max(1, _PIECE // size)):
@@ -145,7 +146,7 @@ class Relabelled:
 
     @cached_property
     def _learned(self) -> dict[int, NDArray[np.float64]]:
-        """Fold -> what centered labels of the other folds are multiplied by, [others, judged]."""
+        """For each fold, the matrix [others, judged] that maps centered labels of the other folds to its scores."""
         learned = {}
         for number in np.unique(self.fold).tolist():
             judged = self.fold == number
@@ -155,7 +156,7 @@ class Relabelled:
         return learned
 
     def _fitted(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The fused score under each row of ``labels``, [rows, records]."""
+        """The fused score [rows, records] under each row of ``labels`` [rows, records]."""
         fitted = np.zeros(labels.shape)
         for number, product in self._learned.items():
             judged = self.fold == number
@@ -164,12 +165,12 @@ class Relabelled:
         return np.round(fitted, _DECIMALS)
 
 
-def test_faults(test: JointTest, name: str, found: Tested, again: Relabelled, same: bool) -> Iterator[str]:
-    """What is wrong with the joint test that an audit states for the attack ``name``.
+def test_faults(test: JointTest, name: str, found: Tested, relabelled: Relabelled, same: bool) -> Iterator[str]:
+    """Yields one sentence per fault in the joint test that an audit states for the attack ``name``.
 
-    ``same`` says whether numpy is the audit's.
+    ``same`` is whether this numpy is the version the audit used.
     """
-    count = again.relabellings(test.level)
+    count = relabelled.relabellings(test.level)
     if test.relabellings != count:
         yield f"its joint test has {test.relabellings} relabellings, where such records have {count}"
         return
@@ -187,7 +188,7 @@ def test_faults(test: JointTest, name: str, found: Tested, again: Relabelled, sa
 
 
 def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The AUC in deviations under relabelling, and the normal quantile of each rate's count: [rows, statistics].
+    """The standardized AUC and the normal quantile of each rate's count under relabelling, [rows, statistics].
 
     ``scores`` are [records], or [rows, records].
     """
@@ -207,14 +208,14 @@ def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArr
 
 
 def _ranks(scores: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:
-    """Ranks from 1 on; equal scores share the mean of theirs."""
-    from scipy.stats import rankdata  # here, as importing it takes longer than verifying what is no audit
+    """Ranks from 1, with the mean rank for ties."""
+    from scipy.stats import rankdata  # imported here because the import takes longer than verifying other reports
 
     return np.asarray(rankdata(scores, axis=axis))
 
 
 def _tied(ranks: NDArray[np.float64]) -> float:
-    """By how much ties lower the variance of a sum of ranks."""
+    """The correction for ties in the variance of a rank sum."""
     ties = np.unique(ranks, return_counts=True)[1].astype(np.float64)
     return float((ties**3 - ties).sum()) / (len(ranks) * (len(ranks) - 1))
 
@@ -224,7 +225,7 @@ def _normal_of_hits(members: int, others: int, allowed: int) -> NDArray[np.float
     from scipy.stats import betabinom
 
     law = betabinom.pmf(np.arange(members + 1), members, allowed + 1, others - allowed)
-    tail = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)  # of each number or more; scipy's sf sums anew for each
+    tail = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)  # survival function; scipy's sf sums again for each argument
     return np.asarray(np.clip(normal_quantile(tail), _LOW, _HIGH))
 
 

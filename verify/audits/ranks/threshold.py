@@ -1,6 +1,6 @@
-"""Lower bounds from models by one fixed threshold, computed again from their counts. Standard library only.
+"""Recomputes lower bounds from models by one fixed threshold from their counts. Standard library only.
 
-Clopper and Pearson's limits are found by halving, from binomial tails that are summed term by term.
+The Clopper-Pearson limits are found by bisection, from binomial tails that are summed term by term.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from verify.audits.terms import CLAIM, CLAIMED
 METHOD = "fixed threshold"
 _COUNTS = ("true_positives", "false_positives")
 _NEAR, _MOST = 1e-6, 10_000_000
-#: What no option changes: the confidence, and that twice the claim is to be noticed but for two chances of a tenth.
+#: Constants no option changes: the confidence, and that twice the claim must be detected up to two misses of 0.1 each.
 _CONFIDENCE, _VIOLATION, _MISSED = 0.95, 2, 0.1
 _LARGEST_EPSILON, _LARGEST_MU = 64.0, 32.0
 _NORMAL = NormalDist()
 
 
 def fault(item: Evidence) -> str:
-    """What is wrong with a lower bound by a fixed threshold; empty for none, and for other evidence."""
+    """What is wrong with a lower bound by a fixed threshold; "" if nothing is, and for other evidence."""
     if item.method != METHOD or item.lower is None:
         return ""
     hits, errors = (int(item.details.get(name, -1)) for name in _COUNTS)
@@ -48,7 +48,7 @@ def fault(item: Evidence) -> str:
 
 
 def _bound(item: Evidence, hits: int, errors: int, tail: float) -> float | None:
-    """What ``item`` bounds, from counts at the threshold; None where that is nothing known."""
+    """The lower bound of ``item`` from counts at the threshold; None if its quantity is unknown."""
     inner, outer = item.samples["with"], item.samples["without"]
     least, most = _least(hits, inner, tail), 1 - _least(outer - errors, outer, tail)
     if item.quantity.startswith("epsilon lower bound") and "delta" in item.details:
@@ -59,10 +59,10 @@ def _bound(item: Evidence, hits: int, errors: int, tail: float) -> float | None:
 
 
 def wrong_claims(report: PrivacyReport) -> Iterator[str]:
-    """Verdicts on claims of (epsilon, delta) that the counts at the threshold contradict, in one sentence each."""
+    """Yields one sentence for each verdict on an (epsilon, delta) claim that the counts at the threshold contradict."""
     bound = next((item for item in report.evidence if item.method == METHOD and "delta" in item.details), None)
     if bound is None or fault(bound):
-        return  # another check says what is wrong
+        return  # reported by another check
     if not math.isclose(bound.confidence, _CONFIDENCE):
         yield f"{METHOD}: it holds with {bound.confidence:g}, and such a bound with {_CONFIDENCE:g}"
     hits, errors = (int(bound.details[name]) for name in _COUNTS)
@@ -89,9 +89,9 @@ def _certified(hits: int, errors: int, sizes: tuple[int, int], tail: float, delt
 
 
 def _would_notice(sizes: tuple[int, int], tail: float, claim: float, delta: float) -> bool:
-    """Whether randomized response of twice the ``claim`` refutes it four times in five, by the best threshold.
+    """Whether randomized response with twice the ``claim`` refutes it with probability 0.8, by the best threshold.
 
-    Each count is taken at what it reaches with all but half of the remaining chance.
+    Each count is taken at the value it misses with half of the remaining probability.
     """
     rate = 1 / (1 + math.exp(-_VIOLATION * claim * (1 + CLAIMED) - CLAIMED))
     hits, errors = _quantile(_MISSED, sizes[0], rate), _quantile(1 - _MISSED, sizes[1], 1 - rate)
@@ -99,7 +99,7 @@ def _would_notice(sizes: tuple[int, int], tail: float, claim: float, delta: floa
 
 
 def _quantile(share: float, trials: int, rate: float) -> int:
-    """The least count that is not exceeded with a probability of ``share`` at least."""
+    """The least count that is not exceeded with probability at least ``share``."""
     return bisect_left(range(trials), True, key=lambda count: at_least(count + 1, trials, rate) <= 1 - share)
 
 
@@ -111,9 +111,9 @@ def _epsilon(least: float, most: float, delta: float) -> float:
 
 
 def _least(hits: int, total: int, tail: float) -> float:
-    """The rate at which so many hits or more have the probability ``tail``; 0 for no hits.
+    """The rate at which ``hits`` or more have probability ``tail``; 0 for no hits.
 
-    Below the share that was seen, the probability rises with the rate.
+    The search stays below the observed rate, where the tail is accurate and increases with the rate.
     """
     if not hits:
         return 0.0

@@ -1,1 +1,1 @@
-"""Splits that privctl drew: their coins, their groups, and guesses at them."""
+"""Splits drawn by privctl: their coins, their groups, and the guesses on them."""

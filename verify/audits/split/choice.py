@@ -1,7 +1,7 @@
-"""Which records or groups of the data got coins: those that come first in an order by the key, so that nobody chose.
+"""Which records or groups got coins: those that come first in a keyed order, so that nobody could choose them.
 
-Whoever draws a split after the training may pick, of what was trained on, the records whose coins say member, and put
-others of any kind beside them. What was trained on and got no coin shows it: by its place it had to get one.
+Someone who draws a split after the training could pick training records whose coins say member, and add arbitrary
+other records. Training records without a coin expose this: by their place in the order they had to get one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable
 
 from blake3 import blake3
 
-#: What the key orders, by whether groups have the coins.
+#: The domain separation of the keyed order, by whether coins are drawn for groups.
 _USES = {False: b"choice\0", True: b"group choice\0"}
 
 
-def passed_over(key: bytes, drawn: Collection[bytes], trained: Iterable[bytes], *, of_groups: bool) -> bool:
-    """Whether one of ``trained`` that is not ``drawn`` comes before one that is; records are lines, groups names."""
+def has_skipped_units(key: bytes, drawn: Collection[bytes], trained: Iterable[bytes], *, of_groups: bool) -> bool:
+    """Whether some unit of ``trained`` without a coin comes before a ``drawn`` one; units are lines or group names."""
     use = _USES[of_groups]
     last = max((_place(key, use, unit) for unit in drawn), default=b"")
     return any(_place(key, use, unit) < last for unit in trained if unit not in drawn)

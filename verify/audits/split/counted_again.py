@@ -1,9 +1,9 @@
-"""Right guesses behind the bounds of a drawn split, counted again from the ranks that the audit kept.
+"""Recounts the correct guesses behind bounds from a drawn split, from the ranks that the audit kept.
 
-Each set of guesses takes the highest scores as included and the lowest as left out, as many as the number of coins
-says; a score that equals one beyond the cut is no guess. Ranks tell all of that but for the last set, of all coins:
-its two parts meet at the widest gap between scores near the middle, of which ranks only tell the possible places.
-Scores themselves tell that too.
+Each set of guesses takes the highest scores as included and the lowest as left out, in numbers that follow from the
+number of coins, without scores that tie with one beyond the cut. Ranks determine all of this except for the last set,
+which guesses all coins: it is cut at the widest gap between scores near the middle, of which ranks only give the
+possible places. The scores themselves determine that too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRanks:
-    """The ranks [rows] of the ``scores`` by attack and of those ``tested``, and the side and line of each row.
+    """The ranks [rows] of the ``scores`` and of the ``tested`` scores by attack, and the side and line of each row.
 
-    ``whole`` says that they are the scores themselves, which tell how far they lie apart.
+    ``whole`` is whether they are the scores themselves, so that gaps between them are known.
     """
 
     scores: Mapping[str, NDArray[np.float64]]
@@ -43,10 +43,10 @@ class KeptRanks:
 
 
 class RightGuesses:
-    """Counts the right guesses of the audit at ``path`` again, whose ranks are ``kept``.
+    """Recounts the correct guesses of the audit report at ``path`` from its ``kept`` ranks.
 
-    ``otherwise`` names attacks whose kept scores of records depend on the coins, so that only the ranks that were
-    tested tell what was guessed.
+    ``otherwise`` names attacks whose kept scores depend on the coins, so that the guesses follow only from the ranks
+    that were tested.
     """
 
     def __init__(self, path: Path, report: PrivacyReport, kept: KeptRanks, otherwise: Collection[str]) -> None:
@@ -54,7 +54,7 @@ class RightGuesses:
         self._stated = readable(AuditParameters, report)
 
     def fault(self, item: Evidence) -> str | None:
-        """What is wrong with the counts of a bound from a drawn split; None where the ranks do not tell."""
+        """What is wrong with the counts of a bound from a drawn split; None if the ranks do not determine them."""
         if self._stated is None or item.method not in METHODS or item.lower is None:
             return None
         if not of_split(item, self._stated):
@@ -70,7 +70,7 @@ class RightGuesses:
 
     @cached_property
     def _rows(self) -> NDArray[np.bool_] | None:
-        """Which records have a coin of their own: those whose line occurs once. None without the split's files."""
+        """Which records have their own coin, that is, whose line occurs once; None without the split's files."""
         if self._kept.line is None:
             return None
         found: dict[bytes, list[tuple[bool, int]]] = {}
@@ -103,7 +103,7 @@ def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, wh
 
 
 def _cut(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) -> tuple[int, int]:
-    """How many guesses are made and right where ``half`` are to be made each way; without a score none is."""
+    """The guesses made and correct if ``half`` are to be made each way; records without a score are not guessed."""
     unscored = coins - len(ranks)
     middle = np.full(unscored, np.median(ranks) if len(ranks) else 0.0)
     ordered = np.sort(np.concatenate([ranks, middle]))
@@ -113,9 +113,9 @@ def _cut(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) 
 
 
 def _divided(ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> set[tuple[int, int]]:
-    """Guesses made and right for every place of the cut that may be; equal scores are not cut but where all are.
+    """The guesses made and correct for every possible place of the cut, which separates ties only if all scores tie.
 
-    Of ``whole`` scores it is the first of the widest gaps.
+    For ``whole`` scores the place is known: the first of the widest gaps.
     """
     count = len(ranks)
     order = np.argsort(ranks, kind="stable")
@@ -132,5 +132,5 @@ def _divided(ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> 
         return {(int(above.sum() + below.sum()), int((above & inside).sum() + (below & ~inside).sum()))}
     if whole:
         places = [max(places, key=lambda at: ordered[at + 1] - ordered[at])]
-    # Below the cut lie at + 1 scores, whose non-members are right; above it the members are.
+    # Of the at + 1 scores below the cut, guesses on non-members are correct; above it, those on members are.
     return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in places}

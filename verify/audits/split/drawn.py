@@ -1,9 +1,9 @@
-"""Whether an audit's split is one that privctl drew: its manifest, the files it names, and each coin.
+"""Whether privctl drew an audit's split: checks its manifest, the files it names, and each coin.
 
-Of files that it did not draw, whether the model was trained on those that it was not trained on, as the audit says.
+For other files, checks that the model was not trained on those that the audit takes as unseen.
 
-An audit of a drawn split may call a model leaking although its two files differ without the model. So a report that
-states one must show it. Needs no numpy, like a gate over audits.
+An audit of a drawn split may find a leak even if its two files can be told apart without the model, so a report that
+states a drawn split must prove it. Does not import numpy, like a gate over audits.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from verify.audits.split import groups as split_groups
-from verify.audits.split.choice import passed_over
+from verify.audits.split.choice import has_skipped_units
 from verify.audits.terms import BEYOND, BOUND, METHODS, NO_BOUNDS, of_split, sides_by_coins
 from verify.files.places import as_recorded
 from verify.methods.expected import EXTERNAL, TRAINING
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
-#: The roles of files that an audit compares the training data with.
+#: The roles of files that the model must not have been trained on.
 UNSEEN = ("nonmembers", "heldout")
-#: Of an audit's failure probability, what bounds have.
+#: The fraction of an audit's failure probability that its bounds share.
 _BOUNDS_SHARE, _ROUNDING = 0.5, 1e-9
-#: The role of a file in an audit of membership, and in one of extraction -> its name in the manifest.
+#: For the roles of files in membership and in extraction audits, their names in the manifest.
 _MEMBERSHIP = {"members": "members", "nonmembers": "nonmembers"}
 _EXTRACTION = {"train": "members", "heldout": "nonmembers"}
 
 
 def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Hold the split that the audit at ``path`` states against its manifest and its files, as far as they are there."""
+    """Compares the split stated by the audit report at ``path`` with its manifest and files, if they are present."""
     if report.step != "audit":
         return
     try:
         stated = parameters_as(AuditParameters, report)
     except ParametersError:
-        return  # another check says so
+        return  # reported by another check
     if stated.split_commitment is None:
         return
     try:
@@ -58,7 +58,7 @@ def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
 
 
 def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """A verdict for each file of an audit that its model's trainings name as their data, by its digest."""
+    """Refutes each file of supposedly unseen records that a training of the model names as its data, by digest."""
     if report.step != "audit":
         return
     trained = {
@@ -78,11 +78,10 @@ def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
 
 
 def drawn_from(path: Path, report: PrivacyReport) -> str:
-    """The digest of a file that holds every member which the audit at ``path`` took, beside those of its split.
+    """The digest of the training file that contains every member of the audit's split and none of its non-members.
 
-    Of a split of some records the members are a part of what was trained on. Each of them is looked for in the file
-    that the manifest names, by its digest, and each non-member is not to be there. Empty where the files are not at
-    hand, or do not show it.
+    If a split covers only some records, its members are a part of the training data. The file is the one the manifest
+    names by digest. Returns "" if a file is missing or does not show this.
     """
     try:
         place, stated = _at_hand(path, report, _ROLE), parameters_as(AuditParameters, report)
@@ -96,9 +95,9 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
         whole = place.with_name(train["name"])
         if whole.parent != place.parent or not whole.is_file() or NamedFiles().digest(whole) != train["digest"]:
             return ""
-        members, others = (set(_named(file)) for file in sides if file is not None)
+        members, others = (set(_record_digests(file)) for file in sides if file is not None)
         missing = set(members)
-        for name in _named(whole):
+        for name in _record_digests(whole):
             if name in others:
                 return ""
             missing.discard(name)
@@ -108,13 +107,13 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
 
 
 def _roles(report: PrivacyReport, stated: AuditParameters) -> list[dict[str, str]]:
-    """The roles of the two sides, of each part of the audit that is of a drawn split."""
+    """For each part of the audit that uses a drawn split, the roles of its two sides."""
     found = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
     return found + ([_EXTRACTION] if sides_by_coins(stated.extraction) else [])
 
 
-def _named(file: Path) -> Iterator[bytes]:
-    """A short digest of each record of ``file``."""
+def _record_digests(file: Path) -> Iterator[bytes]:
+    """Yields a 16-byte digest of each record of ``file``."""
     with file.open("rb") as lines:
         yield from (blake3(content).digest(length=16) for line in lines if (content := line.strip()))
 
@@ -128,17 +127,17 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, "its manifest does not give the commitment that the audit states"
     if manifest["records"] != stated.split_records:
         return Outcome.REFUTED, f"it states {stated.split_records} records, its manifest {manifest['records']}"
-    if wrong := split_groups.misjudged(manifest, stated):
+    if wrong := split_groups.unit_mismatch(manifest, stated):
         return Outcome.REFUTED, wrong
     if wrong := _overspent(report, stated.confidence):
         return Outcome.REFUTED, wrong
-    return _tossed_again(path, report, stated, manifest)
+    return _check_coins(path, report, stated, manifest)
 
 
-def _tossed_again(
+def _check_coins(
     path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any]
 ) -> tuple[Outcome, str]:
-    """What each coin says, tossed again by the key of ``manifest``."""
+    """Recomputes each coin from the key of ``manifest`` and compares it with the files."""
     key, field = bytes.fromhex(manifest["key"]), manifest.get("group_by")
     records, included = Counter[bytes](), 0
     groups: dict[str, Counter[bool]] = {}
@@ -172,7 +171,7 @@ def _tossed_again(
 def _of_records(
     path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any], records: Counter[bytes]
 ) -> tuple[Outcome, str]:
-    """What is to be said of ``records``, each as often as it occurs and on the side of its coin."""
+    """The answer for a split of ``records``, with their numbers of occurrences, once each is on its coin's side."""
     key, included = bytes.fromhex(manifest["key"]), manifest["included"]
     if manifest["train"] is not None:
         whole = _trained_on(path, report, manifest)
@@ -187,7 +186,7 @@ def _of_records(
 
 
 def _other_files(report: PrivacyReport, parts: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]) -> str:
-    """Which of the audit's sides is not that of ``manifest``; empty if each is."""
+    """A sentence on a side of the audit whose file is not the one in ``manifest``; "" if both are."""
     for part in parts:
         for role, side in part.items():
             if [item.digest for item in report.inputs if item.role == role] != [manifest[side]["digest"]]:
@@ -202,12 +201,12 @@ def _of_groups(
     manifest: dict[str, Any],
     groups: dict[str, Counter[bool]],
 ) -> tuple[Outcome, str]:
-    """What is to be said of ``groups``, each with its records by side, where each is on the side of its coin."""
+    """The answer for a split of ``groups``, with their records by side, once each is on its coin's side."""
     members = Counter({name: count[True] for name, count in groups.items() if count[True]})
     if (len(groups), len(members)) != (manifest["groups"], manifest["included_groups"]):
         return Outcome.REFUTED, "its manifest counts other groups than its files hold"
     fault = _miscounted(report, stated, len(groups), "groups")
-    fault = fault or split_groups.wrong_size(report, max(count.total() for count in groups.values()))
+    fault = fault or split_groups.size_mismatch(report, max(count.total() for count in groups.values()))
     if fault := fault or _more_texts(report, stated, len(members), len(groups) - len(members), "groups"):
         return Outcome.REFUTED, fault
     if manifest["train"] is not None:
@@ -215,7 +214,7 @@ def _of_groups(
         if whole is None:
             name = manifest["train"]["name"]
             return Outcome.INCONCLUSIVE, f"{name} is not at hand, without which no group is seen to be whole"
-        if fault := split_groups.in_part(whole, manifest, groups, members):
+        if fault := split_groups.partial_group(whole, manifest, groups, members):
             return Outcome.REFUTED, fault
     return (
         Outcome.CONSISTENT,
@@ -224,27 +223,27 @@ def _of_groups(
 
 
 def _trained_on(path: Path, report: PrivacyReport, manifest: Mapping[str, Any]) -> Path | None:
-    """The file to train on that ``manifest`` names, where it is there as it was."""
+    """The training file that ``manifest`` names; None if it is missing or changed."""
     place, train = _at_hand(path, report, _ROLE), manifest["train"]
     whole = None if place is None else place.with_name(train["name"])
     return whole if whole and whole.is_file() and NamedFiles().digest(whole) == train["digest"] else None
 
 
 def _not_drawn(key: bytes, whole: Path, drawn: Mapping[bytes, int]) -> str:
-    """How ``whole``, the file to train on, shows that the key did not choose what was ``drawn``; empty if it does not.
+    """How the training file ``whole`` shows that the key did not choose the ``drawn`` records; "" if it does not.
 
-    Every record is trained on as often as it occurs if its coin says member or it has none, and else never.
+    Every record must be in it as often as it occurs if its coin says member or if it has no coin, otherwise not at all.
     """
-    trained = Counter(split_groups.lines_of(whole))
+    trained = Counter(split_groups.nonempty_lines(whole))
     if any(trained[content] != number * _coin(key, content) for content, number in drawn.items()):
         return f"{whole.name} does not hold the members as they were drawn, and no non-member"
-    if passed_over(key, drawn, trained, of_groups=False):
+    if has_skipped_units(key, drawn, trained, of_groups=False):
         return f"{whole.name} holds records without a coin that the manifest's key puts before some that have one"
     return ""
 
 
 def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:
-    """What is wrong with the bounds if so many coins are those of ``what``; empty if nothing."""
+    """What is wrong with the bounds if there is one coin for each of ``coins`` ``what``; "" if nothing is."""
     curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
     if coins > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
         return f"it omits its bounds, and there are {coins} {what}"
@@ -255,7 +254,7 @@ def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what
 
 
 def _more_texts(report: PrivacyReport, stated: AuditParameters, members: int, others: int, what: str) -> str:
-    """Whether an extraction audit compares more than so many ``members`` and ``others``; empty if not."""
+    """A sentence if an extraction audit compares more than ``members`` or ``others`` units; "" if not."""
     if not sides_by_coins(stated.extraction):
         return ""
     for item in (item for item in report.evidence if item.quantity in BEYOND):
@@ -266,7 +265,7 @@ def _more_texts(report: PrivacyReport, stated: AuditParameters, members: int, ot
 
 
 def _overspent(report: PrivacyReport, confidence: float | None) -> str:
-    """What is wrong with how the bounds of all columns share half of what the audit may fail with; empty if nothing."""
+    """A sentence if the bounds exceed half of the audit's failure probability together; "" if not."""
     bounds = [item for item in report.evidence if item.method == BOUND and item.lower is not None]
     spent = sum(1 - item.confidence for item in bounds if ", " in item.quantity)
     if spent <= _BOUNDS_SHARE * (1 - (confidence or 1.0)) + _ROUNDING:
@@ -275,12 +274,12 @@ def _overspent(report: PrivacyReport, confidence: float | None) -> str:
 
 
 def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:
-    """The file of this role, where it is there and the audit's."""
+    """The file of this role; None if it is missing or no longer as recorded."""
     return next((place for item in report.inputs if item.role == role and (place := as_recorded(path, item))), None)
 
 
 def _committed(manifest: dict[str, Any]) -> str:
-    """BLAKE3 of the rest as JSON with sorted keys and without spaces."""
+    """The commitment: BLAKE3 of the other entries as JSON with sorted keys and without spaces."""
     body = {name: value for name, value in manifest.items() if name not in ("kind", "commitment")}
     return tag(blake3(json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()))
 

@@ -1,6 +1,6 @@
-"""A drawn split whose coins are those of groups: which claims it can test, and whether its groups are whole.
+"""Drawn splits with one coin per group: which claims they can test, and whether their groups are whole.
 
-Coins of records judged as coins of groups, or the reverse, give bounds that nothing proves. Needs no numpy.
+Treating coins of records as coins of groups, or the reverse, gives invalid bounds. Does not import numpy.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.json_text import parse_json
-from verify.audits.split.choice import passed_over
+from verify.audits.split.choice import has_skipped_units
 from verify.audits.terms import METHODS, of_split
 
-#: How bounds on groups are named, and the detail that says how many records one has at most.
+#: The suffix of bounds on groups, and the detail with the largest number of records in a group.
 _OF_GROUP, _SIZE = " of a group", "group_records"
-#: A verdict on what a claim says of several examples together.
+#: The subject of a verdict on what a claim implies for several examples together.
 TOGETHER = re.compile(
     r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, of ([0-9]+) examples together by \(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "
 )
-#: A verdict that says that the coins are of other groups than the claim's examples.
+#: The subject of a verdict that the coins were drawn for other groups than the claim's examples.
 _OTHER = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP for values of '(.*)', ")
-#: Numbers are shown with six digits.
+#: Relative tolerance of numbers that are shown with six digits.
 _SHOWN = 1e-4
 
 
-def lines_of(file: Path) -> Iterator[bytes]:
-    """The records of ``file``."""
+def nonempty_lines(file: Path) -> Iterator[bytes]:
+    """Yields the records of ``file``, one per nonempty line."""
     with file.open("rb") as lines:
         yield from (content for line in lines if (content := line.strip()))
 
 
 def counted(lines: Iterable[bytes], field: str) -> Counter[str]:
-    """How many of ``lines`` have each value of ``field``; raises InputError for one without."""
+    """The number of ``lines`` by the value of ``field``. Raises InputError for a line without it."""
     counts = Counter[str]()
     records: Mapping[bytes, int] = lines if isinstance(lines, Counter) else Counter(lines)
     for content, number in records.items():
@@ -52,12 +52,12 @@ def counted(lines: Iterable[bytes], field: str) -> Counter[str]:
 
 
 def coin(key: bytes, name: str) -> bool:
-    """Whether the group of this name is a member, by the ``key`` of the manifest."""
+    """Whether the coin of the group called ``name`` says member, by the ``key`` of the manifest."""
     return blake3(b"group coin\0" + name.encode(), key=key).digest(length=1)[0] % 2 == 1
 
 
-def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
-    """Why an audit that ``stated`` this counts something else than what has coins by ``manifest``; empty if not."""
+def unit_mismatch(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
+    """Why an audit with parameters ``stated`` counts other units than those with coins in ``manifest``; "" if not."""
     field = manifest.get("group_by")
     if field != stated.group_by:
         of, by = ("records" if each is None else f"groups by {each!r}" for each in (field, stated.group_by))
@@ -67,12 +67,14 @@ def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     return ""
 
 
-def in_part(whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, object], members: Mapping[str, int]) -> str:
-    """How ``whole``, the file to train on, shows that ``groups`` were not drawn by ``manifest``; empty if it does not.
+def partial_group(
+    whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, object], members: Mapping[str, int]
+) -> str:
+    """How the training file ``whole`` shows that ``groups`` were not drawn by ``manifest``; "" if it does not.
 
-    No group has other records in it than were drawn, and none without a coin had to get one by the key.
+    Each group must have exactly its drawn records in it, and no group without a coin may precede one with a coin.
     """
-    found = counted(lines_of(whole), manifest["group_by"])
+    found = counted(nonempty_lines(whole), manifest["group_by"])
     for name in groups:
         if found[name] != members.get(name, 0):
             return (
@@ -80,13 +82,13 @@ def in_part(whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, objec
                 "members, and a group is drawn as a whole"
             )
     drawn = {name.encode() for name in groups}
-    if passed_over(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
+    if has_skipped_units(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
         return f"{whole.name} holds groups without a coin that the manifest's key puts before some that have one"
     return ""
 
 
-def wrong_size(report: PrivacyReport, largest: int) -> str:
-    """Whether a bound on groups does not say that they have ``largest`` records at most."""
+def size_mismatch(report: PrivacyReport, largest: int) -> str:
+    """A sentence if a bound on groups states another group size than ``largest``; "" if not."""
     for item in report.evidence:
         if _SIZE in item.details and item.details[_SIZE] != largest:
             return (
@@ -97,7 +99,7 @@ def wrong_size(report: PrivacyReport, largest: int) -> str:
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """Bounds that are not about what the audit counts, and claims that say something else of it, in a sentence each."""
+    """Yields one sentence for each bound or verdict on a claim that is about other units than the audit counts."""
     drawn = [item for item in report.evidence if item.method in METHODS and of_split(item, parameters)]
     grouped = parameters.group_by is not None
     if parameters.split_groups is not None and not grouped:
@@ -110,13 +112,13 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield "its bounds are about groups of different sizes"
     for verdict in report.verdicts:
         if found := TOGETHER.match(verdict.subject):
-            yield from _wrong_together(found, verdict.subject, next(iter(sizes), 2.0) if grouped else 2.0)
+            yield from _group_privacy_faults(found, verdict.subject, next(iter(sizes), 2.0) if grouped else 2.0)
         elif (found := _OTHER.match(verdict.subject)) and (not drawn or found[3] == parameters.group_by):
             yield f"its verdict on {verdict.subject!r} is about what it counts, and does not judge it"
 
 
-def _wrong_together(found: re.Match[str], subject: str, examples: float) -> Iterator[str]:
-    """The steps from one data set to the next, one example at a time, add up to what the verdict is about."""
+def _group_privacy_faults(found: re.Match[str], subject: str, examples: float) -> Iterator[str]:
+    """Checks a verdict on several examples: its epsilon and delta must follow from the claim by group privacy."""
     epsilon, delta, one, share = (float(found[place]) for place in (1, 2, 4, 5))
     if int(found[3]) != examples:
         yield f"its verdict on {subject!r} is about {found[3]} examples, and a coin changes up to {examples:g}"
@@ -134,10 +136,10 @@ def _wrong_together(found: re.Match[str], subject: str, examples: float) -> Iter
 def wrong_form(
     subject: str, report: PrivacyReport, parameters: AuditParameters, unit: str | None, *, chosen: bool = False
 ) -> bool:
-    """Whether a verdict judges a claim for something else than coins of a split say of it.
+    """Whether a verdict on a claim has a form that does not fit the units for which coins were drawn.
 
-    ``unit`` is the field whose values make the examples of the claim, None where each record is one; ``chosen`` says
-    that its records were chosen by the users of all, so that coins of records say nothing of it.
+    ``unit`` is the field whose values define the claim's examples, None if each record is one. ``chosen`` is whether
+    its records were selected by the users of all records, so that coins of records do not test it.
     """
     field = parameters.group_by
     sizes = [item.details[_SIZE] for item in report.evidence if _SIZE in item.details]
@@ -149,14 +151,14 @@ def wrong_form(
 
 
 def mechanisms(stated: object, report: PrivacyReport) -> Iterator[object]:
-    """What an audit may have tested the curve of, where the model's report has ``stated`` this: none, it, of groups."""
+    """Yields the mechanisms whose curve an audit may have tested: none, the ``stated`` one, and those of its groups."""
     yield from (None, stated)
     if not isinstance(stated, Ledger):
         return
     for size in {int(item.details[_SIZE]) for item in report.evidence if _SIZE in item.details}:
         try:
             yield of_group(stated, size)
-        except ValueError:  # not of such a mechanism, or not of so few
+        except ValueError:  # no group version of this mechanism, or not for this size
             continue
 
 
@@ -164,8 +166,8 @@ def _of_a_group(item: Evidence) -> bool:
     return item.quantity.partition(", ")[0].endswith(_OF_GROUP)
 
 
-def speaks_of(subject: str, epsilon: float | None, delta: float) -> bool:
-    """Whether a verdict's ``subject`` is this claim, what it says of several examples, or that it was not judged."""
+def is_about_claim(subject: str, epsilon: float | None, delta: float) -> bool:
+    """Whether a verdict's ``subject`` is about this claim, in any of the forms above."""
     start = f"({epsilon:g}, {delta:g})-DP"
     if subject.startswith((f"{start}, ", f"{start} for values of ")):
         return True

@@ -1,4 +1,4 @@
-"""Certified rational enclosures of the numbers in privacy claims, from ball arithmetic.
+"""Certified rational enclosures of the numbers in privacy claims, by ball arithmetic.
 
-Nothing here shares code with the accountants: every formula is implemented again from its paper.
+Nothing here shares code with the accountants: every formula is implemented from its paper.
 """

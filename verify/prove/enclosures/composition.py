@@ -1,4 +1,4 @@
-"""k releases, each (epsilon, delta)-DP: the printed formula of DP-Weights, the theorems, and the exact worst case."""
+"""Composition of k (epsilon, delta)-DP releases: DP-Weights' printed formula, theorems, and the exact worst case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedRelease:
-    """``count`` adaptive releases of the same data, each ``epsilon``, ``delta``-DP."""
+    """``count`` adaptive releases from the same data, each (``epsilon``, ``delta``)-DP."""
 
     epsilon: Fraction
     delta: Fraction
@@ -22,20 +22,20 @@ class RepeatedRelease:
 
     @property
     def total_delta(self) -> Fraction:
-        """K delta + delta, the total that [DP-Weights] prints."""
+        """K delta + delta, the total stated by [DP-Weights]."""
         return (self.count + 1) * self.delta
 
     @property
     def basic(self) -> Fraction:
-        """K epsilon, which always holds, at k delta."""
+        """K epsilon, by basic composition, which holds at k delta."""
         return self.count * self.epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseEvent:
-    """S: at most ``most_flips`` of the answers are flipped, for ``count`` answers told true with odds e^epsilon.
+    """The event S that at most ``most_flips`` of the answers are flipped, if each is true with odds e^epsilon.
 
-    ``p`` encloses P(S), ``q`` P'(S), and ``delta`` the least total delta at the epsilon that was asked for.
+    ``p`` encloses P(S), ``q`` P'(S), and ``delta`` the least total delta at the requested epsilon.
     """
 
     most_flips: int
@@ -45,7 +45,7 @@ class ResponseEvent:
 
 
 def as_printed(releases: RepeatedRelease) -> Interval:
-    """Epsilon sqrt(2 k ln(1/delta)), as DP-Weights prints it. Not a bound: k epsilon (e^epsilon - 1) is left out."""
+    """Epsilon sqrt(2 k ln(1/delta)), as in DP-Weights. Not a bound, since k epsilon (e^epsilon - 1) is missing."""
     return enclose(lambda: _deviation(releases))
 
 
@@ -56,7 +56,7 @@ def advanced(releases: RepeatedRelease) -> Interval:
 
 
 def advanced_mean(releases: RepeatedRelease) -> Interval:
-    """The same with the exact mean of the loss, k epsilon tanh(epsilon / 2), at ``total_delta``."""
+    """Advanced composition with the exact mean of the loss, k epsilon tanh(epsilon / 2), at ``total_delta``."""
     eps = releases.epsilon
     return enclose(lambda: _deviation(releases) + releases.count * ball(eps) * (ball(eps) / 2).tanh())
 
@@ -64,11 +64,11 @@ def advanced_mean(releases: RepeatedRelease) -> Interval:
 def worst_case(releases: RepeatedRelease, epsilon: Rational) -> ResponseEvent:
     """The least total delta at ``epsilon`` that holds for all such releases (Kairouz, Oh and Viswanath 2015).
 
-    With probability delta a release gives everything away; else it answers one bit truly with odds e^epsilon, and no
-    releases are worse. Then 1 - (1 - delta)^k (1 - P(S) + e^epsilon' P'(S)) is attained.
+    In the worst case, a release discloses everything with probability delta, and otherwise answers one bit truthfully
+    with odds e^epsilon. Then delta is 1 - (1 - delta)^k (1 - P(S) + e^epsilon' P'(S)).
     """
     k, eps = releases.count, releases.epsilon
-    # The loss of l flips is (k - 2 l) eps; S holds the l whose loss exceeds epsilon.
+    # The loss of l flips is (k - 2 l) eps, and S is the set of l whose loss exceeds epsilon.
     most = int(-(-(k - Fraction(epsilon) / eps) // 2)) - 1
     most = min(max(most, -1), k)
 
@@ -92,7 +92,7 @@ def worst_case(releases: RepeatedRelease, epsilon: Rational) -> ResponseEvent:
 def worst_case_epsilon(releases: RepeatedRelease, total_delta: Rational, digits: int = 15) -> Interval:
     """The least epsilon at ``total_delta`` that holds for all such releases.
 
-    Raises ValueError where ``total_delta`` is less than what the releases' own deltas add up to.
+    Raises ValueError if ``total_delta`` is less than the releases' own deltas compose to.
     Example: 1000 of (1, 1e-8) at 1.001e-5 give 613.5312994522207.
     """
     high = releases.basic

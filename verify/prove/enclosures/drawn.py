@@ -1,7 +1,8 @@
-"""A record that may be drawn several times into one noisy sum: the exact trade between epsilon and delta.
+"""A record that may be drawn several times into one noisy sum: the exact trade-off between epsilon and delta.
 
-With weights w_j of being drawn j times, the sums are sum_j w_j N(j m, s^2) with the record and N(0, s^2) without it.
-Their likelihood ratio rises with the sum, so no event tells more than one sum above a cut (Neyman and Pearson).
+If the record is drawn j times with probability w_j, the sums are sum_j w_j N(j m, s^2) with the record and N(0, s^2)
+without it. The likelihood ratio increases with the sum, so the most powerful event is a sum above a cut
+(Neyman-Pearson).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnEvent:
-    """S: the sum is above ``cut``. ``ratio`` encloses the likelihood ratio there, ``p`` P(S) and ``q`` P'(S).
+    """The event S that the sum exceeds ``cut``. ``ratio`` encloses the likelihood ratio there, ``p`` P(S), ``q`` P'(S).
 
-    Delta at the log of the ratio is p - ratio q, exactly.
+    Delta at epsilon = ln ratio is exactly p - ratio q.
     """
 
     cut: Fraction
@@ -32,13 +33,13 @@ class DrawnEvent:
 
 
 def binomial_weights(draws: int, chance: Rational) -> list[Fraction]:
-    """The chances of being drawn 0, 1, ... times in ``draws`` independent draws."""
+    """The probabilities of being drawn 0, 1, ... times in ``draws`` independent draws."""
     rate = Fraction(chance)
     return [math.comb(draws, j) * rate**j * (1 - rate) ** (draws - j) for j in range(draws + 1)]
 
 
 def drawn_event(weights: list[Fraction], move: Rational, stddev: Rational, epsilon: Rational) -> DrawnEvent:
-    """The event whose likelihood ratio is a little below e^``epsilon``."""
+    """The event whose likelihood ratio is slightly below e^``epsilon``."""
     step, least = float(move) / float(stddev), float(weights[0])
     parts = [(j, math.log(float(weight))) for j, weight in enumerate(weights) if j and float(weight) > 0]
 

@@ -1,4 +1,4 @@
-"""Enclosures: two rationals with a real number between them, rounded outward from a ball."""
+"""Enclosures: two rationals with a real number between them, rounded outwards from a ball."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 Rational = Fraction | int
 
-#: Bits of the first evaluation of a ball; doubled until the ball is tight.
+#: The precision in bits of the first evaluation of a ball, doubled until the ball is tight.
 _FIRST_PRECISION = 200
 _LAST_PRECISION = 25_600
-#: Bits of an enclosure's ends: short enough for a solver, and far beyond what a claim is printed with.
+#: The bits of an enclosure's ends: short enough for a solver, and far more than a claim is stated with.
 _BITS = 80
-#: Below 2^-300 a number is only known to be that small: its own exponent may have thousands of millions of digits.
+#: Numbers below 2^-300 are only known to be that small, since their exponents may be too large to write down.
 _SMALLEST_EXPONENT = -300
 _LARGEST_EXPONENT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A real number lies in [``low``, ``high``], ends included. Raises ValueError where ``low`` exceeds ``high``."""
+    """The closed interval [``low``, ``high``]. Raises ValueError if ``low`` exceeds ``high``."""
 
     low: Fraction
     high: Fraction
@@ -37,13 +37,13 @@ class Interval:
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        """The middle, with twelve digits, and how far the ends are from it."""
+        """The midpoint, to twelve digits, and the radius."""
         radius = (self.high - self.low) / 2
         return f"{decimal((self.low + self.high) / 2)} +- {decimal(radius, 1)}" if radius else decimal(self.low)
 
 
 def decimal(value: Rational, digits: int = 12) -> str:
-    """``value`` rounded to ``digits`` significant digits, even where a float would overflow or vanish."""
+    """``value`` rounded to ``digits`` significant digits, even if a float would overflow or underflow."""
     from decimal import Context, Decimal
 
     exact = Fraction(value)
@@ -59,7 +59,7 @@ def decimal(value: Rational, digits: int = 12) -> str:
 
 
 def ball(value: Rational) -> arb:
-    """The ball around a rational at the precision in force."""
+    """The ball around a rational at the current precision."""
     from flint import arb, fmpq
 
     exact = Fraction(value)
@@ -69,15 +69,15 @@ def ball(value: Rational) -> arb:
 def enclose(formula: Callable[[], arb], bits: int = _BITS) -> Interval:
     """An enclosure of the value of ``formula``, whose ends agree to about ``bits`` bits.
 
-    ``formula`` is evaluated with more and more bits until its ball is tight; it must create its balls in each call.
-    Numbers within 2^-300 of zero are only known to be that small. Raises ValueError where no precision gives a tight
-    ball, or the number is too large to be written down.
+    ``formula`` is evaluated with increasing precision until its ball is tight; it must create its balls in each call.
+    Numbers within 2^-300 of zero are only known to be that small. Raises ValueError if no precision gives a tight ball,
+    or if the number is too large to be written down.
     """
     return enclose_all(lambda: (formula(),), bits)[0]
 
 
 def enclose_all(formulas: Callable[[], tuple[arb, ...]], bits: int = _BITS) -> tuple[Interval, ...]:
-    """Enclosures of several numbers that share work; see ``enclose``."""
+    """Enclosures of several numbers that share computations; see ``enclose``."""
     from flint import ctx
 
     precision = _FIRST_PRECISION
@@ -99,7 +99,10 @@ def below(number: Interval, bound: Rational) -> bool | None:
 
 
 def bracket(enough: Callable[[Fraction], bool | None], low: Fraction, high: Fraction, digits: int) -> Interval:
-    """Where ``enough``, certainly True at ``high``, begins to hold, to ``digits`` digits unless it says None before."""
+    """The point where ``enough``, which must hold at ``high``, begins to hold, to ``digits`` digits.
+
+    The bracket stays wider if ``enough`` returns None before that.
+    """
     while high - low > high / 10**digits:
         middle = _cut((low + high) / 2)
         verdict = enough(middle)
@@ -110,7 +113,7 @@ def bracket(enough: Callable[[Fraction], bool | None], low: Fraction, high: Frac
 
 
 def _cut(value: Fraction) -> Fraction:
-    """A number near ``value`` that is short to write down."""
+    """A number near ``value`` with few digits."""
     exponent = value.denominator.bit_length() - value.numerator.bit_length()
     scale = Fraction(2) ** (_BITS + exponent)
     return round(value * scale) / scale
@@ -129,7 +132,7 @@ def _negligible(number: arb) -> bool:
 
 
 def rounded_outward(number: arb, bits: int = _BITS) -> Interval:
-    """An enclosure of everything in a ball, as tight as the ball."""
+    """An enclosure of all numbers in a ball, as tight as the ball."""
     if _negligible(number):
         tiny = Fraction(1, 2**-_SMALLEST_EXPONENT)
         return Interval(
@@ -140,12 +143,12 @@ def rounded_outward(number: arb, bits: int = _BITS) -> Interval:
 
 
 def _dyadic(end: arb, bits: int, *, up: bool) -> Fraction:
-    """The nearest multiple of a power of two not inside of ``end``, an exact ball, with ``bits`` bits."""
+    """``end``, an exact ball, rounded up or down to ``bits`` bits."""
     mantissa, exponent = (int(part) for part in end.man_exp())
     if exponent > _LARGEST_EXPONENT:
         raise ValueError("a number is above 2^1000000; no claim is that large")
     excess = max(0, mantissa.bit_length() - bits)
-    # Shifting rounds towards minus infinity, for either sign.
+    # A right shift rounds towards minus infinity for either sign.
     kept = -((-mantissa) >> excess) if up else mantissa >> excess
     scale = exponent + excess
     return Fraction(kept * 2**scale) if scale >= 0 else Fraction(kept, 2**-scale)

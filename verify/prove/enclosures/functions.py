@@ -1,4 +1,4 @@
-"""Elementary functions: as balls for formulas, and as enclosures for whoever needs one number."""
+"""Elementary functions: as balls for use in formulas, and as enclosures of single numbers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def exp(x: Rational) -> Interval:
 
 
 def log(x: Rational) -> Interval:
-    """The natural logarithm; raises ValueError unless ``x`` is above 0."""
+    """The natural logarithm. Raises ValueError unless ``x`` is above 0."""
     if x <= 0:
         raise ValueError(f"x is {float(x)!r}; a logarithm needs a number above 0")
     return enclose(lambda: ball(x).log())
 
 
 def sqrt(x: Rational) -> Interval:
-    """The square root; raises ValueError where ``x`` is below 0."""
+    """The square root. Raises ValueError if ``x`` is below 0."""
     if x < 0:
         raise ValueError(f"x is {float(x)!r}; a square root needs a number of at least 0")
     return enclose(lambda: ball(x).sqrt())

@@ -1,7 +1,7 @@
 """The Gaussian mechanism, exactly (Balle and Wang 2018, theorem 8; Dong, Roth and Su 2019, corollary 3.3).
 
 With shift mu = sensitivity / noise standard deviation, delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), and
-k mechanisms compose to one whose squared shift is the sum of theirs. Shifts are handed over squared, so that they are
+k mechanisms compose to one whose squared shift is the sum of theirs. Shifts are passed squared, so that they are
 rational.
 """
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from flint import arb
 
 
-#: Enclosures do not resolve numbers much below this.
+#: The least delta accepted: enclosures do not resolve numbers much below it.
 LEAST_DELTA = Fraction(1, 10**90)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianEvent:
-    """The most telling event for one epsilon: S = {(y - w) / sigma > ``threshold``}, w the mean under P.
+    """The optimal event for one epsilon: S = {(y - w) / sigma > ``threshold``}, with w the mean under P.
 
-    The mean under P' is w - mu sigma. ``p`` encloses P(S), ``q`` P'(S), ``growth`` e^epsilon, ``weighted``
-    their product, and ``delta`` P(S) - e^epsilon P'(S), which no other event exceeds (Neyman and Pearson).
+    The mean under P' is w - mu sigma. ``p`` encloses P(S), ``q`` P'(S), ``growth`` e^epsilon, ``weighted`` the product
+    of the last two, and ``delta`` P(S) - e^epsilon P'(S), which no other event exceeds (Neyman-Pearson).
     """
 
     threshold: Interval
@@ -39,7 +39,7 @@ class GaussianEvent:
 
 
 def event(epsilon: Rational, squared_shift: Rational) -> GaussianEvent:
-    """The event of ``epsilon``; raises ValueError unless the shift is above 0.
+    """The optimal event for ``epsilon``. Raises ValueError unless the shift is above 0.
 
     Example: epsilon 1 and mu 1 give delta 0.1269367375066439458.
     """
@@ -57,7 +57,7 @@ def event(epsilon: Rational, squared_shift: Rational) -> GaussianEvent:
 
 
 def delta(epsilon: Rational, squared_shift: Rational) -> Interval:
-    """The least delta at ``epsilon``; 0 where nothing moves."""
+    """The least delta at ``epsilon``; 0 if the shift is 0."""
     if squared_shift == 0:
         return Interval(low=Fraction(0), high=Fraction(0))
 
@@ -74,7 +74,7 @@ def epsilon(delta_: Rational, squared_shift: Rational, digits: int = 15) -> Inte
     Raises ValueError for a delta below 1e-90, which enclosures do not resolve.
     Example: delta 1e-6 and mu 1/2 give 2.254084650219740935.
     """
-    _resolved(delta_)
+    _require_resolvable(delta_)
     if squared_shift == 0 or delta(0, squared_shift).high <= delta_:
         return Interval(low=Fraction(0), high=Fraction(0))
     high = Fraction(1)
@@ -84,11 +84,12 @@ def epsilon(delta_: Rational, squared_shift: Rational, digits: int = 15) -> Inte
 
 
 def minimal_multiplier(epsilon_: Rational, delta_: Rational, digits: int = 15) -> Interval:
-    """The least noise standard deviation / sensitivity for (``epsilon_``, ``delta_``)-DP, bracketed by bisection.
+    """The least noise multiplier for (``epsilon_``, ``delta_``)-DP, bracketed by bisection.
 
-    Its high end is certainly enough noise and its low end certainly too little. Example: (1, 1e-6) needs 4.2246788893.
+    The upper end is certainly sufficient and the lower end certainly insufficient. Example: (1, 1e-6) needs
+    4.2246788893.
     """
-    _resolved(delta_)
+    _require_resolvable(delta_)
     low, high = Fraction(0), Fraction(1)
     while delta(epsilon_, 1 / high**2).high > delta_:
         low, high = high, high * 2
@@ -101,13 +102,13 @@ def mean_loss(squared_shift: Rational) -> Fraction:
 
 
 def flipped_bit_information(squared_shift: Rational) -> Interval:
-    """More nats than an output can tell of which of two neighbours it came from: log(1 + mu^2/4) / 2.
+    """An upper bound, log(1 + mu^2/4) / 2, on the nats that an output reveals about which neighbour it came from.
 
-    The capacity of a Gaussian channel whose input is +-mu/2 (Cover and Thomas, theorem 9.1.1).
+    It is the capacity of a Gaussian channel with inputs of power mu^2/4 (Cover and Thomas, theorem 9.1.1).
     """
     return enclose(lambda: (ball(squared_shift) / 4).log1p() / 2)
 
 
-def _resolved(delta_: Rational) -> None:
+def _require_resolvable(delta_: Rational) -> None:
     if delta_ < LEAST_DELTA:
         raise ValueError(f"delta is {float(delta_)!r}; it must be at least 1e-90")

@@ -1,4 +1,4 @@
-"""Nats: what a budget of information allows, what FERRET's sign bits give away, what Fano's inequality leaves."""
+"""Information in nats: what a budget allows, what FERRET's sign bits reveal, and Fano's inequality."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def divergence(p: Rational, r: Rational) -> Interval:
 
 
 def posterior(nats: Rational, prior: Rational, digits: int = 15) -> Interval:
-    """The largest p in [prior, 1) with kl(p, prior) <= ``nats``: Fano's bound on a right guess.
+    """The largest p in [prior, 1) with kl(p, prior) <= ``nats``, Fano's bound on the probability of a correct guess.
 
     Example: 0.1 nats and prior 0.1 give 0.256866401710.
     """
@@ -39,30 +39,31 @@ def posterior(nats: Rational, prior: Rational, digits: int = 15) -> Interval:
 
 
 def sign_bits(groups: int, steps: int, sample_rate: Rational, fire_probability: Rational) -> Interval:
-    """FERRET's budget G T s p ln 2 in nats. Example: G=2, T=1000, s=0.005 and p=1 give 6.931471805599453."""
+    """The information G T s p ln 2 of FERRET's signs, in nats. Example: G=2, T=1000, s=0.005, p=1 give 6.9314718056."""
     bits = groups * steps * Fraction(sample_rate) * Fraction(fire_probability)
     return enclose(lambda: ball(bits) * ball(2).log())
 
 
 def fire_probability(nats: Rational, groups: int, steps: int, sample_rate: Rational) -> Interval:
-    """p* = nats / (G T s ln 2); above 1 where the budget cannot be spent."""
+    """p* = nats / (G T s ln 2), which is above 1 if the budget cannot be used up."""
     bits = groups * steps * Fraction(sample_rate)
     return enclose(lambda: ball(nats) / (ball(bits) * ball(2).log()))
 
 
 def reveal(groups: int, steps: int, sample_rate: Rational, fire_probability: Rational) -> Interval:
-    """The chance 1 - [1 - s (1 - (1-p)^G)]^T that a record which decides its batch's signs is given away for certain.
+    """The probability 1 - [1 - s (1 - (1-p)^G)]^T that a record which decides its batch's signs is revealed.
 
-    P = (1, 0) and P' = (1-s, s) on a fired sign: the loss is infinite, so this delta is needed at every epsilon.
+    A published sign has P = (1, 0) and P' = (1-s, s), so the loss is infinite and this delta is needed at every
+    epsilon.
     """
     s, p = Fraction(sample_rate), Fraction(fire_probability)
     return enclose(lambda: 1 - (1 - ball(s) * (1 - (1 - ball(p)) ** groups)) ** steps)
 
 
 def revealing_channel(chance: Rational) -> Interval:
-    """Nats of a channel that shows one of its two inputs with this ``chance``, and is silent else (Z-channel).
+    """The capacity in nats of a Z-channel, which reveals one of its two inputs with probability ``chance``.
 
-    ln(1 + d (1-d)^((1-d)/d)): what such a record can leak, whatever is said of averages.
+    It is ln(1 + d (1-d)^((1-d)/d)), which such a record can leak whatever the average is.
     """
     if not 0 <= chance <= 1:
         raise ValueError(f"chance is {float(chance)!r}; it must lie between 0 and 1")
@@ -74,7 +75,7 @@ def revealing_channel(chance: Rational) -> Interval:
 def advantage_allowed(nats: Rational, digits: int = 15) -> Interval:
     """The largest true minus false positive rate that a budget of ``nats`` about one fair bit allows.
 
-    The t with h((1-t)/2) = ln 2 - nats, which a bit told true with probability (1+t)/2 attains; 1 from ln 2 nats on.
+    It is the t with h((1-t)/2) = ln 2 - nats, attained by a bit that is true with probability (1+t)/2; 1 from ln 2 on.
     Example: 0.5 nats allow 0.9036225083.
     """
     room = enclose(lambda: ball(2).log() - ball(nats))

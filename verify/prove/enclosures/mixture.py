@@ -1,4 +1,4 @@
-"""What one secret that lies in several records gives away to a sampled, clipped, noised sum (Hush)."""
+"""What a sampled, clipped and noised sum reveals about a secret in several records (Hush)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from verify.prove.enclosures.functions import normal_cdf
 if TYPE_CHECKING:
     from flint import acb, arb
 
-#: How many standard deviations beyond its outermost means the integral is taken by quadrature.
+#: The range of quadrature, in standard deviations beyond the outermost means.
 _REACH = 16
-#: Bits of the quadrature: no published number has more digits.
+#: The precision in bits of the quadrature; no published number has more digits.
 _BITS = 40
-#: The law of the number of records is cut where less than this is left.
+#: The distribution of the number of records is truncated once less than this mass is left.
 _LEFT = Fraction(1, 10**30)
 _MOST_DRAWS, _MOST_MEANS = 20_000, 30
 
 
 def mixture_divergence(probabilities: Sequence[Rational], multiplier: Rational) -> Interval:
-    """KL(sum_k w_k N(k, s^2) || N(0, s^2)) in nats, w the law of the number of records drawn, s = ``multiplier``.
+    """KL(sum_k w_k N(k, s^2) || N(0, s^2)) in nats, with w_k the probability of drawing k records, s = ``multiplier``.
 
-    The integral of log r(x) = log sum_k w_k e^((k x - k^2/2) / s^2) under the mixture: rigorous quadrature inside,
-    bounds of the tails outside. Example: 50 records of 0.001 at s = 1 give 0.00206370743118.
+    The integral of log r(x) = log sum_k w_k e^((k x - k^2/2) / s^2) under the mixture, by rigorous quadrature with
+    bounds on the tails. Example: 50 records of probability 0.001 at s = 1 give 0.00206370743118.
     """
     chances = [Fraction(p) for p in probabilities]
     if not all(0 <= p <= 1 for p in chances) or multiplier <= 0:
@@ -36,24 +36,24 @@ def mixture_divergence(probabilities: Sequence[Rational], multiplier: Rational) 
 
 
 def few_enough(probabilities: Sequence[Rational]) -> bool:
-    """Whether so few records are drawn at a time that ``mixture_divergence`` takes seconds."""
+    """Whether few enough records are drawn at a time for ``mixture_divergence`` to take seconds."""
     chances = [Fraction(p) for p in probabilities]
     mean, variance = sum(chances), sum(p * (1 - p) for p in chances)
     return bool(min(len(chances), float(mean) + 10 * math.sqrt(variance)) <= _MOST_MEANS)
 
 
 def divergence_ceiling(probabilities: Sequence[Rational], multiplier: Rational) -> Interval:
-    """From 0 to E[K^2] / (2 s^2), K the records drawn, which by convexity is at least ``mixture_divergence``."""
+    """The interval from 0 to E[K^2] / (2 s^2), K the records drawn, an upper bound on the divergence by convexity."""
     chances = [Fraction(p) for p in probabilities]
     square = sum(chances, Fraction(0)) ** 2 + sum((p * (1 - p) for p in chances), Fraction(0))
     return Interval(low=Fraction(0), high=square / (2 * Fraction(multiplier) ** 2))
 
 
 def two_contents_advantage(probabilities: Sequence[Rational], multiplier: Rational, steps: int = 1) -> Interval:
-    """P(y > 0) - P'(y > 0) for the sum y of ``steps`` looks at sum_k w_k N(k, s^2), against sum_k w_k N(-k, s^2).
+    """P(y > 0) - P'(y > 0) for the sum y of ``steps`` draws of sum_k w_k N(k, s^2), or of sum_k w_k N(-k, s^2).
 
-    P is where the secret's records all point one way, P' where its other content points them the other way. For one
-    look no test tells more. Raises ValueError beyond 20,000 records times steps.
+    Under P the secret's records all point one way, and under P' the other way. For one step, no test does better.
+    Raises ValueError beyond 20,000 records times steps.
     """
     if len(probabilities) * steps > _MOST_DRAWS:
         raise ValueError(f"steps is {steps}; records times steps must not exceed {_MOST_DRAWS}")
@@ -62,7 +62,7 @@ def two_contents_advantage(probabilities: Sequence[Rational], multiplier: Ration
         from flint import arb
 
         weights, s = _counts([Fraction(p) for p in probabilities], steps), ball(multiplier) * arb(steps).sqrt()
-        weights, rest = _cut(weights)
+        weights, rest = _truncate(weights)
         total = arb(0)
         for k, weight in enumerate(weights):
             total += weight * (2 * normal_cdf(k / s) - 1)
@@ -72,7 +72,7 @@ def two_contents_advantage(probabilities: Sequence[Rational], multiplier: Ration
 
 
 def _counts(chances: Sequence[Fraction], steps: int = 1) -> list[arb]:
-    """The law of the number of records drawn in all steps together (Poisson binomial)."""
+    """The distribution of the number of records drawn in all steps together (Poisson binomial)."""
     from flint import arb_poly
 
     product = arb_poly([1])
@@ -84,7 +84,7 @@ def _counts(chances: Sequence[Fraction], steps: int = 1) -> list[arb]:
 def _divergence(chances: Sequence[Fraction], multiplier: Fraction) -> arb:
     from flint import acb, arb, ctx
 
-    weights, rest = _cut(_counts(chances))
+    weights, rest = _truncate(_counts(chances))
     s, most = ball(multiplier), len(weights) - 1
     centre = [weight * (-arb(k * k) / (2 * s * s)).exp() for k, weight in enumerate(weights)]
     norm = s * (2 * arb.pi()).sqrt()
@@ -99,15 +99,15 @@ def _divergence(chances: Sequence[Fraction], multiplier: Fraction) -> arb:
     goal = arb(2) ** (-ctx.prec // 2)
     inside = acb.integral(integrand, low, high, rel_tol=goal, abs_tol=goal).real
     divergence = (1 - rest) * (inside + _tails(most, s))
-    # Convexity above; below, mixing the two parts costs at most the entropy of which of them it is.
+    # Above, convexity; below, mixing the two parts reduces the divergence by at most the entropy of the choice.
     above = rest * len(chances) ** 2 / (2 * s * s)
     most_left = rest.upper()
     under = most_left * (1 - most_left.log()) if most_left > 0 else arb(0)
     return divergence + arb(0, (above + under).upper())
 
 
-def _cut(weights: list[arb]) -> tuple[list[arb], arb]:
-    """The weights up to where almost nothing is left, summing to 1 again, and what was left."""
+def _truncate(weights: list[arb]) -> tuple[list[arb], arb]:
+    """The weights truncated once almost no mass is left and renormalized, and the mass that was left."""
     from flint import arb
 
     kept, total = 0, arb(0)
@@ -120,9 +120,9 @@ def _cut(weights: list[arb]) -> tuple[list[arb], arb]:
 
 
 def _tails(most: int, s: arb) -> arb:
-    """A ball around the integral outside: there |log r| <= (most |x| + most^2 / 2) / s^2.
+    """A ball that contains the integral over the tails, where |log r| <= (most |x| + most^2 / 2) / s^2.
 
-    Beyond the largest mean the mixture's density is at most that of N(most, s^2), below 0 at most that of N(0, s^2).
+    Above the largest mean, the mixture's density is at most that of N(most, s^2); below 0, at most that of N(0, s^2).
     """
     from flint import arb
 

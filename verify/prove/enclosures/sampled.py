@@ -1,8 +1,8 @@
-"""Mechanisms on Poisson batches: a floor that is certainly exceeded and a ceiling that certainly holds.
+"""Mechanisms on Poisson batches: certified lower and upper bounds on epsilon.
 
-The floor is an event, so nobody has to trust an accountant: outputs are sorted into bins, each bin has a whole-numbered
-score, and S says that the scores of all steps sum to at least a threshold. The law of that sum is a power of a
-polynomial, computed in balls. Coarser bins make the floor lower, never wrong.
+The lower bound comes from an event, so no accountant has to be trusted: outputs are sorted into bins with integer
+scores, and S is the event that the scores of all steps sum to at least a threshold. The distribution of that sum is a
+power of a polynomial, computed in ball arithmetic. Coarser bins loosen the bound but keep it valid.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from verify.prove.enclosures.functions import normal_cdf
 if TYPE_CHECKING:
     from flint import arb
 
-#: Length of the polynomials, the least and the most: how finely losses are scored.
+#: The least and the largest length of the polynomials, which decides how finely losses are scored.
 _LENGTH, _LONGEST = 3_000, 6_000
 _PRECISION = 160
-#: A rate that floats still tell from 1; a loss beyond which 1 - q is nothing beside q e^loss; the least noise looked
-#: at; the largest sum of losses that tails show.
+#: The largest rate that is used; the loss beyond which 1 - q is negligible against q e^loss; the least noise that is
+#: used; and the largest sum of losses that the scores cover.
 _NEARLY_ALL, _LARGE = 1 - 1e-12, 50.0
 _LEAST_SCALE, _LEAST_MULTIPLIER = Fraction(1, 50), Fraction(1, 20)
 _MOST_LOSS = 250.0
-#: Tails below this are taken for it.
+#: Smaller tails are replaced by this.
 _LEAST_TAIL = 1e-90
 _ORDERS = (*range(2, 65), *range(66, 129, 2), *range(132, 257, 4), 320, 384, 512, 768, 1024)
 _ORDERS_OF_RUNS = range(2, 65)
@@ -37,10 +37,10 @@ _ORDERS_OF_RUNS = range(2, 65)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerEvent:
-    """``epsilon`` is certainly exceeded at ``delta``, as the event S shows.
+    """An event S which shows that ``epsilon`` is exceeded at ``delta``.
 
     S: the scores floor((loss - ``least``) / ``width``) of all steps sum to at least ``score``. ``p`` is at most P(S),
-    ``q`` at least P'(S), and ln((p - delta) / q) is at least ``epsilon``.
+    ``q`` at least P'(S), and ln((p - delta) / q) at least ``epsilon``.
     """
 
     epsilon: Fraction
@@ -54,7 +54,7 @@ class LowerEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Score 0 is a loss of ``least`` or a little more, each further ``width`` scores 1; sums count up to ``length``."""
+    """The scores: 0 for losses from ``least`` on, plus 1 for each further ``width``; sums are below ``length``."""
 
     least: float
     width: float
@@ -62,17 +62,17 @@ class _Scale:
 
 
 def gaussian_floor(multiplier: Rational, sample_rate: Rational, steps: int, delta: Rational) -> LowerEvent | None:
-    """A floor of the sampled Gaussian's epsilon at ``delta``, one record more or less; None where nothing shows.
+    """A lower bound on the sampled Gaussian's epsilon at ``delta`` for adding or removing a record; None if trivial.
 
     P = ((1-q) N(0,1) + q N(mu,1))^T and P' = N(0,1)^T, mu = 1 / ``multiplier``.
-    Below 1/20 the multiplier is taken for that: an attacker can always add noise.
+    Multipliers below 1/20 are replaced by 1/20, which is valid because an attacker can always add noise.
     Example: multiplier 1.358992, rate 0.01, 1000 steps and delta 1e-5 exceed epsilon 1.01.
     """
     multiplier = max(Fraction(multiplier), _LEAST_MULTIPLIER)
     mu, rate = 1 / float(multiplier), min(float(sample_rate), _NEARLY_ALL)
     least, most = math.log1p(-rate), _sampled_loss(mu * (mu / 2 + 10), rate)
     spread = mu * rate * math.sqrt(steps) * math.exp(min(mu * mu / 2, 50.0))
-    # Most of the sum is the loss of not being drawn, so many steps need many scores.
+    # Most of the sum comes from steps in which the record is not drawn, so many steps need many scores.
     length = min(max(_LENGTH, int(-200 * steps * least)), _LONGEST)
     width = max((min(6 * spread + 2, steps * most, _MOST_LOSS) - steps * least) / length, (most - least) / length)
     cuts = [
@@ -88,9 +88,10 @@ def gaussian_floor(multiplier: Rational, sample_rate: Rational, steps: int, delt
 
 
 def laplace_floor(scale: Rational, sample_rate: Rational, steps: int, delta: Rational) -> LowerEvent | None:
-    """The same for Laplace noise of ``scale`` / sensitivity, taken for 1/50 below that.
+    """A lower bound like ``gaussian_floor`` for Laplace noise of ``scale`` / sensitivity, replaced by 1/50 if smaller.
 
-    Laplace noise is less Laplace noise and more noise: the ratio of the characteristic functions is itself one.
+    That is valid because Laplace noise is the sum of smaller Laplace noise and independent noise: the ratio of their
+    characteristic functions is a characteristic function.
     """
     scale = max(Fraction(scale), _LEAST_SCALE)
     rate, b = min(float(sample_rate), _NEARLY_ALL), float(scale)
@@ -107,10 +108,10 @@ def laplace_floor(scale: Rational, sample_rate: Rational, steps: int, delta: Rat
 
 
 def gaussian_ceiling(multiplier: Rational, sample_rate: Rational, steps: int, delta: Rational) -> Interval:
-    """An epsilon that certainly holds at ``delta``: Renyi divergences of whole orders, which have a closed form.
+    """An epsilon that holds at ``delta``, from Renyi divergences of integer orders, which have a closed form.
 
     Mironov, Talwar and Zhang 2019, section 3.3 and theorem 5 (both directions); conversion of Canonne, Kamath and
-    Steinke 2020, proposition 12. The high end is the bound.
+    Steinke 2020, proposition 12. The upper end is the bound.
     """
     best: Interval | None = None
     for order in _ORDERS:
@@ -126,10 +127,10 @@ def gaussian_ceiling(multiplier: Rational, sample_rate: Rational, steps: int, de
 def best_of_geometric(
     multiplier: Rational, sample_rate: Rational, steps: int, mean_runs: Rational, delta: Rational
 ) -> Interval:
-    """An epsilon that holds for the best of a random number of runs of geometric law, ``mean_runs`` on average.
+    """An epsilon that holds for the best of a geometrically distributed number of runs, ``mean_runs`` on average.
 
     Papernot and Steinke 2022, theorem 2 with eta = 1 and gamma = 1 / ``mean_runs``: the divergence of order a is at
-    most D_a + ln(mean) / (a - 1) + 2 min over b of ((1 - 1/b) D_b + ln(mean) / b). The high end is the bound.
+    most D_a + ln(mean) / (a - 1) + 2 min over b of ((1 - 1/b) D_b + ln(mean) / b). The upper end is the bound.
     """
 
     def other(order: int) -> arb:
@@ -167,7 +168,7 @@ def _divergence(order: int, multiplier: Rational, rate: Rational, steps: int) ->
 
 
 def _sampled_loss(loss: float, rate: float) -> float:
-    """log(1 - q + q e^loss). Bins may lie anywhere, so floats are good enough here."""
+    """The loss log(1 - q + q e^loss). Any bins are valid, so floats suffice here."""
     if loss > _LARGE:
         return loss + math.log(rate)
     return math.log1p(rate * math.expm1(loss))
@@ -229,7 +230,7 @@ def _floor(
 
 
 def _power(masses: list[arb], steps: int, length: int) -> list[arb]:
-    """The first coefficients of (sum_j masses[j] z^j)^steps: the law of the sum of scores."""
+    """The first coefficients of (sum_j masses[j] z^j)^steps, the distribution of the sum of scores."""
     from flint import arb_poly
 
     base, result = arb_poly(masses).truncate(length), arb_poly([1])

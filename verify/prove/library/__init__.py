@@ -1,1 +1,1 @@
-"""The theorems: one module a subject, functions from numbers to what is to be proved of them."""
+"""The theorems, one module per subject: functions from numbers to theorems about them."""

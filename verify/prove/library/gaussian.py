@@ -1,7 +1,7 @@
-"""The Gaussian mechanism: why one event and one shift are enough, and delta against a bound.
+"""The Gaussian mechanism: why one event and one shift suffice, and delta compared with a bound.
 
-Not proved here but cited: no event tells two hypotheses apart better than a half-line of their likelihood ratio (Neyman
-and Pearson 1933), k Gaussians compose to one (Dong, Roth and Su 2019), whoever processes an output learns no more.
+Cited, not proved here: a threshold on the likelihood ratio is the most powerful test (Neyman and Pearson 1933),
+k Gaussians compose to one (Dong, Roth and Su 2019), and post-processing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def half_line() -> Theorem:
 
 
 def half_line_misplaced() -> Theorem:
-    """The same with D^2 in place of D^2 / 2, which is false."""
+    """The half-line theorem with D^2 instead of D^2 / 2. False."""
     return Theorem(
         name="gaussian-half-line-misplaced",
         statement="The loss exceeds epsilon exactly where x exceeds (s^2 epsilon - D^2) / D.",
@@ -43,10 +43,10 @@ def _half(epsilon: str, half_square: str = "(/ (* D D) 2.0)") -> str:
 
 
 def growing_with_the_shift(factor: int = 2) -> Theorem:
-    """Delta grows with the shift m: its derivative is the normal density at a = m/2 - e/m.
+    """Delta increases with the shift m: its derivative is the normal density at a = m/2 - e/m.
 
-    Two identities give that: b^2 - a^2 = 2 e with b = -m/2 - e/m, so that e^e phi(b) = phi(a), and the two chain-rule
-    factors differ by 1. ``factor`` other than 2 makes the first one false.
+    This follows from two identities: b^2 - a^2 = 2 e with b = -m/2 - e/m, so that e^e phi(b) = phi(a), and the two
+    chain-rule factors differ by 1. A ``factor`` other than 2 makes the first identity false.
     """
     return Theorem(
         name="gaussian-growing" if factor == 2 else f"gaussian-growing-{factor}",
@@ -62,9 +62,9 @@ def growing_with_the_shift(factor: int = 2) -> Theorem:
 
 
 def delta_bound(name: str, event: GaussianEvent, delta: Fraction, words: str) -> NumericComparison:
-    """Delta = p - growth q against ``delta``, with p, q and growth known by enclosures.
+    """Compares delta = p - growth q with the bound ``delta``, given enclosures of p, q and growth.
 
-    Where q is too small to be written down, its product with growth is enclosed instead.
+    If q is too small to be written down, the enclosure of its product with growth is used instead.
     """
     tiny = event.q.low <= 0
     factors = {"weighted": event.weighted} if tiny else {"q": event.q, "growth": event.growth}

@@ -8,7 +8,7 @@ from verify.prove.enclosures.functions import log
 from verify.prove.terms import lies_in, real
 from verify.prove.theorem import Theorem
 
-#: G groups, T steps, sample rate s, a budget of e nats; l is ln 2.
+#: G groups, T steps, sampling rate s, and a budget of e nats; l is ln 2.
 _BUDGET = ("(>= G 1.0)", "(>= T 1.0)", "(> s 0.0)", "(<= s 1.0)", "(> e 0.0)")
 _SPENT = "(* (* (* G T) s) l)"
 
@@ -23,7 +23,7 @@ def _ferret(name: str, statement: str, claim: str, *more: str) -> Theorem:
 
 
 def fire_meets_budget(share: Fraction = Fraction(1)) -> Theorem:
-    """Firing with p* or less spends at most e nats: G T s p ln 2 <= e. False for ``share`` p* with a share above 1."""
+    """Firing with probability up to ``share`` p* uses at most e nats, G T s p ln 2 <= e. False for a share above 1."""
     return _ferret(
         "ferret-meets-budget" if share == 1 else f"ferret-meets-budget-{float(share)}",
         f"With any fire probability up to {share} p*, p* = e / (G T s ln 2), the bits fired carry at most e nats.",
@@ -34,7 +34,7 @@ def fire_meets_budget(share: Fraction = Fraction(1)) -> Theorem:
 
 
 def fire_is_largest(*, above: bool = True) -> Theorem:
-    """Any fire probability ``above`` p* exceeds the budget's bound; p* itself does not."""
+    """Any fire probability above p* exceeds the budget. Unless ``above``, p* itself is included, which is false."""
     return _ferret(
         "ferret-largest" if above else "ferret-largest-itself",
         f"With any fire probability {'above p*' if above else 'from p* on'}, the bound G T s p ln 2 exceeds e nats.",
@@ -44,7 +44,7 @@ def fire_is_largest(*, above: bool = True) -> Theorem:
 
 
 def fire_is_probability() -> Theorem:
-    """p* <= 1 exactly where e <= G T s ln 2."""
+    """p* <= 1 if and only if e <= G T s ln 2."""
     small, affordable = "(<= p 1.0)", f"(<= e {_SPENT})"
     return _ferret(
         "ferret-probability",
@@ -54,15 +54,16 @@ def fire_is_probability() -> Theorem:
 
 
 def fire_always_probability() -> Theorem:
-    """That p* is always one. False."""
+    """That p* is always a probability. False."""
     return _ferret("ferret-always-probability", "p* = e / (G T s ln 2) is at most 1 for every budget.", "(<= p 1.0)")
 
 
 def response_on_batch(numerator: int = 2) -> Theorem:
-    """Randomized response answered from a Poisson batch: all four ratios are at most 1 + s (e^e0 - 1).
+    """Randomized response on a Poisson batch: all four likelihood ratios are at most 1 + s (e^e0 - 1).
 
-    R is e^e0, b and c the chances of "yes" with and without the record in the batch, which answer's own privacy keeps
-    within R of each other. ``numerator`` / 2 scales the gain; below 2 the claim is false.
+    R is e^e0. b and c are the probabilities of "yes" with and without the record in the batch, which are within a
+    factor of R of each other by the response's own privacy. ``numerator`` / 2 scales the gain; below 2 the claim is
+    false.
     """
     within = tuple(
         f"(<= {left} (* R {right}))"
@@ -91,7 +92,7 @@ def response_on_batch(numerator: int = 2) -> Theorem:
 
 
 def divergence_grows() -> Theorem:
-    """kl(p, r) grows with p above r: the derivative's odds ratio exceeds 1."""
+    """kl(p, r) increases in p for p above r: the odds ratio in its derivative exceeds 1."""
     return Theorem(
         name="fano-grows",
         statement="For 0 < r < p < 1, p (1 - r) exceeds r (1 - p), so kl(p, r) grows with p.",
@@ -101,7 +102,7 @@ def divergence_grows() -> Theorem:
 
 
 def divergence_grows_everywhere() -> Theorem:
-    """The same without r < p, which is false."""
+    """The same claim without r < p. False."""
     return Theorem(
         name="fano-grows-everywhere",
         statement="For all p and r between 0 and 1, p (1 - r) exceeds r (1 - p).",

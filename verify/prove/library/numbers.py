@@ -1,4 +1,4 @@
-"""Claims about one number that is known by enclosures: at most a bound, or above it."""
+"""Claims that a number known by enclosures is at most a bound, or above it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verify.prove.theorem import SolverFinding, Theorem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericComparison:
-    """Whether ``term``, over symbols that lie in ``boxes``, is at most ``bound``; ``statement`` says it in words."""
+    """The claim that ``term``, over symbols in ``boxes``, is at most ``bound``, in words in ``statement``."""
 
     name: str
     statement: str
@@ -28,7 +28,7 @@ class NumericComparison:
         return self._theorem("at-most", f"(<= {self.term} {real(self.bound)})", self.statement)
 
     def above(self) -> Theorem:
-        """The theorem that the term is above the bound, wherever in their boxes the symbols lie."""
+        """The theorem that the term is above the bound for all values of the symbols in their boxes."""
         return self._theorem("above", f"(> {self.term} {real(self.bound)})", f"The contrary of: {self.statement}")
 
     def _theorem(self, suffix: str, claim: str, statement: str) -> Theorem:
@@ -41,7 +41,7 @@ class NumericComparison:
 
 
 def decide(prover: Prover, comparison: NumericComparison) -> tuple[Outcome, str]:
-    """PROVED or REFUTED, each by a proof, with the reason: a model somewhere in a box is no proof about the number."""
+    """The outcome and its reason. A refutation needs a proof too, as a model in the boxes need not be the number."""
     proof = prover.prove(comparison.at_most())
     if proof.finding is SolverFinding.PROVED:
         return Outcome.PROVED, proof.reason

@@ -1,4 +1,4 @@
-"""Linear programs: a rational certificate that no feasible point is better (Hush's weights)."""
+"""Linear programs with rational certificates of optimality (Hush's weights)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WeightProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DualCertificate:
-    """A feasible ``value`` and a ``bound`` on every feasible one, with the prices y >= 0 that give the bound."""
+    """A feasible ``value``, a ``bound`` on all feasible values, and the dual prices y >= 0 that give the bound."""
 
     value: Fraction
     bound: Fraction
@@ -29,7 +29,7 @@ class DualCertificate:
 
 
 def dual_bound(program: WeightProgram, prices: Sequence[Fraction]) -> Fraction:
-    """B'y + sum_i max(0, 1 - sum_{j with i} y_j): by weak duality no feasible sum exceeds it, for any y >= 0."""
+    """B'y + sum_i max(0, 1 - sum_{j with i} y_j), a bound on every feasible sum for any y >= 0 by weak duality."""
     if any(price < 0 for price in prices):
         raise ValueError("prices holds a number below 0; a dual point has none")
     covered = [Fraction(0)] * program.examples
@@ -41,7 +41,7 @@ def dual_bound(program: WeightProgram, prices: Sequence[Fraction]) -> Fraction:
 
 
 def solve(program: WeightProgram) -> DualCertificate:
-    """A feasible point and a dual bound in exact arithmetic, from what a floating-point solver suggests."""
+    """A feasible point and a dual bound in exact arithmetic, from the solution of a floating-point solver."""
     import numpy as np
     from scipy.optimize import linprog
 
@@ -58,7 +58,7 @@ def solve(program: WeightProgram) -> DualCertificate:
 
 
 def no_better(program: WeightProgram, bound: Fraction, name: str = "weights-program") -> Theorem:
-    """That no feasible point has a sum above ``bound``."""
+    """The theorem that no feasible point has a sum above ``bound``."""
     weights = [f"w{i}" for i in range(program.examples)]
     limits = (
         f"(<= (+ 0.0 {' '.join(weights[i] for i in members)}) {real(budget)})"
@@ -73,5 +73,5 @@ def no_better(program: WeightProgram, bound: Fraction, name: str = "weights-prog
 
 
 def _short(value: float) -> Fraction:
-    """A float as a multiple of 2^-40."""
+    """A float rounded to a multiple of 2^-40."""
     return Fraction(round(value * 2**40), 2**40)

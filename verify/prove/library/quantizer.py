@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from verify.prove.theorem import Theorem
 
-#: x lies between two levels; it goes up with probability p, which is its share of the way.
+#: x lies between two levels and is rounded up with probability p, its relative position between them.
 _ROUNDING = ("(< low high)", "(<= low x)", "(<= x high)", "(= (* p (- high low)) (- x low))")
 
 
 def unbiased() -> Theorem:
-    """The mean of the rounded value is the value."""
+    """Stochastic rounding is unbiased."""
     return Theorem(
         name="rounding-unbiased",
         statement="Rounding up with probability (x - low) / (high - low) has mean x.",
@@ -33,7 +33,7 @@ def nearest_unbiased() -> Theorem:
 
 
 def variance_at_most(share: int) -> Theorem:
-    """In the top bin, from M/2 to M, the variance (high - x)(x - low) is at most M^2 / ``share``; true up to 16."""
+    """In the top bin, [M/2, M], the variance (high - x)(x - low) is at most M^2 / ``share``; true up to 16."""
     return Theorem(
         name=f"rounding-variance-{share}",
         statement=f"A value between half the largest magnitude M and M is rounded with variance at most M^2 / {share}.",
@@ -43,9 +43,9 @@ def variance_at_most(share: int) -> Theorem:
 
 
 def clipped_aggregate(factor: int) -> Theorem:
-    """A vector clipped to C after it was added up moves by at most ``factor`` C with its data; true from 2 on.
+    """A sum that is clipped to C as a whole changes by at most ``factor`` C between data sets; true from 2 on.
 
-    On a line: a and b are the clipped values for two data sets, free within [-C, C].
+    In one dimension, a and b are the clipped values for two data sets, arbitrary in [-C, C].
     """
     return Theorem(
         name=f"clipped-aggregate-{factor}",

@@ -1,13 +1,13 @@
-"""Private training beyond independent steps: correlated noise, a second release, directions, public gradients.
+"""Private training beyond independent steps: correlated noise, adaptive clipping, directions, public gradients.
 
-How far a sum moves is what counts: contributions are in clip norms, so none is longer than 1.
+The claims are about how far a sum moves. Contributions are in clip norms, so none has a norm above 1.
 """
 
 from __future__ import annotations
 
 from verify.prove.theorem import Theorem
 
-#: Two coefficients of a banded matrix whose columns are no longer than 1, and the lengths of two contributions.
+#: Two coefficients of a banded matrix whose columns have norm at most 1, and the norms of two contributions.
 _BANDS = (
     "(<= (+ (* c0 c0) (* c1 c1)) 1.0)",
     "(<= 0.0 g)",
@@ -18,7 +18,7 @@ _BANDS = (
 
 
 def uses_apart() -> Theorem:
-    """Two uses of a record, two steps apart in two bands, have no row in common."""
+    """Two uses of a record two steps apart, with two bands, have no row in common."""
     return _rows(
         "banded-uses-apart",
         "Two uses, two steps apart, move the rows of two bands by a squared length of at most 2.",
@@ -27,7 +27,7 @@ def uses_apart() -> Theorem:
 
 
 def uses_that_meet() -> Theorem:
-    """The same one step apart, where they meet in a row. False."""
+    """The same claim for uses one step apart, which share a row. False."""
     return _rows(
         "banded-uses-that-meet",
         "Two uses, one step apart, move the rows of two bands by a squared length of at most 2.",
@@ -41,10 +41,10 @@ def _rows(name: str, statement: str, rows: tuple[str, ...]) -> Theorem:
 
 
 def equal_uses_are_worst(*, inner: bool = True) -> Theorem:
-    """Two columns of squared lengths a and b and inner product m move rows most by equal contributions.
+    """For two columns of squared norms a and b and inner product m, equal contributions move the rows the most.
 
-    ``u``, ``v`` and ``w`` are the squared lengths and the inner product of the contributions. Unless ``inner``, m may
-    be below 0, and then it is false.
+    ``u``, ``v`` and ``w`` are the squared norms and the inner product of the contributions. Unless ``inner``, m may be
+    negative, and the claim is false.
     """
     return Theorem(
         name="columns-equal-uses" if inner else "columns-equal-uses-any-sign",
@@ -66,10 +66,10 @@ def equal_uses_are_worst(*, inner: bool = True) -> Theorem:
 
 
 def sum_and_count(*, centred: bool = True) -> Theorem:
-    """Andrew et al. 2021, theorem 1: what a sum and a count of unclipped gradients cost together.
+    """Andrew et al. 2021, theorem 1: the joint sensitivity of a sum and a count of unclipped gradients.
 
-    ``p`` is 1 / z_D^2, ``r`` 1 / (2 s)^2 and ``i`` 1 / z^2. A bit is 1/2 or -1/2 where it is ``centred``, else 0 or 1,
-    and then it is false.
+    ``p`` is 1 / z_D^2, ``r`` 1 / (2 s)^2 and ``i`` 1 / z^2. A ``centred`` bit is 1/2 or -1/2; otherwise it is 0 or 1
+    and the claim is false.
     """
     square = "(/ 1.0 4.0)" if centred else "1.0"
     return Theorem(
@@ -89,7 +89,7 @@ def sum_and_count(*, centred: bool = True) -> Theorem:
 
 
 def directions_clipped(*, together: bool = True) -> Theorem:
-    """Derivatives along three directions, clipped as one vector, move a sum by 1 at most; one by one, by more."""
+    """Derivatives along three directions, clipped ``together`` as a vector, move a sum by at most 1; else by more."""
     whole = "(<= (* (* f f) (+ (* a a) (* b b) (* c c))) 1.0)"
     clipped = (whole,) if together else tuple(f"(<= (* (* f {each}) (* f {each})) 1.0)" for each in "abc")
     return Theorem(
@@ -101,9 +101,9 @@ def directions_clipped(*, together: bool = True) -> Theorem:
 
 
 def public_gradient(*, fixed: bool = True) -> Theorem:
-    """A public gradient that is the same for both neighbours leaves the difference of private sums as it is.
+    """A public gradient that is the same for both neighbours does not change the difference of private sums.
 
-    Unless it is ``fixed``: a public batch that leaves out what stands among private records is another one.
+    Unless it is ``fixed``, this is false: a public batch without the records that are also private may differ.
     """
     return Theorem(
         name="public-fixed" if fixed else "public-chosen",
@@ -115,7 +115,7 @@ def public_gradient(*, fixed: bool = True) -> Theorem:
 
 
 def records_of_user(*, mean: bool = True) -> Theorem:
-    """Two records of a user, each clipped by itself: their ``mean`` is no longer than 1; their sum may be."""
+    """The ``mean`` of two separately clipped records of a user has norm at most 1; their sum need not."""
     weight = "0.5" if mean else "1.0"
     x, y = f"(* {weight} (+ a c))", f"(* {weight} (+ b d))"
     return Theorem(

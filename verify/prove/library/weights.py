@@ -1,4 +1,4 @@
-"""DP-Weights: how far finished weights can move, and the steps of its published proof."""
+"""DP-Weights: how far trained weights can move, and the steps of the published proof."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _TRAINING = ("(>= E 1.0)", "(>= N 1.0)", "(>= B 1.0)", "(<= B N)", "(> C 0.0)", 
 
 
 def convex_visit(own: int = 2) -> Theorem:
-    """One step that visits the replaced example, under convex losses: the distance grows by at most 2 eta C / B.
+    """A step that visits the replaced example, under convex losses, increases the distance by at most 2 eta C / B.
 
-    The other examples' updates do not expand distances where the losses' smoothness is at most 2 / eta (Hardt, Recht
-    and Singer 2016, lemma 3.7, cited). ``own`` is
-    what the two contents' gradients may differ by, in units of C; less than 2 makes the claim false.
+    The other examples' updates do not expand distances if the losses' smoothness is at most 2 / eta (Hardt, Recht and
+    Singer 2016, lemma 3.7, cited). ``own`` is the largest difference of the two examples' gradients, in units of C;
+    less than 2 makes the claim false.
     """
     return Theorem(
         name="weights-convex-visit" if own == 2 else f"weights-convex-visit-{own}",
@@ -34,7 +34,7 @@ def convex_visit(own: int = 2) -> Theorem:
 
 
 def convex_trajectory(per_visit: int = 2) -> Theorem:
-    """After k visits at most 2 k eta C / B apart: then after k + 1 visits at most 2 (k+1) eta C / B."""
+    """The induction step: from at most 2 k eta C / B after k visits to at most 2 (k+1) eta C / B after k + 1."""
     return Theorem(
         name="weights-convex-trajectory" if per_visit == 2 else f"weights-convex-trajectory-{per_visit}",
         statement=f"From k visits to k + 1, the bound {per_visit} k eta C / B carries over.",
@@ -49,7 +49,7 @@ def convex_trajectory(per_visit: int = 2) -> Theorem:
 
 
 def published_shift_bounds_motion() -> Theorem:
-    """That DW = E eta C / (N B) bounds E visits of an example whose gradient has norm C. False."""
+    """That DW = E eta C / (N B) bounds the move by E visits of an example with gradient norm C. False."""
     return Theorem(
         name="weights-published-shift",
         statement="E visits of an example with a gradient of norm C move the weights by at most E eta C / (N B).",
@@ -59,7 +59,7 @@ def published_shift_bounds_motion() -> Theorem:
 
 
 def motion_without_n() -> Theorem:
-    """That E eta C / B bounds it: what is left when the 1 / N that nothing gives is dropped."""
+    """That E eta C / B bounds the move, which is the published bound without the unjustified factor 1 / N."""
     return Theorem(
         name="weights-shift-without-n",
         statement="E visits of an example with a gradient of norm C move the weights by at most E eta C / B.",
@@ -69,7 +69,7 @@ def motion_without_n() -> Theorem:
 
 
 def coordinates_bound_norm(dimension: int) -> Theorem:
-    """That coordinates of size at most D make a vector of length at most D. True in one dimension only."""
+    """That a vector whose coordinates are at most D has norm at most D. True only in one dimension."""
     names = [f"w{i}" for i in range(dimension)]
     squares = [f"(* {name} {name})" for name in names]
     return Theorem(
@@ -85,9 +85,9 @@ _TRUE_LOSS = "(- (* (- y V) (- y V)) (* (- y W) (- y W)))"
 
 
 def printed_exponent() -> Theorem:
-    """Step 5 puts W + x into the numerator's density and W' + x into the other's: the ratio is then 1. False.
+    """Step 5 uses W + x in the numerator and W' + x in the denominator, so that the ratio is 1. False.
 
-    V stands for W'. 2 s^2 times the loss at y = W + x is (y - V)^2 - (y - W)^2.
+    V denotes W'. 2 s^2 times the loss at y = W + x is (y - V)^2 - (y - W)^2.
     """
     return Theorem(
         name="weights-step-5-printed",
@@ -98,7 +98,7 @@ def printed_exponent() -> Theorem:
 
 
 def corrected_exponent() -> Theorem:
-    """The loss at y = W + x is (2 x (W - W') + (W - W')^2) / (2 s^2), which no number bounds."""
+    """The loss at y = W + x is (2 x (W - W') + (W - W')^2) / (2 s^2), which is unbounded."""
     return Theorem(
         name="weights-step-5-corrected",
         statement="2 s^2 times the privacy loss at the output W + x is 2 x (W - W') + (W - W')^2.",
@@ -108,7 +108,7 @@ def corrected_exponent() -> Theorem:
 
 
 def printed_bound() -> Theorem:
-    """That the loss never exceeds (W - W')^2 / (2 s^2). False, and so for every other bound."""
+    """That the loss never exceeds (W - W')^2 / (2 s^2). False, as for any other bound."""
     return Theorem(
         name="weights-step-5-bound",
         statement="The privacy loss at the output W + x is at most (W - W')^2 / (2 s^2).",
@@ -118,7 +118,7 @@ def printed_bound() -> Theorem:
 
 
 def taylor_exp(argument: str, terms: int = 10) -> str:
-    """The first ``terms`` terms of the exponential's series at a term, as the published script has them."""
+    """The first ``terms`` terms of the exponential series at ``argument``, as in the published script."""
     total, factor = "1.0", real(1)
     power = ""
     for n in range(1, terms):
@@ -129,11 +129,11 @@ def taylor_exp(argument: str, terms: int = 10) -> str:
 
 
 def published_implication(label: str, epsilon: Fraction, delta: Fraction, shift: Fraction, stddev: Fraction) -> Theorem:
-    """The implication that the published script adds to its solver, before asking whether it can hold.
+    """The implication whose satisfiability the published script checks.
 
-    If |W - W'| <= ``shift``, the densities obey f(y - W) <= e^epsilon f(y - W') + delta at one free y, with ten terms
-    of the series in place of both exponentials. As a theorem it is false; that its script prints "sat" says only that
-    it is not false everywhere. V stands for W'; u and v are the exponents.
+    If |W - W'| <= ``shift``, the densities satisfy f(y - W) <= e^epsilon f(y - W') + delta at a free y, with ten terms
+    of the series instead of both exponentials. As a theorem it is false; "sat" from the script means only that it is
+    not false everywhere. V denotes W'; u and v are the exponents.
     """
     return Theorem(
         name=f"weights-published-script-{label}",

@@ -1,1 +1,1 @@
-"""The texts of warnings, one module a subject."""
+"""The texts of warnings, one module per subject."""

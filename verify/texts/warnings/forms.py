@@ -1,24 +1,24 @@
-"""Texts with gaps, as regular expressions; and the texts that several kinds of reports share."""
+"""Texts with gaps as regular expressions, and the texts that several kinds of reports share."""
 
 from __future__ import annotations
 
 import re
 
 NUMBER, COUNT = r"(?:[\d.]+(?:e[+-]?\d+)?|inf|nan)", r"\d+"
-#: A name from outside, such as a file's: nothing says what is in it.
+#: A name from outside, such as a file name, which may contain anything.
 NAME = r".{1,4096}?"
-#: As Python writes a string.
+#: The repr of a string.
 QUOTED = r"(?:'.{0,4096}?'|\".{0,4096}?\")"
 
 
 def form(text: str, **gaps: str) -> str:
-    """The regular expression of ``text``, in which ``{name}`` is a gap that the expression ``gaps[name]`` fills."""
+    """The regular expression of ``text``, in which each gap ``{name}`` matches the expression ``gaps[name]``."""
     pieces = re.split(r"\{(\w+)\}", text)
     return "".join(f"(?:{gaps[each]})" if i % 2 else re.escape(each) for i, each in enumerate(pieces))
 
 
 def either(one: str, many: str = "") -> str:
-    """The expression for any count of something."""
+    """The expression for any count of a noun, with singular ``one`` and plural ``many``."""
     return rf"(?:1 {re.escape(one)}|\d+ {re.escape(many or one + 's')})"
 
 
@@ -41,7 +41,7 @@ EARLIER = (
 UNPROTECTED = form(
     "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
 )
-#: Of a report that holds measures of its examples, and of one that withholds them.
+#: For a report that holds measures of its examples, and for one that withholds them.
 OWNER_OF_MEASURES = form(
     "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
     "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
@@ -67,5 +67,5 @@ DELTA = form(
 
 
 def alike_users(count: int, field: str) -> str:
-    """What is said of ``count`` users of ``field`` whose names are spelled alike."""
+    """The warning on ``count`` users in ``field`` whose names differ only in spelling."""
     return form(_ALIKE, count=str(count), field=re.escape(repr(field)), name=re.escape(field))

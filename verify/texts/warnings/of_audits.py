@@ -1,4 +1,4 @@
-"""Every warning that an audit writes into its report, as ``verify.texts.warnings.table`` has those of other steps."""
+"""Every warning that an audit writes into its report; ``verify.texts.warnings.table`` has those of other steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IN_BFLOAT16 = form(
 )
 
 
-#: Name of a warning -> its text, as a regular expression for the whole of it.
+#: The text of each warning by name, as a regular expression for the whole text.
 TEXTS: dict[str, str] = {
     "private report": PRIVATE,
     "bfloat16": IN_BFLOAT16,

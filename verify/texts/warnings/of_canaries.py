@@ -1,4 +1,4 @@
-"""Every warning of an audit of canaries, planted or of gradients."""
+"""Every warning of an audit of planted canaries or canary gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNCUT = form("no record is cut from a batch for a canary: canaries show the nois
 STEPS_ALONE = form(
     "no canary takes part in measurements of layers: the mechanism is tested without them, by its steps alone"
 )
-#: What conditions of bounds say where nothing showed that they hold, or something that they do not.
+#: The statements of conditions of bounds that were not shown to hold, or were shown not to hold.
 CONDITIONS = "|".join((
     "the training included each canary gradient by a fair coin of its own",
     "the observations are those of this model's training",
@@ -48,11 +48,11 @@ CONDITIONS = "|".join((
 
 
 def exposure(references: int | None) -> str:
-    """Against how many fresh secrets exposure is measured."""
+    """The warning on the number of fresh secrets against which exposure is measured; any number for None."""
     return form(_EXPOSURE, references=COUNT if references is None else str(references), number=NUMBER)
 
 
-#: Name of a warning -> its text, as a regular expression for the whole of it.
+#: The text of each warning by name, as a regular expression for the whole text.
 TEXTS: dict[str, str] = {
     "made-up canaries": MADE_UP,
     "noise of stated steps": noise_at_most(None),

@@ -1,4 +1,4 @@
-"""Every warning of an audit of extraction, and of one of secrets."""
+"""Every warning of an audit of extraction or of secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTROL = "|".join(
             "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
             "model learned elsewhere and that is like no other, it counts as theirs (--reference MODEL leaves it out)",
             "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
-            "model learned elsewhere and that is like no other, it counts as theirs",  # before there was a reference
+            "model learned elsewhere and that is like no other, it counts as theirs",  # of versions without --reference
             "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
             "model learned elsewhere, that is like no other and that the reference model does not give, it counts as "
             "theirs",
@@ -49,16 +49,16 @@ _TEXTS = r"(?:1 {0} text|\d+ {0} texts)"
 
 
 def after_what(tokens: int | None, *, searched: bool) -> str:
-    """After which beginnings so many ``tokens`` count."""
+    """The warning on the prefixes after which ``tokens`` suffix tokens count; any number for None."""
     return form(_SEARCHED if searched else _OWN_BEGINNING, tokens=COUNT if tokens is None else str(tokens))
 
 
 def prefixed(pattern: str) -> str:
-    """The same said of extraction."""
+    """The expression for the same text with the prefix of extraction warnings."""
     return form(_EXTRACTION) + pattern
 
 
-#: Name of a warning -> its text, as a regular expression for the whole of it.
+#: The text of each warning by name, as a regular expression for the whole text.
 TEXTS: dict[str, str] = {
     "extraction: all of the training data": ALL_OF_TRAINING,
     "extraction: own beginning": after_what(None, searched=False),

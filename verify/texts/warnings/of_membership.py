@@ -1,4 +1,4 @@
-"""Every warning of an audit of membership, of drawn splits and of groups; ``of_audits`` has those of all audits."""
+"""Every warning of an audit of membership, drawn splits and groups; ``of_audits`` has those of all audits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _REASONS = (
 
 
 def tried(attacks: tuple[str, ...] | None) -> str:
-    """How many ``attacks`` were tried; None: any."""
+    """The warning on the ``attacks`` that were tried; any attacks for None."""
     if attacks is None:
         return form(_TRIED, attacks=r"1 attack was|\d+ attacks were", names=NAME, number=NUMBER)
     count = "1 attack was" if len(attacks) == 1 else f"{len(attacks)} attacks were"
@@ -57,7 +57,7 @@ def tried(attacks: tuple[str, ...] | None) -> str:
 
 
 def drawn(commitment: str | None) -> str:
-    """That the split was drawn under ``commitment``; None: under any."""
+    """The warning that the split was drawn, with this ``commitment``; any commitment for None."""
     return form(
         _DRAWN, name=NAME,
         members=rf"\d+ of \d+ (?:records|groups of records with one value of {QUOTED})",
@@ -67,7 +67,7 @@ def drawn(commitment: str | None) -> str:
 
 
 def groups(field: str | None) -> str:
-    """That groups with one value of ``field`` are counted; None: of any."""
+    """The warning that groups with one value of ``field`` are counted; any field for None."""
     return form(
         _GROUPS, field=QUOTED if field is None else re.escape(repr(field)), group=either("group"),
         member=either("member"), nonmember=either("non-member"),
@@ -75,14 +75,14 @@ def groups(field: str | None) -> str:
 
 
 def backwards(method: str | None, chance: float | None) -> str:
-    """That the AUC of ``method`` lies below ``chance``; None: of any, below any."""
+    """The warning that the AUC of ``method`` lies below ``chance``; any for None."""
     return form(
         _BACKWARDS, method=NAME if method is None else re.escape(method),
         chance=NUMBER if chance is None else re.escape(f"{chance:g}"), check=_CHECKS,
     )  # fmt: skip
 
 
-#: Name of a warning -> its text, as a regular expression for the whole of it.
+#: The text of each warning by name, as a regular expression for the whole text.
 TEXTS: dict[str, str] = {
     "asserted membership": ASSERTED,
     "drawn split": drawn(None),

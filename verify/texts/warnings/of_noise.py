@@ -1,4 +1,4 @@
-"""The warning that says how much noise stated steps had at most, by canaries, and on what that rests."""
+"""The warning on the upper bound that canaries give on the noise of stated steps, and on its assumptions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DIGITS = 4
 
 
 def noise_at_most(item: Evidence | None) -> str:
-    """The warning that goes with the bound ``item``; with any for None."""
+    """The warning that goes with the bound ``item``; with any bound for None."""
     if item is None:
         return form(_AT_MOST, **{"and": f"({re.escape(_INDEPENDENT)})?"}, **dict.fromkeys(_GAPS, NUMBER))
-    said = {
+    gaps = {
         "most": upward(item.upper or 0.0, _DIGITS),
         "share": upward(item.details["share"], _DIGITS),
         "confidence": f"{100 * item.confidence:.4g}",
@@ -30,4 +30,4 @@ def noise_at_most(item: Evidence | None) -> str:
         "delta": f"{item.details['delta']:g}",
         "and": _INDEPENDENT if item.details["independent"] else "",
     }
-    return form(_AT_MOST, **{name: re.escape(text) for name, text in said.items()})
+    return form(_AT_MOST, **{name: re.escape(text) for name, text in gaps.items()})

@@ -1,4 +1,4 @@
-"""Every warning of an audit of scores: of records, and of many models."""
+"""Every warning of an audit of scores of records or of many models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_FITTED = form(
     "that the scores are of one model, and that nothing but the model and the records themselves decided them, is what "
     "the caller asserts: scores that were fitted to the coins make the bounds invalid"
 )
-#: The name was not stated before a gate's policy could accept it.
+#: The name of the assumption is absent in versions before a gate's policy could accept it.
 _OF_MODEL = "nothing but the caller's word ties the scores to the model{name}: {statement}"
 _COLUMNS = (
     "whether {columns} does better than chance is decided by one permutation test, which errs at most "
@@ -51,23 +51,23 @@ _THRESHOLD = (
 
 
 def of_model(statement: str) -> str:
-    """That ``statement``, an expression, is the caller's word."""
+    """The warning that ``statement``, an expression, is only the caller's word."""
     return form(_OF_MODEL, name=form(" (assumption 'scores of the model')") + "|", statement=statement)
 
 
 def columns(count: int | None, *, grouped: bool = False) -> str:
-    """How many columns of scores, or kinds of scores of groups, were tested."""
+    """The warning on the number of columns, or of kinds of group scores, that were tested; any number for None."""
     word, of = ("kind", " of scores of groups") if grouped else ("column", " of scores")
     known = either(word) if count is None else re.escape(f"{count} {word}{'s' * (count != 1)}")
     return form(_COLUMNS, columns=f"(?:{known}){of}", number=NUMBER)
 
 
 def threshold(value: float | None) -> str:
-    """By which threshold models are told apart."""
+    """The warning on the threshold by which models are distinguished; any threshold for None."""
     return form(_THRESHOLD, threshold=r"-?[\d.e+-]+" if value is None else re.escape(f"{value:g}"))
 
 
-#: Name of a warning -> its text, as a regular expression for the whole of it.
+#: The text of each warning by name, as a regular expression for the whole text.
 TEXTS: dict[str, str] = {
     "asserted scores": NOTHING_SHOWN,
     "asserted split": NO_SPLIT_SHOWN,

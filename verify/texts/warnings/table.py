@@ -1,8 +1,8 @@
-"""Every warning that privctl writes into a report, by the step that writes it; those of audits are in ``of_audits``.
+"""Every warning that privctl writes into a report, by step; those of audits are in ``of_audits``.
 
-A text that is not here may mean anything. Names and numbers in one stand for themselves, but for those that
-``verify.warned`` fills in. The list only grows: a text that a release wrote stays. A training method's own are in its
-module of ``verify.methods``.
+A text that is not listed may mean anything. Any names and numbers are accepted, except those that ``verify.warned``
+fills in. The list only grows: texts of earlier releases stay. Those of a training method are in its module in
+``verify.methods``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CANARIES = (
     "guarantee of the records holds as stated, because canaries are drawn without looking at them, but train again "
     "without --gradient-canaries for a model to use; each canary {part}"
 )
-#: Of noise on finished weights, where facts of the training are stated.
+#: For noise on finished weights with stated training facts.
 NOT_COVERED = tuple(
     map(
         form,
@@ -161,7 +161,7 @@ KEEP_THE_BOOK = form(
     "the book holds the secrets themselves: keep it as you keep the data; this report holds none, but patterns as they "
     "were given, and digests of the files, which tell whoever guesses a file whether that is right"
 )
-#: What no kind of secret is the form of.
+#: What no kind of secret covers.
 _WITHOUT_KIND = (
     "; postal addresses; account numbers other than IBANs; national identity, insurance and health numbers other than "
     "US SSN and NHS; dates of birth and record numbers without a word that announces them"
@@ -182,12 +182,12 @@ ALIKE_SHADOWS = form(
 
 
 def canaries(count: int | None, *, measured: bool | None = None) -> str:
-    """What is said of a training with so many canary gradients, and of measurements beside them; None: with any."""
+    """The warning on ``count`` canary gradients, ``measured`` beside which or not; any number, and either, for None."""
     apart = "" if measured is False else f"(?:{_APART})" + "?" * (measured is None)
     return form(_CANARIES, count=COUNT if count is None else str(count), part=f"(?:{_PARTS}){apart}")
 
 
-#: Step -> name of a warning -> its text, as a regular expression for the whole of it.
+#: For each step, the text of each warning by name, as a regular expression for the whole text.
 TEXTS: dict[str, dict[str, str]] = {
     "retrain": {
         "one run": ONE_RUN,

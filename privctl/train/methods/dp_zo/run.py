@@ -30,7 +30,7 @@ from privctl.train.runs.setup import adapted_once_tried, measured, shared_source
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
-from privctl.train.steps.contribution import run_contribution_test, too_rough
+from privctl.train.steps.contribution import rounding_warning, run_contribution_test
 from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.train.steps.sampling import PoissonBatches
 
@@ -58,7 +58,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
     network = adapted_once_tried(job, workers, device).to(device)
     seed = public_seed(request, workers, settings.public_seed)
     job = _tested(job, network, device, session.notify)
-    for warning in (*too_little(_signal(job)), *too_rough(job)):
+    for warning in (*too_little(_signal(job)), *rounding_warning(job)):
         session.notify(warning)
     folder, start = open_folder(job, workers, {SEED_FILE: seed.hex().encode()})
     noise = KeyedNoise(NoiseSource())
@@ -121,7 +121,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     said: list[str] = []
     job = _tested(job, network, device, said.append)
     ratio = _signal(job)
-    said += [*too_little(ratio), *too_rough(job)]
+    said += [*too_little(ratio), *rounding_warning(job)]
     differences = _differences(replace(job, task=records.task), network, device, b"plan", said.append)
     watch, tensors = Stopwatch(device), TensorBytes()
 

@@ -18,7 +18,7 @@ from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task, evaluation_mode
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.train.clipping.shards import begin_anew
+from privctl.train.clipping.shards import reset_after_error
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.quantized import QuantizedLayers
 from privctl.train.steps.micro_batches import MicroBatches
@@ -74,7 +74,7 @@ class LayerSensitivity:
 
         def restart() -> None:
             total.zero_()
-            begin_anew(self.network)
+            reset_after_error(self.network)
 
         with evaluation_mode(self.network):
             self.micro.each(drawn, place, add, restart=restart)

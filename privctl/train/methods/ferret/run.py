@@ -47,7 +47,7 @@ from privctl.train.runs.setup import adapted_once_tried, measured, prepared, sha
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
-from privctl.train.steps.contribution import run_contribution_test, too_rough
+from privctl.train.steps.contribution import rounding_warning, run_contribution_test
 from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.train.steps.sampling import BatchSource, Passes, PoissonBatches
 
@@ -74,7 +74,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     network = prepared(network, job)
     stages = [] if publisher.clip_norm is None else derivative_stages(job, plan, engine, device)
     job = run_contribution_test(job, network, device, stages, session.notify)
-    for warning in too_rough(job):
+    for warning in rounding_warning(job):
         session.notify(warning)
     seed_dropout_secretly(network)
     folder, start = open_folder(job, workers, {SEED_FILE: seed.hex().encode()})

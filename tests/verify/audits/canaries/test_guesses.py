@@ -21,7 +21,7 @@ from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import planted
 from tests.gate.made import PROVED, audit, judged, making, of, weights
 from verify.audits.canaries.bounds import wrong_bound
-from verify.audits.canaries.guesses import check_guesses, designed
+from verify.audits.canaries.guesses import check_guesses, default_set_sizes
 from verify.checks import CHECKS
 
 COPIES = (1, 10)
@@ -83,7 +83,7 @@ def found(folder: Path, items: Sequence[Evidence], manifest: Path | None, **stat
 @pytest.mark.parametrize("count", [2, 9, 30, 250, 999, 1000, 10_001, 100_000])
 def test_the_design_is_the_audit_s(count: int) -> None:
     """Written twice: verify says by itself what planting registers."""
-    assert designed(count) == tuple(group.guesses for group in register([1] * count))
+    assert default_set_sizes(count) == tuple(group.guesses for group in register([1] * count))
 
 
 def test_registered_sets_stand(manifest: Path, tmp_path: Path) -> None:
