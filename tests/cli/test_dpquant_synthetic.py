@@ -117,7 +117,7 @@ def test_scores_of_the_run_s_own_records_in_their_place_are_others(
     honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = report_of(honest / "private").parameters["layer_schedule"][0]["scores"]
-    monkeypatch.setattr("privctl.train.methods.dpquant.run.made_up", lambda task, _: task)
+    monkeypatch.setattr("privctl.train.methods.dpquant.run.synthetic_inputs", lambda task, _: task)
     assert scores_on_others(honest, tmp_path) != expected
 
 

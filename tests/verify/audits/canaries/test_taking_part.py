@@ -16,7 +16,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.codec import encode_value
 from privctl.reports.files import read_report
 from tests.gate.made import making, weights
-from verify.audits.asked import unanswered
+from verify.audits.asked import unanswered_claims
 from verify.audits.terms import BOUND
 from verify.texts.warnings.of_canaries import STEPS_ALONE
 from verify.warned.required_of_audits import of_audit
@@ -59,15 +59,15 @@ def audit(mechanism: Ledger | None, *, planted: bool) -> PrivacyReport:
 def test_another_mechanism_is_refuted(
     mechanism: Ledger | None, planted: bool, stands: bool, training: PrivacyReport
 ) -> None:
-    found = list(unanswered(Path("x.json"), audit(mechanism, planted=planted), [training]))
+    found = list(unanswered_claims(Path("x.json"), audit(mechanism, planted=planted), [training]))
     assert [each.outcome for each in found] == [Outcome.REFUTED] * (not stands)
     assert all("the mechanism that its canaries tested" in each.reason for each in found)
 
 
 def test_steps_that_are_not_all_of_a_training_are_not_tested_alone(training: PrivacyReport) -> None:
     longer = replace(training, parameters={**training.parameters, "steps_begun": 44})
-    assert not list(unanswered(Path("x.json"), audit(WHOLE, planted=False), [longer]))
-    (wrong,) = unanswered(Path("x.json"), audit(ALONE, planted=False), [longer])
+    assert not list(unanswered_claims(Path("x.json"), audit(WHOLE, planted=False), [longer]))
+    (wrong,) = unanswered_claims(Path("x.json"), audit(ALONE, planted=False), [longer])
     assert wrong.outcome is Outcome.REFUTED
 
 
