@@ -88,7 +88,7 @@ def training(command: Command) -> Command:
             click.option("--labels", help="Class names in order: a,b,c, or a file of them."),
             click.option(
                 "--unit",
-                help="Protect owners, such as patients, by this field. All records of one are protected together. "
+                help="Protect owners, such as patients, by field. All records of one are protected together. "
                 "With 'fold(FIELD)' names may differ in case, spaces and Unicode form.",
             ),
             click.option(

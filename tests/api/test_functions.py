@@ -250,7 +250,7 @@ def test_account_finds_noise_and_epsilon(tmp_path: Path, capfd: pytest.CaptureFi
         (lambda: privctl.account(noise_multiplier=1, delta=1e-5, steps=10.5), "--steps is 10.5; it must be a whole"),
         (lambda: privctl.account(noise_multiplier=1, delta=1e-5, steps=10.0), "--steps is 10.0; it must be a whole"),
         (lambda: privctl.account(noise_multiplie=1, delta=1e-5), "did you mean noise_multiplier?"),
-        (lambda: privctl.account(epsilon=1, delta=1e-5, mechanism="unheard"), "--mechanism unheard is none"),
+        (lambda: privctl.account(epsilon=1, delta=1e-5, mechanism="unheard"), "--mechanism unheard is not known"),
         (lambda: privctl.retrain("sgd", "m", data="d", output="o"), "no training method 'sgd'"),
         (lambda: privctl.retrain("plain", "m", data="d", output="o", epsilon=1), "--epsilon is no option of plain"),
         (lambda: privctl.retrain("dpquant", "m", data="d", output="o", epsilon=1), "dpquant needs --format"),

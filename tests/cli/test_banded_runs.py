@@ -162,4 +162,4 @@ def test_what_does_not_go_with_it_is_refused(start: Path, tmp_path: Path, capsys
 
 def test_too_many_bands_are_refused(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(call(start, tmp_path / "out", "--bands", "6")) == 2
-    assert "--bands is 6; at a sampling rate of 0.2 and 7 steps it must be 5 at most" in capsys.readouterr().err
+    assert "--bands is 6; at a sampling rate of 0.2 and 7 steps it must be at most 5" in capsys.readouterr().err

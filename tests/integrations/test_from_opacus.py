@@ -139,7 +139,7 @@ def test_facts_that_do_not_fit_the_engine_are_refused(
 
 def test_a_delta_that_lets_records_out_whole_is_warned_of(weights: Path) -> None:
     report = privctl.from_opacus(engine([(1.0, 0.1, 10)]), weights, examples=60, delta=0.5)
-    assert any("publishing each record" in warning for warning in report.warnings)
+    assert any("so that publishing each" in warning for warning in report.warnings)
 
 
 @pytest.mark.parametrize(("history", "warned"), [([(0.01, 0.8, 10)], True), ([(0.8, 0.01, 10)], False)])

@@ -110,7 +110,7 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
     click.option(
         "--group-by", metavar="FIELD",
-        help="Judge groups, such as users, by FIELD; none: records. By default what the training protects.",
+        help="Judge groups, such as users; none: records.",
     ),
     LEAST_AUC,
 )  # fmt: skip
