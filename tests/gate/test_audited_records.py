@@ -159,4 +159,4 @@ def test_the_gate_knows_the_words_and_numbers_of_audits() -> None:
     """The gate needs no numpy, so it has its own copies."""
     assert set(audited_records._UNSCORED) == {each.reason for each in (Skip.IN_BOTH, Skip.REPEATED, Skip.NOT_FINITE)}
     assert audited_records._MOST_SUFFIX == USUAL_TOKENS
-    assert set(audited_records._STRONG) <= {*ATTACKS, *THOROUGH, "fused"}
+    assert set(audited_records._REQUIRED) <= {*ATTACKS, *THOROUGH, "fused"}

@@ -1,7 +1,7 @@
 """Whether an audit attacked what the model was trained on: all of its data, by the same fields, and to their ends.
 
-A clean audit says nothing of records that it did not score. Whoever chooses what it scores could keep from it what the
-model knows best.
+A clean audit says nothing about records that it did not score. Whoever chooses these could leave out what the model
+remembers best.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from verify.audits.split.drawn import drawn_from
 #: The roles of what an audit took as training data, and of what it compared these with.
 MEMBERS, TRAIN = "members", "train"
 _UNSEEN = {MEMBERS: "nonmembers", TRAIN: "heldout"}
-#: Attacks that every other is at least as good as where a model remembers records; the second is learned from all.
-_STRONG = ("loss", "fused")
+#: One of these must be among attacks that were chosen: the one that others are compared with, or the one made of all.
+_REQUIRED = ("loss", "fused")
 #: Suffixes are this long where nobody says otherwise; longer ones come out less often.
 _MOST_SUFFIX = 50
 #: Why members were not scored, of those that the model may know: by what the two files hold, and by what it gives.
@@ -195,9 +195,9 @@ def _why_other_size(readings: Sequence[TrainingParameters], stated: AuditParamet
 
 
 def _why_weak(asked: AskedAudit) -> str:
-    if not asked.attacks or any(name in asked.attacks for name in _STRONG):
+    if not asked.attacks or any(name in asked.attacks for name in _REQUIRED):
         return ""
-    return f"it ran {', '.join(asked.attacks)} by choice, and not {_STRONG[0]}, which shows most of what a model knows"
+    return f"it ran {', '.join(asked.attacks)} by choice, and not {_REQUIRED[0]}, which others are compared with"
 
 
 def _why_hard(stated: AuditParameters) -> str:
