@@ -20,7 +20,7 @@ commitment=$(sed -n 's/.*\(blake3:[0-9a-f]*\).*/\1/p' "$folder/planting.txt" | h
 
 judge() { # NAME
     # shellcheck disable=SC2086
-    $privctl audit "$folder/$1" --members "$train" --nonmembers "$held_out" --train "$train" --heldout "$held_out" \
+    $privctl audit "$folder/$1" --members "$train" --nonmembers "$held_out" --train "$train" --held-out "$held_out" \
         --canaries "$folder/planted.canaries.json" --canary-data "$folder/planted.jsonl" --commitment "$commitment" \
         ${AUDIT:-} >"$folder/$1.audit.txt" || [ $? -eq 1 ] # a refuted claim is a result
 }

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from privctl.data.several import DataPath, SeveralPaths, data_at
 from privctl.domain import ranges
 from privctl.domain.errors import CommandError
 from privctl.domain.ranges import Range
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 #: A file or folder, as a string or as a path.
 FilePath = str | os.PathLike[str]
@@ -138,6 +142,27 @@ def path_or_none(given: FilePath | None, name: str = "a file") -> Path | None:
 def data_or_none(given: DataPaths | SeveralPaths | None) -> DataPath | None:
     """The data, if any was given; raises CommandError for a path that is given twice."""
     return None if given is None else data_at(given)
+
+
+def accepting(**aliases: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """A decorator for a function whose argument NAME may also be given as ALIAS, for each ``ALIAS="NAME"``.
+
+    The decorated function raises CommandError where an argument is given under both names.
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @wraps(function)
+        def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+            for alias, name in aliases.items():
+                if alias in options and name in options:
+                    raise CommandError(f"{name} is given twice, once as {alias}; remove {alias}")
+                if alias in options:
+                    options[name] = options.pop(alias)
+            return function(*arguments, **options)
+
+        return call
+
+    return decorate
 
 
 def several(given: Any) -> tuple[Any, ...]:

@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none, several
+from privctl.api.arguments import (
+    DataPaths,
+    FilePath,
+    accepting,
+    check,
+    data_or_none,
+    path_at,
+    path_or_none,
+    several,
+)
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Notify, Progress, unseen
@@ -19,9 +28,9 @@ if TYPE_CHECKING:
 
 _FILES = (
     "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
-    "heldout_secrets", "cache",
+    "held_out_secrets", "cache",
 )  # fmt: skip
-_DATA = ("members", "nonmembers", "train", "heldout", "prompts", "data", "heldout_data")
+_DATA = ("members", "nonmembers", "train", "held_out", "prompts", "data", "held_out_data")
 
 
 def audit_model(
@@ -105,6 +114,7 @@ def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[
     return report_on_scores([options["from_scores"]], output, {**options, **MANY_MODELS})
 
 
+@accepting(heldout="held_out", heldout_secrets="held_out_secrets", heldout_data="held_out_data")
 def audit(
     model: FilePath | None = None,
     *,
@@ -131,7 +141,7 @@ def audit(
     references: int | None = None,
     exact: bool | None = None,
     train: DataPaths | None = None,
-    heldout: DataPaths | None = None,
+    held_out: DataPaths | None = None,
     extraction_split: FilePath | None = None,
     prefix_tokens: int | None = None,
     suffix_tokens: int | None = None,
@@ -154,8 +164,8 @@ def audit(
     records: int | None = None,
     secrets: FilePath | None = None,
     data: DataPaths | None = None,
-    heldout_secrets: FilePath | None = None,
-    heldout_data: DataPaths | None = None,
+    held_out_secrets: FilePath | None = None,
+    held_out_data: DataPaths | None = None,
     plan: FilePath | None = None,
     base: FilePath | None = None,
     base_bits: int | str | None = None,
@@ -181,12 +191,12 @@ def audit(
     Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership
     (or ``split``, the manifest of one that ``privctl audit split`` drew),
     ``canaries`` for what was planted, ``train`` for extraction (or ``extraction_split``, such a manifest), ``secrets``
-    with ``data`` for secrets (``heldout_secrets`` with ``heldout_data``, those of other records, are their control);
+    with ``data`` for secrets (``held_out_secrets`` with ``held_out_data``, those of other records, are their control);
     ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the attacks too that score
     records many times. ``group_by`` names a field whose values say which records belong together, such as those of one
     user; by default that of the training's ``unit``, and ``"none"`` judges records.
     ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
-    its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
+    its scores, and text of ``train`` and ``held_out`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. ``precision`` is ``float32`` or ``bfloat16``, of all forward passes. The audit is

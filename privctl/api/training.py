@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, several
+from privctl.api.arguments import DataPaths, FilePath, accepting, check, data_or_none, path_at, several
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
@@ -101,6 +101,7 @@ def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> 
         return run_search(request, runs, train, session.notify)
 
 
+@accepting(heldout="held_out")
 def retrain(
     method: str,
     model: FilePath,

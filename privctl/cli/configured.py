@@ -129,7 +129,7 @@ def _defaults(
         flag.removeprefix("--"): option
         for option in command.params
         if isinstance(option, click.Option)
-        for flag in (*option.opts, *option.secondary_opts)
+        for flag in (*option.opts, *option.secondary_opts, *filter(None, [getattr(option, "alias", None)]))
         if flag.startswith("--")
     }
     for key, value in section.items():

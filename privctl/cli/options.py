@@ -95,9 +95,40 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 DATA_PATHS: Mapping[str, Any] = {"type": click.Path(), "multiple": True, "callback": _joined}
 
 
-def data_option(flag: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
-    """An option of a path of data, as ``DATA_PATHS`` says, with the help ``text``."""
-    return click.option(flag, required=required, help=text, **DATA_PATHS)
+class AliasedOption(click.Option):
+    """An option that is also accepted as ``alias``, a spelling that help, completion and error messages leave out.
+
+    Settings files and environment variables may use either spelling.
+    """
+
+    def __init__(self, *args: Any, alias: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alias = alias
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add the option to click's parser under both spellings."""
+        super().add_to_parser(parser, ctx)
+        action = "append" if self.multiple else "store"
+        parser.add_option(obj=self, opts=[self.alias], dest=self.name, action=action, nargs=self.nargs)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """The text of the variable named after the option, or else of the one named after the alias."""
+        found = super().resolve_envvar_value(ctx)
+        if found is None and self.allow_from_autoenv and ctx.auto_envvar_prefix is not None:
+            suffix = self.alias.removeprefix("--").replace("-", "_").upper()
+            found = os.environ.get(f"{ctx.auto_envvar_prefix}_{suffix}") or None
+        return found
+
+
+def data_option(
+    flag: str, text: str, *, required: bool = False, alias: str | None = None
+) -> Callable[[Command], Command]:
+    """An option for one or several paths of data (see ``DATA_PATHS``), with the help ``text``.
+
+    ``alias`` is a second spelling of ``flag`` that the help does not show.
+    """
+    kind: dict[str, Any] = {} if alias is None else {"cls": AliasedOption, "alias": alias}
+    return click.option(flag, required=required, help=text, **kind, **DATA_PATHS)
 
 
 #: The argument DATA, of one path or several, likewise.

@@ -43,7 +43,7 @@ def training(command: Command) -> Command:
     for option in reversed(
         (
             click.argument("model", type=MODEL),
-            data_option("--held-out", "Other examples, to evaluate on (repeatable)."),
+            data_option("--held-out", "Other examples, to evaluate on (repeatable).", alias="--heldout"),
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),

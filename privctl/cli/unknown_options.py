@@ -23,14 +23,14 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 #: Options that take files which people give as arguments, those of one question together.
-_OF_FILES = (("members", "nonmembers"), ("train", "heldout"), ("canaries",), ("secrets", "data"), ("data",))
+_OF_FILES = (("members", "nonmembers"), ("canaries",), ("secrets", "data"), ("data",), ("train", "held_out"))
 
 
 def options_of_files(command: click.Command) -> str:
     """The options of ``command`` by which it is given files of records, as they are typed; empty where it has none."""
     here = {each.name for each in command.params if isinstance(each, click.Option)}
     meant = next((names for names in _OF_FILES if here.issuperset(names)), ())
-    return " ".join(f"--{name} FILE" for name in meant)
+    return " ".join(f"--{name.replace('_', '-')} FILE" for name in meant)
 
 
 def known_by(error: click.NoSuchOption) -> list[str]:

@@ -40,7 +40,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
-      privctl audit model/ --train train.jsonl --heldout held-out.jsonl
+      privctl audit model/ --train train.jsonl --held-out held-out.jsonl
     """
     if options["from_scores"] is not None:
         _of_many_models(model, output, force, as_json, quiet, options)
@@ -93,7 +93,7 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
 
     \b
     Example:
-      privctl audit extraction model/ --train train.jsonl --heldout held-out.jsonl --prompts p.txt
+      privctl audit extraction model/ --train train.jsonl --held-out held-out.jsonl --prompts p.txt
       privctl audit extraction model/ --split split/manifest.json
     """
     _of_model(model, output, force, as_json, quiet, options)
@@ -111,7 +111,7 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
     \b
     Example:
       privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl \\
-          --heldout-secrets others.jsonl --heldout-data held-out.jsonl
+          --held-out-secrets others.jsonl --held-out-data held-out.jsonl
     """
     _of_model(model, output, force, as_json, quiet, options)
 

@@ -11,7 +11,7 @@ import click
 from audits import ATTACKS, FUSED, THOROUGH
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
-from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, AliasedOption, Command, common, data_option, force
 from privctl.domain import ranges
 from privctl.domain.ranges import Range
 from privctl.models.choices import FloatFormat, TaskName
@@ -75,7 +75,7 @@ def _sides(required: bool) -> tuple[Decorator, ...]:
 def _train(required: bool) -> tuple[Decorator, ...]:
     return (
         data_option("--train", "Training records to test; repeatable.", required=required),
-        data_option("--heldout", "Similar records not trained on; repeatable."),
+        data_option("--held-out", "Similar records not trained on; repeatable.", alias="--heldout"),
     )
 
 
@@ -182,14 +182,17 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
 )  # fmt: skip
 _SECRETS: tuple[Decorator, ...] = (
-    click.option("--heldout-secrets", type=_FILE, help="Book of records it was not trained on: the control."),
-    data_option("--heldout-data", "Data of that book; --nonmembers by default."),
+    click.option(
+        "--held-out-secrets", type=_FILE, cls=AliasedOption, alias="--heldout-secrets",
+        help="Book of records it was not trained on: the control.",
+    ),
+    data_option("--held-out-data", "Data of that book; --nonmembers by default.", alias="--heldout-data"),
     click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
     click.option("--beam", type=COUNT, metavar="N", help="Look for each among N guesses of a beam search too."),
     click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
-)
+)  # fmt: skip
 BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")
 BASE_BITS = click.option("--base-bits", type=_BITS, help="Bits to hold an adapter's base in, as trained.")
 FROM_SCORES = click.option(
@@ -244,7 +247,7 @@ RARE: dict[str, frozenset[str]] = {
 }  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
 SHOWN = (
-    "members", "nonmembers", "train", "heldout", "canaries", "secrets", "data", "leaks",
+    "members", "nonmembers", "train", "held_out", "canaries", "secrets", "data", "leaks",
     "output", "force", "as_json", "quiet", "verbose",
 )  # fmt: skip
 
