@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence, Sized
 from functools import partial, wraps
 from typing import Any, ParamSpec
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from privctl.accounting.calibrate import noise_multiplier_for
-from privctl.accounting.deltas import default_delta
+from privctl.accounting.deltas import default_delta, delta_warning
 from privctl.accounting.gridded import Released, exact_target
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
@@ -143,6 +144,8 @@ def make_private(
             raise CommandError("unclipped_count_stddev is a setting of target_unclipped_quantile; give that too")
     except ValueError as error:
         raise CommandError(str(error)) from None
+    if sentence := delta_warning(delta, examples):
+        warnings.warn(sentence, stacklevel=3)  # the caller's line, behind the decorator
     return PrivateTraining(
         model=model,
         optimizer=optimizer,
