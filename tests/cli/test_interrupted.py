@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from privctl.cli.interrupted import telling_what_is_saved
+from privctl.cli.interrupted import explaining_interrupts
 from privctl.domain.errors import RunInterruptedError
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
@@ -16,7 +16,7 @@ from privctl.train.steps.saved_state import SavedState
 
 def told(output: Path, *, meanwhile: Path | None = None) -> str:
     """What is said of ``output`` where Ctrl-C comes right after ``meanwhile`` was written."""
-    with pytest.raises(RunInterruptedError) as raised, telling_what_is_saved(output):
+    with pytest.raises(RunInterruptedError) as raised, explaining_interrupts(output):
         if meanwhile is not None:
             meanwhile.write_text("{}")
         raise KeyboardInterrupt
