@@ -1,4 +1,4 @@
-"""``privctl.audit``: attack a model. ``audit_model`` and ``audit_many_models`` are what the command is made of."""
+"""``privctl.audit``: attack a model. The command calls ``audit_model``, ``score_shares`` and ``audit_many_models``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def audit_model(
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
     on_entry: Callable[[Entry], None] | None = None,
 ) -> PrivacyReport | None:
-    """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
+    """Run the audit ``request`` in all processes that torchrun started.
+
+    Returns the report in the main process and None in the others. Raises the errors of ``audit``.
+    """
     from audits.whole.log_entry import is_logged
     from audits.whole.run import run_audit
     from privctl.accounting.ledger import epsilon_bound
@@ -69,7 +72,8 @@ def score_shares(
 ) -> tuple[Path, int]:
     """Score the records that the options of ``privctl audit score-records`` name, in all processes of torchrun.
 
-    Returns the file that this process wrote, and how many records it scored. Raises as ``score_records``.
+    Returns the file that this process wrote, and the number of records in it. Raises InputError for a model or records
+    that are missing, and the errors of ``audits.record_scores.scoring.score_records``.
     """
     from audits.record_scores.scoring import ScoringRequest, score_records
     from privctl.data.columns import columns_of
@@ -104,7 +108,10 @@ def score_shares(
 
 
 def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[PrivacyReport, Path]:
-    """The report of an audit of many models' scores, written to ``output`` or beside them. Raises as ``audit``."""
+    """Audit the scores of many models, and return the report and where it was written.
+
+    That is ``output``, or beside the scores. Raises the errors of ``audit``.
+    """
     from audits.whole.options import OF_A_MODEL, flag_of
     from privctl.api.scoring import MANY_MODELS, report_on_scores
 
@@ -186,26 +193,29 @@ def audit(
     notify: Notify = lambda _: None,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
 ) -> PrivacyReport:
-    """Attack ``model``, and return the report that is written beside it (or to ``output``) with its scores.
+    """Attack ``model``, and return the report, which is written beside it (or to ``output``) with the scores.
 
-    Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership
-    (or ``split``, the manifest of one that ``privctl audit split`` drew),
-    ``canaries`` for what was planted, ``train`` for extraction (or ``extraction_split``, such a manifest), ``secrets``
-    with ``data`` for secrets (``held_out_secrets`` with ``held_out_data``, those of other records, are their control);
-    ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the attacks too that score
-    records many times. ``group_by`` names a field whose values say which records belong together, such as those of one
-    user; by default that of the training's ``unit``, and ``"none"`` judges records.
-    ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
-    its scores, and text of ``train`` and ``held_out`` that it gives too is known from elsewhere and not compared.
-    ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
-    ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
-    and probabilities without unit. ``precision`` is ``float32`` or ``bfloat16``, of all forward passes. The audit is
-    entered into a log beside the model (``log``), as a gate may ask.
+    The files decide what is tested, as with the command:
 
-    ``on_records`` gets the training records, those that leak most first. The report holds measurements of private
-    records that no guarantee covers: it is not for release. A claim that is refuted is a verdict of it, not an error.
+    - membership: ``members`` and ``nonmembers``, or ``split``, the manifest of a split by ``privctl audit split``;
+    - canaries: ``canaries``, their manifest;
+    - extraction: ``train``, with ``held_out`` as the control, or ``extraction_split``, the manifest of a split;
+    - secrets: ``secrets`` and ``data``, with ``held_out_secrets`` and ``held_out_data``, of other records, as control;
+    - the scores of many models: ``from_scores`` instead of ``model``.
 
-    Raises CommandError for options that do not go together and files in the way, InputError for what cannot be scored.
+    ``thorough`` adds attacks that score records many times. ``group_by`` is the field of the groups to judge, such as
+    users; by default it is the training's ``unit``, and ``"none"`` judges records. ``reference`` is a model trained on
+    none of these records, such as the base before fine-tuning. Membership attacks compare with its scores, and text of
+    ``train`` and ``held_out`` that it writes too is left out of the comparison. ``prompts`` and ``divergence`` generate
+    text from other prompts, and look for ``train`` in it. ``claim`` is a pair (epsilon, delta). Lengths are in tokens.
+    ``precision``, ``float32`` or ``bfloat16``, is that of all forward passes. The audit is entered into the log of
+    audits beside the model, or at ``log``.
+
+    ``on_records`` is called with the training records, those that leak most first. The report holds measurements of
+    private records, which no guarantee covers: do not publish it. A refuted claim is a verdict in it, not an error.
+
+    Raises CommandError for options that do not go together and for existing files, InputError for a model or records
+    that cannot be scored.
     """
     options: dict[str, Any] = {**locals()}
     for name in ("progress", "notify", "on_records", "output"):

@@ -1,4 +1,4 @@
-"""``privctl.report``: one page, or another format, of the reports of a model; the command is made of ``place_of``."""
+"""``privctl.report``: a page of the reports of a model. The command calls ``place_of`` and ``written``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Format -> suffix (or name) of the default output.
 FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
-#: What a name's ending promises.
+#: Suffix of a file name -> formats that it may have.
 _ENDINGS = {
     ".html": ("html",), ".htm": ("html",), ".md": ("markdown", "model-card"), ".markdown": ("markdown", "model-card"),
     ".json": ("intoto",), ".pdf": (), ".docx": (), ".svg": (), ".png": (),
@@ -31,11 +31,14 @@ def check_title(title: str | None) -> None:
 
 
 def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool) -> tuple[Path, str]:
-    """Where the page of ``reports`` goes, and its format. Raises CommandError where something is in the way."""
+    """Where the page of ``reports`` is to be written, and its format.
+
+    Raises CommandError for an existing file and for a name whose suffix belongs to another format.
+    """
     from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent
 
-    kind = kind or _meant(output)
+    kind = kind or _format_of(output)
     place = output or _default(reports[0], kind)
     if str(place) == "-":
         return place, kind
@@ -50,7 +53,7 @@ def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, 
 
 
 def written(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
-    """The page of ``reports``, which is written to ``place`` unless that is None."""
+    """Make the page of ``reports``, write it to ``place`` unless that is None, and return its bytes."""
     from privctl.show.gather.load import load
     from privctl.show.page_data import AUDIT_STEP
     from privctl.storage.atomic import write_bytes
@@ -64,7 +67,7 @@ def written(reports: Sequence[Path], place: Path | None, kind: str, title: str |
 
 
 def _require_ending(output: Path, kind: str) -> None:
-    """Refuse a name that promises another format; one without an ending that is known promises none."""
+    """Raise CommandError where the suffix of ``output`` belongs to another format; unknown suffixes are accepted."""
     promised = _ENDINGS.get(output.suffix.lower())
     if promised is not None and kind not in promised:
         other = f"--format {promised[0]}, or " if promised else ""
@@ -73,8 +76,8 @@ def _require_ending(output: Path, kind: str) -> None:
         )
 
 
-def _meant(output: Path | None) -> str:
-    """The format of a file that only its name describes."""
+def _format_of(output: Path | None) -> str:
+    """The format that the suffix of ``output`` implies: Markdown for ``.md``, else HTML."""
     text = output is not None and "markdown" in _ENDINGS.get(output.suffix.lower(), ())
     return "markdown" if text else "html"
 
@@ -106,7 +109,7 @@ def _default(first: Path, kind: str) -> Path:
 
 
 def _model_folder(first: Path) -> Path:
-    """The folder of the weights that the first report wrote, if inside the report's folder; else the latter."""
+    """The folder of the weights that the first report names, if it is inside the report's folder; else the latter."""
     from privctl.reports.files import read_report
     from privctl.show.page_data import MODEL_ROLE
 
@@ -128,14 +131,15 @@ def report(
     progress: Progress = unseen,
     notify: Notify = lambda _: None,
 ) -> Path:
-    """Write one page about a model from its ``reports``, files or the model itself, and what they build on.
+    """Write one page about a model from its ``reports`` and those that they build on.
 
-    ``kind`` is ``html``, ``markdown``, ``model-card`` or ``intoto``; by default Markdown where ``output`` ends in
-    ``.md``, else HTML. Without ``output`` the page lies beside the first report. ``title`` has at most 200 characters.
+    ``reports`` are one or several files, or the model itself, which means the reports beside it. ``kind`` is ``html``,
+    ``markdown``, ``model-card`` or ``intoto``; by default Markdown where ``output`` ends in ``.md``, else HTML. Without
+    ``output`` the page is written beside the first report. ``title`` has at most 200 characters.
 
-    Returns where the page was written. One with results of an audit is readable by its owner alone.
+    Returns where the page was written. A page with results of an audit is readable by its owner only.
 
-    Raises CommandError for files in the way and a name that promises another format, InputError for what is no report.
+    Raises CommandError for existing files and for a name of another format, InputError for files that are no reports.
     """
     from privctl.data.places import require_inputs
     from privctl.reports.of_model import reports_at
