@@ -167,7 +167,7 @@ class Workers:
             found[rank :: self.size] = rows
         return found
 
-    def once_a_machine(self, make: Callable[[], bytes]) -> bytes:
+    def once_per_machine(self, make: Callable[[], bytes]) -> bytes:
         """Call ``make`` in the first process of each machine, and return its result in all processes of that machine.
 
         If it raises on any machine, every process raises that error.
@@ -289,7 +289,7 @@ class Workers:
             dist.barrier()
 
 
-def short_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` says that torch or Python could not allocate memory, on any device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
@@ -301,7 +301,7 @@ def _error_bytes(error: BaseException) -> bytes:
     sentence = "another process of this run failed; its message says why"
     if isinstance(error, PrivctlError):
         kind, sentence = next((each for each in _SHARED_ERRORS if isinstance(error, each)), PrivctlError), str(error)
-    elif short_of_memory(error):
+    elif is_out_of_memory(error):
         kind, sentence = MemoryElsewhereError, "another process of this run ran out of memory"
     elif isinstance(error, OSError):
         kind = FileSystemError

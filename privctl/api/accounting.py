@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, as_tuple, check_numbers, data_or_none, path_or_none
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from privctl.plan.accountants import BudgetPlan
 
 
-def planned(
+def plan_budget(
     options: dict[str, Any],
     given: set[str],
     data: CountedData,
@@ -140,16 +140,16 @@ def account(
         close = get_close_matches(unknown[0], known, n=1)
         meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         raise CommandError(f"account has no argument {unknown[0]!r}; {meant}")
-    stated = {name: several(value) if own[name] == () else value for name, value in of_mechanism.items()}
+    stated = {name: as_tuple(value) if own[name] == () else value for name, value in of_mechanism.items()}
     options = {
         "epsilon": epsilon, "noise_multiplier": noise_multiplier, "delta": delta, "sample_rate": sample_rate,
         "steps": steps, "dataset_size": dataset_size, "batch_size": batch_size, "epochs": epochs, "batches": batches,
-        "mechanism": mechanism, "priors": several(priors), "ledger": None if ledger is None else str(ledger),
-        "methods": several(methods), "no_peers": no_peers, **own, **stated,
+        "mechanism": mechanism, "priors": as_tuple(priors), "ledger": None if ledger is None else str(ledger),
+        "methods": as_tuple(methods), "no_peers": no_peers, **own, **stated,
     }  # fmt: skip
     defaults = {"batches": "poisson", "mechanism": "gaussian", "no_peers": False}
     given = {name for name, value in options.items() if value not in (None, ()) and value != defaults.get(name)}
-    check("account", options)
+    check_numbers("account", options)
     place = path_or_none(output)
 
     def ready() -> None:
@@ -157,7 +157,7 @@ def account(
             require_absent(place, force)
 
     counted_data = CountedData(path=data_or_none(data), unit=unit, text_column=text_column)
-    plan = planned(options, given, counted_data, ready=ready, notify=notify)
+    plan = plan_budget(options, given, counted_data, ready=ready, notify=notify)
     report = report_for(plan, options, given, place or Path("plan.report.json"))
     if place is not None:
         write_report(place, report)

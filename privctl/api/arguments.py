@@ -109,7 +109,7 @@ def range_of(function: str, name: str) -> Range | None:
     return _OWN[function].get(name, _EVERYWHERE.get(name))
 
 
-def check(function: str, options: Mapping[str, Any]) -> None:
+def check_numbers(function: str, options: Mapping[str, Any]) -> None:
     """Raise CommandError, naming the option, for a value that is no number or out of its range."""
     for name, given in options.items():
         within = range_of(function, name)
@@ -165,7 +165,7 @@ def accepting(**aliases: str) -> Callable[[Callable[_Arguments, _Result]], Calla
     return decorate
 
 
-def several(given: Any) -> tuple[Any, ...]:
+def as_tuple(given: Any) -> tuple[Any, ...]:
     """One value, several, or None, as a tuple."""
     if given is None:
         return ()

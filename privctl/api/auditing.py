@@ -11,11 +11,11 @@ from privctl.api.arguments import (
     DataPaths,
     FilePath,
     accepting,
-    check,
+    as_tuple,
+    check_numbers,
     data_or_none,
     path_at,
     path_or_none,
-    several,
 )
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
@@ -220,10 +220,10 @@ def audit(
     options: dict[str, Any] = {**locals()}
     for name in ("progress", "notify", "on_records", "output"):
         del options[name]
-    check("audit", options)
+    check_numbers("audit", options)
     options |= {name: path_or_none(options[name], name) for name in _FILES}
     options |= {name: data_or_none(options[name]) for name in _DATA}
-    options["attacks"] = several(attacks)
+    options["attacks"] = as_tuple(attacks)
     options["claim"] = f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim
     if from_scores is not None:
         return audit_many_models(options, path_or_none(output))[0]

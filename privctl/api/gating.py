@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from privctl.gate.model_at_hand import ModelAtHand
 
 
-def judgement_of(
+def judge_reports(
     reports: Sequence[Path],
     *,
     model: ModelAtHand | None,
@@ -37,7 +37,7 @@ def judgement_of(
     return judge(reports, effective, model, datetime.now(UTC))
 
 
-def judged_files(
+def reports_and_model(
     paths: Sequence[Path], model: Path | None, progress: Progress, notify: Notify
 ) -> tuple[tuple[Path, ...], ModelAtHand | None]:
     """The reports at ``paths``, of which one may be a model, and the model to judge, if there is one.
@@ -94,8 +94,8 @@ def gate(
     paths = [path_at(each, "report") for each in reports]
     if not paths:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    found, held = judged_files(paths, path_or_none(model), progress, notify)
-    return judgement_of(
+    found, held = reports_and_model(paths, path_or_none(model), progress, notify)
+    return judge_reports(
         found,
         model=held,
         policy=path_or_none(policy),

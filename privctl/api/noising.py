@@ -1,4 +1,4 @@
-"""``privctl.noise``: add noise to finished weights. The command calls ``planned`` and ``make_candidates``."""
+"""``privctl.noise``: add noise to weights. The command calls ``planned_candidates`` and ``make_candidates``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, as_tuple, check_numbers, data_or_none, path_at, path_or_none
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Reports
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def planned(
+def planned_candidates(
     model: Path, options: Mapping[str, Any], notify: Notify
 ) -> Iterator[tuple[NoiseRelease, tuple[Candidate, ...]]]:
     """A context with the release and the candidates that the options of ``privctl noise`` ask for, and ``model`` open.
@@ -31,7 +31,7 @@ def planned(
     from privctl.noise.candidates import plan_candidates
     from privctl.noise.request import release_of
 
-    with opened(model, options) as (checkpoint, base):
+    with open_model_and_base(model, options) as (checkpoint, base):
         release = release_of(checkpoint, base, options)
         candidates = plan_candidates(release, path_or_none(options["output"]))
         training = release.training
@@ -41,7 +41,7 @@ def planned(
 
 
 @contextmanager
-def opened(model: Path, options: Mapping[str, Any]) -> Iterator[tuple[Checkpoint, Checkpoint | None]]:
+def open_model_and_base(model: Path, options: Mapping[str, Any]) -> Iterator[tuple[Checkpoint, Checkpoint | None]]:
     """A context with the open checkpoint at ``model``, and the public one to compare its weights with, or None."""
     from privctl.storage.reader import open_checkpoint
 
@@ -246,10 +246,10 @@ def noise(
     options: dict[str, Any] = {**locals()}
     for name in ("model", "progress", "notify", "dry_run"):
         del options[name]
-    options |= {name: several(options[name]) for name in ("epsilon", "noise_stddev", "include", "exclude")}
+    options |= {name: as_tuple(options[name]) for name in ("epsilon", "noise_stddev", "include", "exclude")}
     options |= {"facts": None if facts is None else str(facts), "evaluate": data_or_none(evaluate)}
-    check("noise", options)
-    with planned(path_at(model, "model"), options, notify) as (release, candidates):
+    check_numbers("noise", options)
+    with planned_candidates(path_at(model, "model"), options, notify) as (release, candidates):
         if dry_run:
             for sentence in filter(None, checked_plan(release, candidates, options)):
                 notify(sentence)

@@ -1,4 +1,4 @@
-"""``privctl.report``: a page of the reports of a model. The command calls ``place_of`` and ``written``."""
+"""``privctl.report``: a page of a model's reports. The command calls ``page_path_and_format`` and ``write_page``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def check_title(title: str | None) -> None:
         raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
 
 
-def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool) -> tuple[Path, str]:
+def page_path_and_format(
+    reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool
+) -> tuple[Path, str]:
     """Where the page of ``reports`` is to be written, and its format.
 
     Raises CommandError for an existing file and for a name whose suffix belongs to another format.
@@ -52,7 +54,7 @@ def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, 
     return place, kind
 
 
-def written(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
+def write_page(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
     """Make the page of ``reports``, write it to ``place`` unless that is None, and return its bytes."""
     from privctl.show.gather.load import load
     from privctl.show.page_data import AUDIT_STEP
@@ -152,8 +154,8 @@ def report(
         raise CommandError("there are no reports to make a page of; give those of the model")
     require_inputs(*given)
     paths = reports_at(given, progress, notify, examined=True)
-    place, kind = place_of(paths, path_or_none(output), kind, force=force)
+    place, kind = page_path_and_format(paths, path_or_none(output), kind, force=force)
     if str(place) == "-":
         raise CommandError("--output - is for the command line; name a file")
-    written(paths, place, kind, title, force=force)
+    write_page(paths, place, kind, title, force=force)
     return place

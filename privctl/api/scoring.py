@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import FilePath, check, path_or_none, several
+from privctl.api.arguments import FilePath, as_tuple, check_numbers, path_or_none
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Notify
 from privctl.domain.report import LogPosition, PrivacyReport
@@ -203,12 +203,12 @@ def audit_scores(
     finite score for each record.
     """
     options: dict[str, Any] = {
-        "score_column": several(score_column), "member_column": member_column, "id_column": id_column,
+        "score_column": as_tuple(score_column), "member_column": member_column, "id_column": id_column,
         "models": models, "least_auc": least_auc, "delta": delta, "force": force,
         "threshold": threshold,
         "split": path_or_none(split), "model": path_or_none(model), "log": path_or_none(log),
         "claim": f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim,
     }  # fmt: skip
-    check("audit_scores", options)
+    check_numbers("audit_scores", options)
     given = [file] if isinstance(file, str | os.PathLike) else file
     return report_on_scores([Path(each) for each in given], path_or_none(output), options)[0]

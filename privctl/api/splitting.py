@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at
+from privctl.api.arguments import DataPaths, FilePath, check_numbers, data_or_none, path_at
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def audit_split(
     from audits.split.draw import SplitRequest, draw_split
     from privctl.data.columns import Columns
 
-    check("audit_split", {"records": records})
+    check_numbers("audit_split", {"records": records})
     given = data_or_none(data)
     if given is None:
         raise CommandError("there is nothing to split; give data")

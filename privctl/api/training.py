@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, accepting, check, data_or_none, path_at, several
+from privctl.api.arguments import DataPaths, FilePath, accepting, as_tuple, check_numbers, data_or_none, path_at
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
@@ -181,11 +181,11 @@ def retrain(
         "data": data_or_none(data),
         "held_out": data_or_none(held_out),
         "public": data_or_none(options.get("public")),
-        "train": several(train),
-        "log": several(log),
+        "train": as_tuple(train),
+        "log": as_tuple(log),
         "labels": labels if labels is None or isinstance(labels, str) else ",".join(labels),
     }
-    check("retrain", options)
+    check_numbers("retrain", options)
     given = {"batch_size"} if batch_size != _BATCH_SIZE else set()
     report = run(chosen, options, given, progress=progress, notify=notify, on_epoch=on_epoch)
     if report is None:

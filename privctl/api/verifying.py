@@ -1,4 +1,4 @@
-"""``privctl.verify``: check what a report promises. The command calls ``report_of`` and ``verification_at``."""
+"""``privctl.verify``: check what a report promises. The command calls ``report_path_of`` and ``verify_given``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none
+from privctl.api.arguments import DataPaths, FilePath, check_numbers, data_or_none, path_at, path_or_none
 from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from verify.settings.public_records import PublicAtHand
 
 
-def verification_of(
+def verify_report(
     report: Path,
     *,
     data: DataPath | None,
@@ -46,10 +46,10 @@ def verification_of(
     return _simulated(verification, seed, seconds, notify) if simulate else verification
 
 
-def report_of(given: Path, progress: Progress) -> Path:
+def report_path_of(given: Path, progress: Progress) -> Path:
     """``given``, or where it is a model the report beside it.
 
-    The report under the model's name comes first, even if its digests do not match, which ``verification_at`` reports.
+    The report under the model's name comes first, even if its digests do not match, which ``verify_given`` reports.
     Otherwise the weights are hashed and a report with their digests is searched for. Raises InputError for a file that
     is neither a report nor a model, and for a model without a report.
     """
@@ -64,15 +64,15 @@ def report_of(given: Path, progress: Progress) -> Path:
     return named or reports_at((given,), progress)[0]
 
 
-def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
-    """Verify ``report``, which is ``report_of(given)``; ``settings`` are the arguments of ``verification_of``.
+def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
+    """Verify ``report``, which is ``report_path_of(given)``; ``settings`` are the arguments of ``verify_report``.
 
     If ``given`` is a model whose weights differ from those of the report under its name, a report that matches the
     weights is verified instead. If there is none, the verification of the first report refutes the weights.
     """
     from privctl.reports.of_model import changed_since, reports_at, weight_digests
 
-    notify, verification = settings["notify"], verification_of(report, **settings)
+    notify, verification = settings["notify"], verify_report(report, **settings)
     if report == given:
         return verification
     fits = True
@@ -82,7 +82,7 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
     if not fits:
         with suppress(InputError):
             report, fits = reports_at((given,), settings["progress"])[0], True
-            verification = verification_of(report, **settings)
+            verification = verify_report(report, **settings)
     notify(f"verifying {os.path.relpath(report)}, the report of {given}")
     if not fits:
         notify(changed_since(report, given))
@@ -184,15 +184,15 @@ def verify(
     from privctl.storage.atomic import require_absent
     from verify.as_report import as_report
 
-    check("verify", {"seed": seed, "seconds": seconds})
-    place = report_of(path_at(report, "report"), progress)
+    check_numbers("verify", {"seed": seed, "seconds": seconds})
+    place = report_path_of(path_at(report, "report"), progress)
     require_inputs(place, data_or_none(data), data_or_none(public))
     if (written := path_or_none(output)) is not None:
         if written.resolve() == place.resolve():
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
         require_absent(written, force)
         require_not_weights_or_report(written, but="verify")
-    found = verification_at(
+    found = verify_given(
         Path(report),
         place,
         data=data_or_none(data),

@@ -151,7 +151,7 @@ def account(**options: Any) -> None:
       privctl account --mechanism secret --record 0.01x5 --steps 100 --posterior 0.5 --prior 0.01 \\
           --delta 1e-6
     """
-    from privctl.api.accounting import CountedData, planned
+    from privctl.api.accounting import CountedData, plan_budget
     from privctl.plan.request import report_for
     from privctl.reports.codec import encode
     from privctl.show.progress import note
@@ -172,7 +172,7 @@ def account(**options: Any) -> None:
 
     path, unit, column = (asked.pop(name) for name in _OF_DATA)
     data = CountedData(path=path, unit=unit, text_column=column)
-    plan = planned(asked, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
+    plan = plan_budget(asked, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
     try:
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:

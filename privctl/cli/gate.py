@@ -100,7 +100,7 @@ def gate(
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
     """
-    from privctl.api.gating import judged_files, judgement_of
+    from privctl.api.gating import judge_reports, reports_and_model
     from privctl.reports.files import read_report
     from privctl.show.progress import note, progress
     from privctl.show.text.style import plain
@@ -114,10 +114,10 @@ def gate(
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
     shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-    reports, at_hand = judged_files(reports, None if model is None else Path(model), shown, told)
+    reports, at_hand = reports_and_model(reports, None if model is None else Path(model), shown, told)
     form = form or ("json" if as_json else "text")
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
-    judgement = judgement_of(
+    judgement = judge_reports(
         reports,
         model=at_hand,
         policy=policy,

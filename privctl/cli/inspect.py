@@ -151,8 +151,8 @@ def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, 
     ]  # fmt: skip
     if not isinstance(mechanism, Ledger) or not stated:
         raise CommandError(
-            f"--group-size {size} needs a report with a guarantee for one example that is proved or conditional, and "
-            f"its ledger, which {model} has not; remove it"
+            f"--group-size {size} needs a report with its ledger and a proved or conditional guarantee for one "
+            f"example, which {model} does not have; remove it"
         )
     try:
         together = epsilon_bound(of_group(mechanism, size), stated[0].delta)

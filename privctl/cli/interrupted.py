@@ -36,7 +36,7 @@ def _message_on_shadows(folder: Path, count: int) -> str:
 
     stored = len(shadow_paths(folder))
     if stored >= count:
-        return f"interrupted when all {count} shadow models were finished already; {folder / REPORT_NAME} lists them"
+        return f"interrupted after all {count} shadow models were finished; {folder / REPORT_NAME} lists them"
     if stored:
         return (
             f"interrupted; {stored} of {count} shadow models are finished, and their scores are in {folder}: run the "
@@ -50,7 +50,7 @@ def _message(output: Path, before: tuple[int, int] | None) -> str:
 
     after = _written(output)
     if after is not None and after != before:
-        return f"interrupted when {output} was finished already; {report_path(output).name} is its report"
+        return f"interrupted after {output} was finished; {report_path(output).name} is its report"
     folder, search = run_folder(output), output.with_name(output.name + ".search")
     if search.is_dir():
         return f"interrupted; the search is kept in {search}: continue with --resume and the same settings"

@@ -124,12 +124,12 @@ def noise(model: str, **options: Any) -> None:
 
 
 def _noise(model: Path, options: dict[str, Any]) -> None:
-    from privctl.api.noising import checked_plan, make_candidates, planned
+    from privctl.api.noising import checked_plan, make_candidates, planned_candidates
     from privctl.noise.privatize import COARSE, measures_of
     from privctl.show.progress import note, progress
 
     quiet = options["quiet"]
-    with planned(model, options, partial(note, quiet=quiet)) as (release, candidates):
+    with planned_candidates(model, options, partial(note, quiet=quiet)) as (release, candidates):
         if options["dry_run"]:
             coarse = checked_plan(release, candidates, options)
             if options["as_json"]:
@@ -164,9 +164,9 @@ def _note_crowded_folders(written: set[Path], notify: Callable[[str], None]) -> 
 
 
 def _show_outlook(model: Path, options: dict[str, Any], error: MissingFactsError) -> None:
-    from privctl.api.noising import opened
+    from privctl.api.noising import open_model_and_base
     from privctl.cli.noise_outlook import show_outlook
     from privctl.noise.request import target_of
 
-    with opened(model, options) as (checkpoint, base):
+    with open_model_and_base(model, options) as (checkpoint, base):
         show_outlook(checkpoint, base, options, error, target_of((options["epsilon"] or (1.0,))[0], 0.5, options))

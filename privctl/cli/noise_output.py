@@ -115,8 +115,8 @@ def notes_on(
     size, most = typical_weight(release.checkpoint, release.selection.streams.keys()), max(c.stddev for c in candidates)
     if most > _MUCH * size:
         notes.append(
-            f"the noise (standard deviation {most:.3g}) drowns the weights (root mean square {size:.3g}): expect a "
-            "model of no use; for the same epsilon, privctl retrain dp-sgd usually leaves a useful one"
+            f"the noise (standard deviation {most:.3g}) is far larger than the weights (root mean square {size:.3g}): "
+            "expect a model of no use; for the same epsilon, privctl retrain dp-sgd usually gives a useful one"
         )
     counts = untouched_counts(release.selection)
     return notes + [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]

@@ -56,7 +56,7 @@ def report(
       privctl report private.report.json --format markdown -o -
       privctl report plain/ noised/ private/ --plot chart.svg
     """
-    from privctl.api.reporting import check_title, place_of, written
+    from privctl.api.reporting import check_title, page_path_and_format, write_page
     from privctl.data.places import require_inputs
     from privctl.show.progress import note
 
@@ -67,9 +67,9 @@ def report(
         _draw(reports, plot, output, force, quiet)
         if output is None and kind is None:
             return
-    place, kind = place_of(reports, output, kind, force=force)
+    place, kind = page_path_and_format(reports, output, kind, force=force)
     standard = str(place) == "-"
-    text = written(reports, None if standard else place, kind, title, force=force)
+    text = write_page(reports, None if standard else place, kind, title, force=force)
     if standard:
         show(text.decode(), as_json=kind == "intoto")
         return

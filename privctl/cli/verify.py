@@ -82,7 +82,7 @@ def verify(
       privctl verify private.report.json --data train.jsonl
       privctl verify private.report.json --simulate --plot loss.svg
     """
-    from privctl.api.verifying import report_of, verification_at
+    from privctl.api.verifying import report_path_of, verify_given
     from privctl.data.places import require_inputs
     from privctl.reports.codec import encode
     from privctl.reports.files import require_not_weights_or_report
@@ -94,14 +94,14 @@ def verify(
     if to_standard_output(output):
         output, as_json = None, True
     shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-    given, report = report, report_of(report, shown)
+    given, report = report, report_path_of(report, shown)
     require_inputs(report, data, public)
     _check(report, output, plot)
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
             require_absent(path, force, option=option)
             require_not_weights_or_report(path, but="verify" if path == output else "")
-    verification = verification_at(
+    verification = verify_given(
         given,
         report,
         data=data,

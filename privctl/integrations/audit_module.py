@@ -102,7 +102,7 @@ def audit_module(
     if not 0.5 < least_auc < 1:
         raise CommandError(f"least_auc is {least_auc}; it must be above 0.5 and below 1")
     if drawn is None and delta is not None:
-        raise CommandError("delta is that of bounds, which need a split that was drawn; give split too")
+        raise CommandError("delta is for bounds, which need a drawn split; give split too")
     records = _records(members, nonmembers, drawn)
     path, ranks = output_paths(place, None if output is None else Path(output))
     table = ranks.with_suffix(".csv")
@@ -138,10 +138,12 @@ def audit_module(
 def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, drawn: DrawnSplit | None) -> _Records:
     if drawn is not None:
         if members is not None or nonmembers is not None:
-            raise CommandError("a split names its own members and non-members; give either split, or the two of them")
+            raise CommandError(
+                "a split has its own members and non-members; give either split, or members and nonmembers"
+            )
         return _of_split(drawn)
     if members is None or nonmembers is None:
-        raise CommandError("an audit compares members and non-members; give both, or a split that was drawn")
+        raise CommandError("an audit compares members and non-members; give both, or a drawn split")
     sides = (("members", members), ("nonmembers", nonmembers))
     for name, side in sides:
         if isinstance(side, str | os.PathLike):
@@ -192,11 +194,14 @@ def _scored(module: nn.Module, scores: Scores, records: _Records, batch_size: in
                 )
             found = given if isinstance(given, Mapping) else {_ONLY: given}
             if named and found.keys() != named.keys():
-                raise InputError("the function of scores named other scores for one batch than for another; name all")
+                raise InputError(
+                    "the function of scores returned different names for different batches; return all names for "
+                    "each batch"
+                )
             for name, values in found.items():
                 named.setdefault(_column(name), np.full(count, math.nan))[rows] = _numbers(values, len(rows), name)
     if not named:
-        raise InputError("the function of scores returned none; return a tensor of one score a record")
+        raise InputError("the function of scores returned no scores; return a tensor with one score per record")
     require_disjoint(contents, records.member)
     require_scores_of_records(named, batches)
     return named
@@ -225,8 +230,8 @@ def _evaluated(module: nn.Module) -> Iterator[list[None]]:
 def _column(name: Any) -> str:
     if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum() or name in _RESERVED:
         raise InputError(
-            f"the function of scores named one {name!r}; name scores by letters, digits, hyphens and underscores, and "
-            f"none {' or '.join(sorted(_RESERVED))}"
+            f"the function of scores returned the name {name!r}; use letters, digits, hyphens and underscores, and not "
+            f"{' or '.join(sorted(_RESERVED))}"
         )
     return name
 

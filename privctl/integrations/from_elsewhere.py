@@ -31,7 +31,7 @@ def from_elsewhere(model: str | os.PathLike[str]) -> PrivacyReport:
     place = report_beside(absolute_path(Path(model)))
     with open_checkpoint(Path(model)) as checkpoint:
         if (named := pointer_of(checkpoint)) is not None:
-            raise CommandError(f"{model} names its report, {named}; use that one, or ask for it whoever made the model")
+            raise CommandError(f"{model} names its report, {named}; use that one, or ask the maker of the model for it")
         if found := own_reports(Path(model)):
             raise CommandError(f"{model} has a report already, {os.path.relpath(found[0].path)}; use that one")
         if os.path.lexists(place):

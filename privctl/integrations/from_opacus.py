@@ -141,9 +141,7 @@ def _checked_clip_norm(optimizer: Any, last: SampledGaussian, examples: int, cli
         )
     own = getattr(optimizer, "max_grad_norm", None)
     if clip_norm is not None and isinstance(own, int | float) and own != clip_norm:
-        raise CommandError(
-            f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own:g}; leave clip_norm out"
-        )
+        raise CommandError(f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own:g}; remove clip_norm")
     return float(own) if isinstance(own, int | float) else clip_norm
 
 

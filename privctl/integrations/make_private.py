@@ -127,7 +127,7 @@ def make_private(
             numbers = trained + (target_unclipped_quantile is not None)
             noise_multiplier, most_steps = _noise_for(epsilon, epochs, delta, rate, numbers)
         elif epsilon is not None or epochs is not None:
-            raise CommandError("noise_multiplier sets the noise, as epsilon and epochs do; give one or the other")
+            raise CommandError("noise_multiplier sets the noise, and so do epsilon and epochs; give one or the other")
         positive("noise_multiplier", noise_multiplier)
         adaptive = None
         if target_unclipped_quantile is not None:
@@ -176,7 +176,7 @@ def _require_kinds(model: object, optimizer: object, loader: object) -> None:
         if not isinstance(given, kind):
             raise CommandError(f"{name} is of type {type(given).__name__}; {what}")
     if hasattr(optimizer, "accelerator_state"):
-        raise CommandError("accelerate prepared the optimizer; give model, optimizer and loader as they were before")
+        raise CommandError("accelerate prepared the optimizer; give the model, optimizer and loader from before that")
 
 
 def _require_numbers(**given: object) -> None:
@@ -204,8 +204,8 @@ def _size(loader: DataLoader[Any], users: Users) -> int:
     """
     if loader.batch_size is None:
         raise CommandError(
-            "the loader has no batch_size, which says how large a batch is expected to be; give a DataLoader that has "
-            "one, not one that accelerate or a Trainer prepared"
+            "the loader has no batch_size, the expected size of a batch; give a DataLoader that has one, not one that "
+            "accelerate or a Trainer prepared"
         )
     examples = users.count
     if not 1 <= loader.batch_size <= examples:

@@ -35,8 +35,8 @@ class SetOnce(Generic[_Value]):
     def __set__(self, instance: Any, value: _Value) -> None:
         if self._name in vars(instance):
             raise CommandError(
-                f"{self._name} cannot be changed in a training: all its steps are made and accounted for by the first "
-                "one; call make_private with another"
+                f"{self._name} cannot be changed in a training: all its steps use the first value and are accounted "
+                "for by it; call make_private with another"
             )
         vars(instance)[self._name] = value
 
@@ -49,13 +49,13 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     """
     if any(_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
-            "the optimizer took steps before, or was given the state of one that did, which holds their gradients "
-            "without noise; give a new one, and load weights alone"
+            "the optimizer already took steps, or has the state of one that did, which holds gradients without noise; "
+            "give a new optimizer, and load weights only"
         )
     if any(parameter in _TRAINED for parameter in model.parameters()):
         raise CommandError(
-            "this model was made private before, and a new report would not count the steps of then; go on with the "
-            "private training of then, or load the starting weights into a new model"
+            "this model was made private before, and a new report would not count the earlier steps; continue the "
+            "earlier private training, or load the starting weights into a new model"
         )
 
 
@@ -76,8 +76,8 @@ def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Ma
     changed = next((name for name in {**digests, **now} if digests.get(name) != now.get(name)), None)
     if changed is not None:
         raise InputError(
-            f"{changed!r} is not trained and changed since make_private, so it may hold what no noise covers (such as "
-            "statistics of batch normalisation); keep it as it was, and train anew"
+            f"{changed!r} is not trained and changed since make_private, so it may reveal data without noise (such as "
+            "statistics of batch normalisation); keep it unchanged, and train again"
         )
 
 
@@ -98,8 +98,8 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
             raise InputError(
-                f"{place} holds another {name!r} than the model; save the model there again, or if that checkpoint is "
-                "the one to release, load it into the model"
+                f"{place} holds another {name!r} than the model; save the model there again, or to release that "
+                "checkpoint, load it into the model"
             )
 
 
@@ -162,7 +162,7 @@ class ScalerRefused:
             delattr(self._optimizer, name)
         if found:
             raise CommandError(
-                "a GradScaler called optimizer.step(), and scaled losses are clipped by their scaled gradients; leave "
-                "the scaler out, give backward the losses as they are, and call optimizer.step() itself (bfloat16 "
-                "under autocast needs no scaler)"
+                "a GradScaler called optimizer.step(), and scaled losses are clipped by their scaled gradients; use no "
+                "scaler, give backward unscaled losses, and call optimizer.step() directly (bfloat16 under autocast "
+                "needs no scaler)"
             )

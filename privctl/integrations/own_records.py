@@ -70,8 +70,8 @@ def require_disjoint(contents: Sequence[bytes | None], member: Sequence[bool]) -
             sides[inside].add(content)
     if both := len(sides[0] & sides[1]):
         raise InputError(
-            f"{counted(both, 'record is', 'records are')} among members and non-members alike, which makes the two "
-            "sides look alike whatever the model learned; leave such records out of both"
+            f"{counted(both, 'record is', 'records are')} both a member and a non-member, which hides what the model "
+            "learned; remove such records from both sides"
         )
 
 

@@ -187,7 +187,7 @@ class PrivateTraining:
         user, and for a slice without a call of ``backward``.
         """
         if self._stage is not _Stage.DRAWN:
-            raise CommandError("pieces are of a batch that was drawn and has no gradients yet; call it before backward")
+            raise CommandError("pieces divides a drawn batch that has no gradients yet; call it before backward")
         return self._drawn.pieces(most)
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
@@ -197,7 +197,7 @@ class PrivateTraining:
         """
         self._require_no_failure()
         if not self.steps_begun:
-            raise CommandError("no step was begun yet, so nothing was spent and nothing is to be guaranteed")
+            raise CommandError("no step was begun yet, so there is no guarantee to state")
         noise = Assumption(
             name="secret noise",
             statement=f"nobody can foretell the noise: {self._noise.description}",
@@ -287,18 +287,18 @@ class PrivateTraining:
         self._require_no_failure()
         if self._stage is not _Stage.STEPPED:
             raise CommandError(
-                "the batch drawn before was not stepped; call backward and optimizer.step() for every batch, as one "
-                "that is left out makes the batches no Poisson samples"
+                "the previous batch was not stepped; call backward and optimizer.step() for every batch, as the "
+                "batches are no Poisson samples if one is left out"
             )
         if len(self._dataset) != self._users.records:
             raise CommandError(
-                f"the data set had {self._users.records} examples and has {len(self._dataset)} now; train on one data "
-                "set"
+                f"the data set had {self._users.records} examples and now has {len(self._dataset)}; do not change it "
+                "during the training"
             )
         if self._most_steps is not None and self.steps_begun >= self._most_steps:
             raise CommandError(
-                f"all {self._most_steps} steps that epsilon was for are spent; end the loop after so many epochs, or "
-                "begin anew with more epochs"
+                f"all {self._most_steps} steps that epsilon allows were made; end the loop after the given epochs, or "
+                "start again with more epochs"
             )
         if not self.steps_begun:
             require_unstepped(self._model, self._optimizer)  # a state may have been loaded meanwhile
@@ -360,8 +360,8 @@ class PrivateTraining:
         """Raise CommandError where a batch that failed was left without a step, which reveals its content."""
         if self._left_failed or (self._failed and self._stage is _Stage.DRAWN):
             raise CommandError(
-                "backward failed for a batch, which was not stepped, and that shows what was in it; no guarantee holds "
-                "for these weights: repair the data or the loss, and begin anew"
+                "backward failed for a batch, which was not stepped, and that reveals its content; no guarantee holds "
+                "for these weights: repair the data or the loss, and start again"
             )
 
     def _require_no_gradients(self) -> None:
@@ -379,8 +379,8 @@ class PrivateTraining:
         held = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
         if held != trained:
             raise CommandError(
-                "the optimizer holds other parameters than those of the model that require a gradient; give it exactly "
-                "these"
+                "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
+                "exactly these"
             )
 
     def _add(self, found: ClippedBatch) -> None:

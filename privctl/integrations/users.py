@@ -130,7 +130,7 @@ def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int
         raise CommandError(f"unit is {unit!r}; it must be a short name of what users are, such as 'patient'")
     if isinstance(users, str) or len(users) != records:
         given = "one string" if isinstance(users, str) else f"{len(users)} names"
-        raise CommandError(f"users is {given}, and there are {records} records; give the user of each record")
+        raise CommandError(f"users is {given}, and there are {records} records; give one user name for each record")
     rows: dict[str, list[int]] = {}
     for row, user in enumerate(users):
         rows.setdefault(_name(user, row), []).append(row)

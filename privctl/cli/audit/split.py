@@ -83,7 +83,7 @@ def split(
     from privctl.show.progress import note
 
     if to_see is None and given({"delta": delta}):
-        raise CommandError("--delta is that of a claim to be tested; add --to-see with its epsilon, or remove --delta")
+        raise CommandError("--delta belongs to a claim; add --to-see with its epsilon, or remove --delta")
     columns = Columns(text=text_column)
     request = SplitRequest(data=data, folder=output, records=records, group_by=group_by, columns=columns, force=force)
     drawn = draw_split(request)
