@@ -8,8 +8,7 @@ For comparison they are also trained without privacy, in full precision and with
 
 DATA-DIR holds ``vision/gtsrb-train-subset.tar.gz`` (class folders of PPM images) and ``text/sst2/`` (train.tsv, dev.tsv
 and test.tsv: sentence, tab, label). OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with the
-data and every report, which is private where the data is. A stopped run goes on where it was when the same command is
-given again.
+data and every report, which is private where the data is. Run the same command again to continue a stopped run.
 """
 
 from __future__ import annotations

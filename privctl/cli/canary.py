@@ -101,8 +101,9 @@ def plant_command(
 
     A fair coin from the operating system decides for each canary whether it is included, with all its copies. The
     printed hash commits to the coins, the secrets and the numbers of guesses: publish it before training, and keep the
-    manifest from whoever trains. DATA holds records with "text", or with "prompt" and "response"; canaries have these
-    fields and no others. With --prefix-from each canary has its own prefix, which the model can be asked to complete.
+    manifest from the people who train. DATA holds records with "text", or with "prompt" and "response"; canaries have
+    these fields and no others. With --prefix-from each canary has its own prefix, which the model can be asked to
+    complete.
 
     The number of canaries limits the epsilon that an audit can certify. --to-see says before training whether they can
     refute a claim, and how many could. The audit also tests the mechanism that the training's report states, which
@@ -151,7 +152,7 @@ def plant_command(
         if to_see is not None:
             click.echo(f"\n{_whether_seen(to_see, delta, powers, needed)}\n{_STRONGEST}")
     note(f"wrote {output} and {request.manifest}", quiet=quiet)
-    note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
+    note("publish the commitment before training, and keep the manifest from the people who train", quiet=quiet)
     for limitation in _limitations(planted, prefixed=prefix_from is not None):
         note(limitation, quiet=quiet)
 

@@ -46,7 +46,7 @@ class Users:
     def records_of(self, drawn: Sequence[int], step: int) -> list[int]:
         """The positions of the records to use in ``step``: ``per_draw`` of each example in ``drawn``, consecutively.
 
-        The records of a user are drawn anew in each step, independently of other users and without replacement. Of a
+        The records of a user are drawn again in each step, independently of other users and without replacement. Of a
         user with fewer than ``per_draw``, each is used about equally often.
         """
         if self.rows is None:

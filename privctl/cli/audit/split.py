@@ -111,7 +111,7 @@ def split(
     if group_by is not None and drawn.similar_names:
         note(alike(drawn.similar_names, group_by), quiet=False)
     note(f"wrote {' and '.join(map(str, request.written))}", quiet=quiet)
-    note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
+    note("publish the commitment before training, and keep the manifest from the people who train", quiet=quiet)
 
 
 def _of_groups(drawn: SplitManifest) -> dict[str, int | None]:

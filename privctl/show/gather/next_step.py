@@ -114,8 +114,8 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
         advice = "compare with similar records that were not trained on"
         return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
-        files = ("--train", "MORE-TRAIN.jsonl", "--held-out", "MORE-HELD-OUT.jsonl")
-        words = (*files, *_window(report), *_columns(report))
+        sides = ("--train", "MORE-TRAIN.jsonl", "--held-out", "MORE-HELD-OUT.jsonl")
+        words = (*sides, *_window(report), *_columns(report))
         advice = f"audit again with about {texts:,} records of each file"
         return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:
