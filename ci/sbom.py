@@ -1,6 +1,6 @@
-"""The bill of materials of the gate in CI, as CycloneDX 1.5 JSON: privctl and what ci/requirements.txt pins.
+"""Make the bill of materials of the gate in CI, as CycloneDX 1.5 JSON: privctl and the pins of ci/requirements.txt.
 
-``python ci/sbom.py > ci/sbom.json``. The output depends on nothing but the two files it reads.
+``python ci/sbom.py > ci/sbom.json``. The output depends only on the two files that it reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _PIN = re.compile(r"^([a-z0-9-]+)==([0-9.]+)((?: --hash=sha256:[0-9a-f]{64})+)$"
 
 
 def pins(text: str) -> list[tuple[str, str, list[str]]]:
-    """Name, version and SHA-256 digests of every requirement; raises ValueError for one that is not pinned by hash."""
+    """Name, version and SHA-256 digests of every requirement in ``text``, the content of a requirements file.
+
+    Raises ValueError for a requirement that is not pinned by hash.
+    """
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -30,7 +33,10 @@ def pins(text: str) -> list[tuple[str, str, list[str]]]:
 
 
 def bill(text: str, version: str) -> dict[str, Any]:
-    """The whole document; a component has the digest of each of its wheels, of which one is installed."""
+    """The document for the requirements in ``text`` and privctl's ``version``.
+
+    A component has the digests of all of its wheels, of which one is installed.
+    """
     components = [_component(name, number, digests) for name, number, digests in pins(text)]
     subject = _component("privctl", version, [])
     return {
@@ -52,7 +58,7 @@ def _component(name: str, version: str, digests: list[str]) -> dict[str, Any]:
 
 
 def own_version() -> str:
-    """Privctl's version, read from its source without importing it."""
+    """The version of privctl, read from its source without importing it."""
     (found,) = re.findall(
         r'^VERSION = "([^"]+)"$', (ROOT / "privctl" / "domain" / "version.py").read_text(), re.MULTILINE
     )

@@ -1,5 +1,5 @@
-"""Scripts that show privctl at work; the Python ones share ``harness``."""
+"""Examples of privctl. Those in Python share ``harness``."""
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums of one thread are the same bits each time, and times vary less
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # with one thread, sums are reproducible to the bit, and times vary less

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# What does a model remember? Canaries are planted 1, 10 and 100 times, a model is trained on the data plainly and with
-# differential privacy, and both are attacked: exposure of the canaries, extraction, membership, and a certified lower
-# bound on epsilon. A model with an AUC near one half may still complete canaries for anyone who asks.
+# What does a model remember? This plants canaries 1, 10 and 100 times, trains a model on the data with and without
+# differential privacy, and attacks both: exposure of the canaries, extraction, membership, and a certified lower bound
+# on epsilon. A model with an AUC near one half may still complete canaries for anyone who asks.
 #
 #   examples/audit-canaries.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
 #
-# Creates FOLDER. CANARIES (300) sets how many are planted, EPSILON (8) the budget, AUDIT further options of privctl audit.
+# Creates FOLDER. The variables CANARIES (300) and EPSILON (8) set the number of canaries and the budget; AUDIT has
+# further options of privctl audit.
 set -euo pipefail
 
 model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}
-folder=${4:?give a folder to make}
+folder=${4:?give a folder to create}
 shift 4
 privctl=${PRIVCTL:-privctl}
 mkdir "$folder"
@@ -20,7 +21,7 @@ commitment=$(sed -n 's/.*\(blake3:[0-9a-f]*\).*/\1/p' "$folder/planting.txt" | h
 
 judge() { # NAME
     # shellcheck disable=SC2086
-    $privctl audit "$folder/$1" --members "$train" --nonmembers "$held_out" --train "$train" --heldout "$held_out" \
+    $privctl audit "$folder/$1" --members "$train" --nonmembers "$held_out" --train "$train" --held-out "$held_out" \
         --canaries "$folder/planted.canaries.json" --canary-data "$folder/planted.jsonl" --commitment "$commitment" \
         ${AUDIT:-} >"$folder/$1.audit.txt" || [ $? -eq 1 ] # a refuted claim is a result
 }

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Choose the noise after training: several candidates in one run, measured, attacked, and the chain checked.
+# Choose the noise after training: make several candidates in one run, measure and attack each, and check the chains of
+# reports.
 #
 #   privctl demo -o /tmp/privctl-demo
 #   examples/choose-a-candidate.sh /tmp/privctl-demo
 #
-# privctl trained the demo's model, so its report holds the training facts and no flags are needed for them. The noise
-# is the published formula's, which leaves a usable model and guarantees nothing useful; without --calibration, epsilon
-# holds and this model is lost.
+# privctl trained the demo's model, so its report has the training facts, and no options are needed for them. The noise
+# is that of the published formula, with which the model stays useful but has no useful guarantee. Without
+# --calibration, epsilon holds, but the model becomes useless.
 set -euo pipefail
 
 demo=${1:?give the folder that privctl demo made}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What does privacy cost? One model fine-tuned plainly and under several budgets, each measured on held-out records and
-# attacked with the records it was trained on.
+# What does privacy cost? This fine-tunes one model without privacy and with several budgets, measures each result on
+# held-out records, and attacks it with the records it was trained on.
 #
 #   examples/compare-budgets.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
 #
@@ -8,7 +8,7 @@
 set -euo pipefail
 
 model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}
-folder=${4:?give a folder to make}
+folder=${4:?give a folder to create}
 shift 4
 privctl=${PRIVCTL:-privctl}
 mkdir "$folder"

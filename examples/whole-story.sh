@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# From a model to a release, every step: canaries are planted, the model is retrained with differential privacy, and on
-# a second branch with clipped gradients and then noise; both are attacked, verified, held against a policy that this
-# script writes, and reported. Each step's result is its exit code: 0 pass, 1 a claim was refuted or the policy failed,
-# 3 undecided (an audit of few records is too small). Any other code stops the script.
+# Every step from a model to a release. This plants canaries and retrains the model with differential privacy; a second
+# branch trains with clipped gradients and adds noise afterwards. Both results are attacked, verified, checked against a
+# policy that this script writes, and reported. The result of each step is its exit code: 0 pass, 1 a claim was refuted
+# or the policy failed, 3 undecided (an audit of few records is too small). Any other code stops the script.
 #
 #   examples/whole-story.sh MODEL TRAIN.jsonl HELD-OUT.jsonl FOLDER [options of privctl retrain]
 #
-# Creates FOLDER with a policy, a page of both models, and a section in each model's README.md. CANARIES (300) sets how
-# many are planted, EPSILON (8) the budget, NOISE (8) the target epsilon of the noise, AUDIT further options of privctl
-# audit. Only your own policy can decide whether a model may be released.
+# Creates FOLDER with a policy, a page of both models, and a section in each model's README.md. The variables CANARIES
+# (300), EPSILON (8) and NOISE (8) set the number of canaries, the budget, and the target epsilon of the noise; AUDIT
+# has further options of privctl audit. Only your own policy can decide whether a model may be released.
 set -euo pipefail
 
 model=${1:?give a model} train=${2:?give records to train on} held_out=${3:?give held-out records}
-folder=${4:?give a folder to make}
+folder=${4:?give a folder to create}
 shift 4
 privctl=${PRIVCTL:-privctl}
 epsilon=${EPSILON:-8}
 mkdir "$folder"
 
-outcome() { # FILE COMMAND...: run COMMAND with its output in FILE, and print how it ended
+outcome() { # FILE COMMAND...: run COMMAND with its output in FILE, and print its result
     local file=$1 code=0
     shift
     "$@" >"$file" || code=$?
@@ -42,7 +42,7 @@ $privctl noise "$folder/clipped" --epsilon "${NOISE:-8}" --calibration gaussian 
     --delta 1e-5 -o "$folder/noised" >"$folder/noised.noise.txt"
 
 cat >"$folder/privctl-policy.toml" <<EOF
-# What both models must meet: a bound on epsilon that follows, whatever the loss, and steps that were really done.
+# Requirements for both models: a bound on epsilon that holds for any loss, and reports of all steps.
 max_epsilon = $epsilon
 at_delta = 1e-5
 require = ["proved", "conditional"]

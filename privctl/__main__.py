@@ -1,4 +1,4 @@
-"""``privctl`` and ``python -m privctl``, which works from a bare checkout too."""
+"""The entry point of ``privctl`` and ``python -m privctl``, which also works in a checkout without installation."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command line. Loading it takes a tenth of a second, in which Ctrl-C is answered as it is later."""
-    # huggingface_hub reads it once, when it is imported; some tokenizer classes ask the hub even for a local folder.
+    """Run the command line. Ctrl-C while it is being imported, about 0.1 s, has the same effect as later."""
+    # Some tokenizer classes contact the hub even for a local folder. huggingface_hub reads this when it is imported.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # What transformers and torch say to programmers is nothing that a user of a command could act on.
+    # Messages of transformers and torch to programmers are of no use to users of a command.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if not sys.warnoptions:  # -W or PYTHONWARNINGS asks for some
+    if not sys.warnoptions:  # -W or PYTHONWARNINGS would ask for warnings
         warnings.simplefilter("ignore", FutureWarning)
     try:
         from privctl.cli import main as command_line

@@ -1,9 +1,8 @@
-"""Data-parallel training in several processes: each computes a share of every batch, and all make the same update.
+"""Work in several processes: each computes a share of every batch, and all make the same update.
 
-The processes are started by torchrun, and configured only by its environment variables. Only the main process adds
-noise, to the sum over all processes, and broadcasts the rounded result: if noise were rounded before the sum, the low
-bits would reveal the gradients of the others; if it were drawn in every process, two machines might round one sum
-differently.
+torchrun starts the processes, and its environment variables are their only configuration. Only the main process adds
+noise, to the sum over all processes, and broadcasts the rounded result. Noise rounded before the sum would let the low
+bits reveal other processes' gradients, and noise drawn in every process might be rounded differently on two machines.
 
 In lockstep, each process holds a shard of the model instead, and adds noise to the sum of its own shard.
 """
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: How long a process waits for the others. torchrun ends all as soon as one has died, so this limit is for work that a
-#: single process does, such as saving a large model.
+#: How long a process waits for the others. torchrun stops all processes when one has died, so this limit is for work
+#: that one process does alone, such as saving a large model.
 _TIMEOUT = timedelta(hours=12)
-#: Errors that a process passes on to the others, which then raise them too.
+#: Errors that a process sends to the others, which then raise them too.
 _SHARED_ERRORS = (CommandError, InputError, FileSystemError, RunInterruptedError)
 _DONE, _FAILED = b"=", b"!"
-#: Parts of the messages of gloo and NCCL when another process has ended.
+#: Parts of the messages of gloo and NCCL after another process has ended.
 _CONNECTION_LOST = (
     "gloo/transport",
     "Connection closed by peer",
@@ -54,11 +53,11 @@ class _FailedElsewhere(BaseException):
 
 
 def joint_vote(answer: bool = False) -> bool:
-    """Whether any process answers yes; must be called before each collective operation in work done ``jointly``.
+    """Whether any process passes True; must be called before each collective operation inside ``Workers.jointly``.
 
     If a process has failed, this ends the work in all others, so that none starts a collective operation that the
-    failed one would not join. It exchanges two bytes between CPUs and does not wait for a GPU. Memory for the following
-    operation should be allocated before.
+    failed one would not join. It exchanges two bytes between CPUs and does not wait for a GPU. Allocate the memory for
+    the following operation before this call.
     """
     failed, any_yes = _voted(failed=False, answer=answer)
     if failed:
@@ -75,9 +74,9 @@ def _voted(*, failed: bool, answer: bool = False) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """One of ``size`` processes.
+    """The process with the given ``rank``, one of ``size`` processes.
 
-    In ``lockstep`` all make every pass through the network together, because each holds only a shard of it.
+    In ``lockstep`` all processes make every pass through the network together, because each holds a shard of it.
     """
 
     rank: int = 0
@@ -86,7 +85,7 @@ class Workers:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process adds noise, saves and prints messages."""
+        """Whether this process adds the noise, writes files and prints messages."""
         return self.rank == 0
 
     def share(self, indices: NDArray) -> NDArray:  # type: ignore[type-arg]
@@ -100,19 +99,19 @@ class Workers:
                 dist.all_reduce(tensor)
 
     def reduce_to_main(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes in the main one; in the others they become undefined."""
+        """Replace each tensor in the main process by its sum over all processes; in the others they are undefined."""
         if self.size > 1:
             for tensor in tensors:
                 dist.reduce(tensor, 0)
 
     def broadcast(self, numbers: Tensor) -> Tensor:
-        """The main process's ``numbers``, in all processes; in place."""
+        """Overwrite ``numbers`` in all processes with those of the main process, and return them."""
         if self.size > 1:
             dist.broadcast(numbers, 0)
         return numbers
 
     def gather(self, values: Tensor) -> Tensor:
-        """The concatenated ``values`` (n,) of all processes, which may differ in length; on the CPU."""
+        """Concatenate the ``values`` (n,) of all processes, in the order of ranks; n may differ. On the CPU."""
         if self.size == 1:
             return values
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -132,15 +131,15 @@ class Workers:
         width: int,
         dtype: torch.dtype = torch.float64,
     ) -> list[Tensor]:
-        """The rows (n, ``width``) that ``compute`` returns for each item, on the CPU and in order, in every process.
+        """The rows (n, ``width``) that ``compute`` returns for each item, in order and on the CPU, in every process.
 
-        Each process computes its share. All must call it with the same items, and get the result of a single process.
+        Each process computes a share. All must call this with the same items, and get the result of a single process.
         """
 
         def compute_share() -> list[Tensor]:
             rows = [compute(item) for item in items[self.rank :: self.size]]
             if self.lockstep and len(rows) * self.size < len(items):
-                compute(items[0])  # an extra pass, because other processes make one
+                compute(items[0])  # a surplus pass, because other processes make one
             return rows
 
         own = self.jointly(compute_share)
@@ -159,7 +158,7 @@ class Workers:
         width: int,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor:
-        """As ``spread``, for a ``compute`` that takes several items and returns a row (1, ``width``) for each."""
+        """Like ``spread``, for a ``compute`` that takes n items and returns n rows (n, ``width``), as one tensor."""
         if self.size == 1:
             return compute(items)
         shares = [items[rank :: self.size] for rank in range(min(self.size, len(items)))]
@@ -168,8 +167,8 @@ class Workers:
             found[rank :: self.size] = rows
         return found
 
-    def once_a_machine(self, make: Callable[[], bytes]) -> bytes:
-        """The result of ``make`` in the first process of this machine; the others only wait for it.
+    def once_per_machine(self, make: Callable[[], bytes]) -> bytes:
+        """Call ``make`` in the first process of each machine, and return its result in all processes of that machine.
 
         If it raises on any machine, every process raises that error.
         """
@@ -178,11 +177,14 @@ class Workers:
         return self._made_by(self._leader, make)
 
     def once(self, make: Callable[[], bytes]) -> bytes:
-        """The result of ``make`` in the main process, for all processes; if it raises, all raise that error."""
+        """Call ``make`` in the main process and return its result in all; if it raises, all raise that error."""
         return make() if self.size == 1 else self._made_by(0, make)
 
     def in_main(self, make: Callable[[], Item]) -> Item | None:
-        """The result of ``make`` in the main process; None in the others, which wait for it, and raise its error."""
+        """Call ``make`` in the main process and return its result there, and None in the others.
+
+        The others wait. If ``make`` raises, all raise that error.
+        """
         found: list[Item] = []
 
         def made() -> bytes:
@@ -193,7 +195,7 @@ class Workers:
         return found[0] if found else None
 
     def in_turn(self, make: Callable[[], object]) -> None:
-        """Call ``make`` in one process after the other; if it raises, every process raises that error."""
+        """Call ``make`` in each process in turn; if it raises, every process raises that error."""
 
         def made() -> bytes:
             make()
@@ -203,10 +205,11 @@ class Workers:
             self._made_by(rank, made)
 
     def jointly(self, work: Callable[[], Item]) -> Item:
-        """The result of ``work`` in this process. If it raises in any, all stop, and raise their own or that error.
+        """Call ``work`` in every process and return this process's result.
 
-        All processes must call this, and calls must not be nested. ``work`` must call ``joint_vote`` before every
-        collective operation. Raises MemoryElsewhereError if another process ran out of memory.
+        If it raises in any process, all stop and raise their own error or that one, or MemoryElsewhereError where
+        another process ran out of memory. All processes must call this, and calls must not be nested. ``work`` must
+        call ``joint_vote`` before every collective operation.
         """
         if self.size == 1:
             return work()
@@ -242,12 +245,12 @@ class Workers:
 
     @property
     def _leader(self) -> int:
-        """The rank of the first process on this machine; torchrun numbers ranks machine by machine."""
+        """The rank of the first process on this machine; torchrun numbers the ranks of a machine consecutively."""
         local = os.environ.get("LOCAL_RANK", "")
         return self.rank - int(local) if local.isdecimal() and int(local) <= self.rank else self.rank
 
     def gather_messages(self, message: bytes) -> list[bytes]:
-        """The messages of all processes by rank; all must call it, possibly with an empty message."""
+        """The messages of all processes, in the order of ranks. All must call this; a message may be empty."""
         return [message] if self.size == 1 else self._gather_bytes(message)
 
     def _gather_bytes(self, message: bytes) -> list[bytes]:
@@ -257,7 +260,7 @@ class Workers:
         return [everything[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def any_of(self, *answers: bool) -> tuple[bool, ...]:
-        """For each question whether any process answered yes."""
+        """For each of ``answers`` whether it is True in any process."""
         if self.size == 1:
             return answers
         votes = torch.tensor(answers, dtype=torch.uint8)
@@ -265,11 +268,11 @@ class Workers:
         return tuple(bool(vote) for vote in votes)
 
     def any_in_lockstep(self, answer: bool) -> bool:
-        """Whether any process answered yes, if they are in lockstep; else this process's own answer."""
+        """Whether ``answer`` is True in any process, in lockstep; else this process's own ``answer``."""
         return self.any_of(answer)[0] if self.lockstep else answer
 
     def scatter_from_main(self, parts: Callable[[int], Tensor], own: Tensor) -> None:
-        """Copy ``parts(rank)`` of the main process into ``own``, of the same shape, of each rank, via the CPU."""
+        """Copy ``parts(rank)`` from the main process into ``own`` of each rank, via the CPU. The shapes must match."""
         if self.is_main:
             own.copy_(parts(0))
             for rank in range(1, self.size):
@@ -286,8 +289,8 @@ class Workers:
             dist.barrier()
 
 
-def short_of_memory(error: BaseException) -> bool:
-    """Whether torch or Python could not allocate memory, on any device."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that torch or Python could not allocate memory, on any device."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )
@@ -298,7 +301,7 @@ def _error_bytes(error: BaseException) -> bytes:
     sentence = "another process of this run failed; its message says why"
     if isinstance(error, PrivctlError):
         kind, sentence = next((each for each in _SHARED_ERRORS if isinstance(error, each)), PrivctlError), str(error)
-    elif short_of_memory(error):
+    elif is_out_of_memory(error):
         kind, sentence = MemoryElsewhereError, "another process of this run ran out of memory"
     elif isinstance(error, OSError):
         kind = FileSystemError
@@ -318,7 +321,7 @@ ALONE = Workers()
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The GPU of this process if torchrun started several and ``device`` names no index; else ``device``."""
+    """The GPU of this process under torchrun, where ``device`` is "cuda" without an index; else ``device``."""
     local = os.environ.get("LOCAL_RANK", "")
     if device.type != "cuda" or device.index is not None or not local.isdecimal():
         return device
@@ -328,9 +331,10 @@ def own_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Workers]:
-    """The processes that torchrun started, or this single one. Raises CommandError if its variables are invalid.
+    """A context with this process as one of those that torchrun started, or as the only one.
 
-    With ``together``, all wait for each other at the end; without, a process may continue while the others end.
+    With ``together`` all processes wait for each other at the end. Raises CommandError where torchrun's variables are
+    invalid, and PrivctlError where another process ended.
     """
     size = os.environ.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:

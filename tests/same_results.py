@@ -114,7 +114,7 @@ CALLS: tuple[tuple[str, str], ...] = (
         "--device cpu",
     ),
     ("audit-canaries", "audit clipped --canaries planted.canaries.json --device cpu -o clipped.audit.report.json"),
-    ("audit-extraction", "audit plain --train train.jsonl --heldout held-out.jsonl --device cpu"),
+    ("audit-extraction", "audit plain --train train.jsonl --held-out held-out.jsonl --device cpu"),
     ("audit-secrets", "audit protected --secrets secrets.jsonl --data train.jsonl --base base --device cpu"),
     ("audit-scores", "audit --from-scores scores.csv --claim 1,1e-5 -o scores.audit.report.json"),
     ("account", "account --noise-multiplier 1 --delta 1e-5 --dataset-size 60000 --batch-size 256 --epochs 60"),

@@ -74,7 +74,7 @@ class ExtractionAudit:
         settings.
         """
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
-            raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
+            raise CommandError(f"--train and --held-out are the same file, {request.train}; give text it never saw")
         self._coins = None if request.split is None else SplitCoins(split=read_split(request.split))
         self._trained_on = trained_on
         self._model = model
@@ -318,7 +318,7 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
     if request.untargeted is not None:
         if not heldout:
             raise CommandError(
-                "--prompts and --divergence need --heldout: what everybody writes comes out of any model"
+                "--prompts and --divergence need --held-out: what everybody writes comes out of any model"
             )
         request.untargeted.length(model, shape.suffix)
     return shape

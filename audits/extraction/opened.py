@@ -68,7 +68,7 @@ def require_control(adversary: Adversary, shape: TextShape, *, heldout: bool) ->
     """Raise CommandError if there is no held-out text or the prefixes are longer than a record's own."""
     tokens = adversary.length(shape.suffix)
     if not heldout:
-        raise CommandError("--adversarial needs --heldout: a prefix can be found for text that nobody trained on too")
+        raise CommandError("--adversarial needs --held-out: a prefix can be found for text that nobody trained on too")
     if tokens > shape.prefix:
         raise CommandError(
             f"--adversarial-tokens is {tokens}, more than --prefix-tokens {shape.prefix}; give at most that"

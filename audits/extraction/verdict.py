@@ -46,7 +46,7 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
+            reason=f"{summary}; give --held-out to tell recalled text from text anyone would write",
         )
     summary += _compared(beyond, near, group_by)
     doubted = not_confirmed(evidence)

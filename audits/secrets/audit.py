@@ -269,15 +269,15 @@ def _check_held_out(request: SecretRequest, held_out: ControlBook, digest: str, 
     """Raise InputError if the control was trained on, CommandError if a plan makes the other secrets unlike it."""
     found = data_digest(held_out.data)
     if found == digest:
-        raise InputError(f"--heldout-data {held_out.data} is --data itself; give records that it was not trained on")
+        raise InputError(f"--held-out-data {held_out.data} is --data itself; give records that it was not trained on")
     if request.trained_on is not None and found in request.trained_on:
         raise InputError(
-            f"the model's training report names --heldout-data {held_out.data} as trained on; give other records"
+            f"the model's training report names --held-out-data {held_out.data} as trained on; give other records"
         )
     if any(target.control for target in targets.targets):
         raise CommandError(
             "--plan leaves secrets out, which are its control, and so the others are not like held-out ones; remove "
-            "--heldout-secrets"
+            "--held-out-secrets"
         )
 
 

@@ -43,7 +43,7 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
         return verdict(
             Outcome.INCONCLUSIVE,
             "confounded: there is no control, and values may rank first without having been seen; give "
-            "--heldout-secrets, scanned from records that it was not trained on, --base, the model before training, a "
+            "--held-out-secrets, scanned from records that it was not trained on, --base, the model before training, a "
             "--plan that leaves secrets out, or secrets drawn at random by --canaries",
         )
     found = [item for item in tests if item.details["detected"]]

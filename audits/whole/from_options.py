@@ -98,7 +98,7 @@ def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
         return None
     return ExtractionRequest(
         train=options["train"],
-        heldout=options["heldout"],
+        heldout=options["held_out"],
         split=options["extraction_split"],
         prefix_tokens=options["prefix_tokens"],
         suffix_tokens=options["suffix_tokens"],
@@ -152,6 +152,6 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
 
 
 def _held_out(options: Mapping[str, Any]) -> ControlBook | None:
-    if options["heldout_secrets"] is None:
+    if options["held_out_secrets"] is None:
         return None
-    return ControlBook(book=options["heldout_secrets"], data=options["heldout_data"])
+    return ControlBook(book=options["held_out_secrets"], data=options["held_out_data"])

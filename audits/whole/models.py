@@ -113,7 +113,7 @@ def open_models(request: AuditRequest, progress: Progress, workers: Workers) -> 
     if request.membership is not None:
         require_unseen(lineage, "--nonmembers", request.membership.nonmembers)
     if request.extraction is not None and request.extraction.heldout is not None:
-        require_unseen(lineage, "--heldout", request.extraction.heldout)
+        require_unseen(lineage, "--held-out", request.extraction.heldout)
 
     def other(path: Path | None, flag: str, hint: str) -> OpenedModel | None:
         if path is None:
@@ -152,7 +152,7 @@ def _reference_for(request: AuditRequest, opened: OpenedModel | None, lineage: L
         return None
     model = opened.subject.model
     learned = lineage_of(model.path, opened.inputs, request.report).learned
-    for flag, data in (("--train", extraction.train), ("--heldout", extraction.heldout)):
+    for flag, data in (("--train", extraction.train), ("--held-out", extraction.heldout)):
         for file in recorded_files(data):
             if learned is not None and file.digest in learned:
                 raise CommandError(

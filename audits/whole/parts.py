@@ -104,7 +104,7 @@ def _require_causal(subject: AuditedModel, flag: str) -> None:
     if subject.task == SEQ2SEQ_LM:
         raise CommandError(
             f"{flag} asks how a text goes on, and {subject.model.path} writes a target from a source; audit its pairs "
-            "with --members and --nonmembers, or with --train and --heldout"
+            "with --members and --nonmembers, or with --train and --held-out"
         )
     if subject.task != CAUSAL_LM:
         raise CommandError(

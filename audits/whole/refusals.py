@@ -20,16 +20,16 @@ from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
     **dict.fromkeys(("attacks", "thorough", "group_by", "shadow"), "members"),
-    **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
+    **dict.fromkeys(("held_out", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
-    **dict.fromkeys(("data", "heldout_secrets", "plan", "candidates", "most_secrets", "beam"), "secrets"),
-    "heldout_data": "heldout_secrets",
+    **dict.fromkeys(("data", "held_out_secrets", "plan", "candidates", "most_secrets", "beam"), "secrets"),
+    "held_out_data": "held_out_secrets",
 }
 #: Options that name input files.
 _READ = (
-    "members", "nonmembers", "split", "canaries", "canary_data", "train", "heldout", "extraction_split", "prompts",
-    "secrets", "data", "heldout_secrets", "heldout_data", "plan",
+    "members", "nonmembers", "split", "canaries", "canary_data", "train", "held_out", "extraction_split", "prompts",
+    "secrets", "data", "held_out_secrets", "held_out_data", "plan",
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def checked_options(model: Path, output: Path | None, options: Mapping[str, Any]
     Raises CommandError for options that do not go together and for files that are in the way, InputError for missing
     inputs.
     """
-    options = _with_heldout_data(_with_extraction_split(_with_split(options)))
+    options = _with_held_out_data(_with_extraction_split(_with_split(options)))
     _check(options)
     _check_untargeted(options)
     claim_of(options["claim"])
@@ -79,10 +79,10 @@ def _check(options: Mapping[str, Any]) -> None:
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of(owner)}; give both")
-    if options["reference"] is not None and options["members"] is None and options["heldout"] is None:
+    if options["reference"] is not None and options["members"] is None and options["held_out"] is None:
         raise CommandError(
             "--reference says what is known from elsewhere in a comparison; give --members and --nonmembers, or "
-            "--train and --heldout"
+            "--train and --held-out"
         )
     _check_pairs(options)
     for name in ("claim", "delta"):
@@ -116,12 +116,12 @@ def _check_untargeted(options: Mapping[str, Any]) -> None:
             if options[name] is not None:
                 raise CommandError(f"{flag_of(name)} needs --prompts or --divergence; give one of them")
     for given, sentence in (
-        (options["adversarial"] is not None, "--adversarial needs --heldout: a prefix can be found for text that "
+        (options["adversarial"] is not None, "--adversarial needs --held-out: a prefix can be found for text that "
          "nobody trained on too"),
-        (options["prompts"] is not None or options["divergence"], "--prompts and --divergence need --heldout: what "
+        (options["prompts"] is not None or options["divergence"], "--prompts and --divergence need --held-out: what "
          "everybody writes comes out of any model"),
     ):  # fmt: skip
-        if given and options["heldout"] is None:
+        if given and options["held_out"] is None:
             raise CommandError(sentence)
     if options["greedy_only"] and options["continuations"] is not None:
         raise CommandError("--greedy-only continues each prompt once; remove --continuations")
@@ -129,11 +129,11 @@ def _check_untargeted(options: Mapping[str, Any]) -> None:
 
 def _check_texts(options: Mapping[str, Any]) -> None:
     """Raise CommandError for lengths and files of an extraction that do not fit any model."""
-    train, heldout = options["train"], options["heldout"]
+    train, held_out = options["train"], options["held_out"]
     if train is None:
         return
-    if heldout is not None and train.resolve() == heldout.resolve():
-        raise CommandError(f"--train and --heldout are the same file, {train}; give text it never saw")
+    if held_out is not None and train.resolve() == held_out.resolve():
+        raise CommandError(f"--train and --held-out are the same file, {train}; give text it never saw")
     prefix, least = options["prefix_tokens"], options["least_prefix"]
     if prefix is not None and least is not None and least > prefix > 0:
         raise CommandError(f"--least-prefix is {least}, more than --prefix-tokens {prefix}; give at most that")
@@ -167,21 +167,21 @@ def _with_extraction_split(options: Mapping[str, Any]) -> dict[str, Any]:
     split = options["extraction_split"]
     if split is None:
         return dict(options)
-    if options["train"] is not None or options["heldout"] is not None:
-        raise CommandError("--split brings the training and held-out text; remove --train and --heldout")
+    if options["train"] is not None or options["held_out"] is not None:
+        raise CommandError("--split brings the training and held-out text; remove --train and --held-out")
     path = manifest_at(Path(split))
     if options["members"] is not None and options["split"] != path:
         raise CommandError("--extraction-split is of one split and --members of other records; give it as --split too")
     manifest = read_manifest(path)
-    train, heldout = (path.with_name(file.name) for file in manifest.sides.values())
-    return {**options, "train": train, "heldout": heldout, "extraction_split": path}
+    train, held_out = (path.with_name(file.name) for file in manifest.sides.values())
+    return {**options, "train": train, "held_out": held_out, "extraction_split": path}
 
 
-def _with_heldout_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with the records of ``--heldout-secrets``, by default the non-members or held-out text."""
-    if options["heldout_secrets"] is None or options["heldout_data"] is not None:
+def _with_held_out_data(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with the records of ``--held-out-secrets``, by default the non-members or held-out text."""
+    if options["held_out_secrets"] is None or options["held_out_data"] is not None:
         return dict(options)
-    found = next((options[name] for name in ("nonmembers", "heldout") if options[name] is not None), None)
+    found = next((options[name] for name in ("nonmembers", "held_out") if options[name] is not None), None)
     if found is None:
-        raise CommandError("--heldout-secrets needs the records that hold these secrets; give --heldout-data too")
-    return {**options, "heldout_data": found}
+        raise CommandError("--held-out-secrets needs the records that hold these secrets; give --held-out-data too")
+    return {**options, "held_out_data": found}

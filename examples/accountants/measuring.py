@@ -1,4 +1,4 @@
-"""Accounting, training and attacking by privctl's commands, and what their reports say."""
+"""Account, train and attack by privctl's commands, and read the results from their reports."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from privctl.plan.peers import dp_accounting_pld_epsilon, dp_accounting_pld_nois
 from privctl.reports.files import read_report
 
 DP_ACCOUNTING = "dp-accounting PLD"
-#: How closely dp-accounting's own search is asked to find the noise.
+#: The tolerance of dp-accounting's own search for the noise multiplier.
 _TOLERANCE = 1e-4
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """Run a privctl command; what it reports as JSON."""
+    """Run a privctl command and return the JSON that it prints."""
     return commands.command(*arguments).answer
 
 
 def accounted(setting: Setting) -> Row:
-    """Every accountant's answer for one setting: epsilon where the noise is known, else the noise; and what follows."""
+    """Every accountant's answer for one setting: epsilon for a given noise, or the noise and the epsilon it gives."""
     known, value = ("--epsilon", setting.epsilon) if setting.noise is None else ("--noise-multiplier", setting.noise)
     report = command(
         *("account", known, repr(value), "--delta", repr(setting.delta)),
@@ -56,7 +56,7 @@ def _dp_accounting(setting: Setting) -> float:
 
 
 def prepare(settings: Training, folder: Path) -> Row:
-    """Draw the notes, plant canaries by the operating system's coins, and ask every accountant for its noise."""
+    """Draw the notes, plant canaries by secret coins, and compute the noise by every accountant."""
     notes = draw_notes(settings.notes, 0)
     write_jsonl(folder / "members.jsonl", ({"text": text} for text in notes.members))
     write_jsonl(folder / "held-out.jsonl", ({"text": text} for text in notes.nonmembers))
@@ -77,7 +77,7 @@ def prepare(settings: Training, folder: Path) -> Row:
 
 
 def trained(settings: Training, folder: Path, prepared: Row, way: str, seed: int) -> Row:
-    """One training by the noise of one accountant, and what an audit finds of the canaries in it."""
+    """Train with the noise of one accountant, audit the canaries, and return the row of the results."""
     noise = None if way == PLAIN else prepared["noises"][way]
     output = folder / f"{'plain' if noise is None else f'noise-{noise:.6g}'}-{seed}"
     remove_model(output)

@@ -1,13 +1,13 @@
-"""Accountants side by side: what each says of one training, what noise each asks for, and what that noise does.
+"""Compare accountants: the epsilon and the noise that each computes, and the effect of that noise on a model.
 
-First, the six accountants of the DP fine-tuning poster and of privctl, Opacus' and dp-accounting's, answer for the same
-trainings: epsilon for a noise, and the noise for an epsilon. Then a small GPT-2 is trained from nothing on invented
-notes with planted canaries, at the noise of each accountant, and the audit asks what of the canaries is left.
+First, the accountants of the DP fine-tuning poster and of privctl, Opacus and dp-accounting compute epsilon for given
+noise, and the noise for a given epsilon, of the same trainings. Then a small GPT-2 is trained from random weights on
+synthetic notes with planted canaries, with the noise of each accountant, and an audit measures the canaries.
 
     python examples/accountants/run.py -o accountants-results
 
 It needs no data and no network. OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with reports and
-records. A stopped run goes on where it was when the same command is given again. Opacus and dp-accounting are left out
+records. Run the same command again to continue a stopped run. Opacus and dp-accounting are left out
 where they are not installed.
 """
 
@@ -27,7 +27,7 @@ from examples.harness.running import Cells, Example, measure_missing, parse, par
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """The command-line options."""
     known = parser(
         __doc__,
         quick="few records and epochs, one setting of each kind: under a minute",
@@ -37,12 +37,12 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def training(options: argparse.Namespace) -> settings.Training:
-    """The size of the trainings."""
+    """The settings of the trainings."""
     return settings.QUICK if options.quick else settings.Training()
 
 
 def measure(options: argparse.Namespace, file: ResultsFile) -> None:
-    """Every answer and then every training that the results lack."""
+    """Measure every answer and then every training that the results lack."""
     most = 1 if options.quick else None
     answers = Cells(
         cells=[*settings.KNOWN[:most], *settings.SOUGHT[:most]],
@@ -69,7 +69,7 @@ def measure(options: argparse.Namespace, file: ResultsFile) -> None:
 
 
 def beginning(_: argparse.Namespace) -> Row:
-    """Results in which nothing has been measured."""
+    """Empty results, with the versions of packages."""
     found = versions("torch", "transformers", "opacus", "dp-accounting")
     return {"measured_with": found, "answers": [], "prepared": None, "runs": []}
 
@@ -84,7 +84,7 @@ EXAMPLE = Example(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, show."""
+    """Measure, then write the table and the plot."""
     run_example(EXAMPLE, parsed(arguments))
 
 

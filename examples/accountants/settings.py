@@ -1,4 +1,4 @@
-"""What is compared: settings of training, targets to find the noise for, and trainings with planted canaries."""
+"""The settings to account for, targets to find the noise for, and trainings with planted canaries."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from examples.harness.running import shuffled
 
-#: Trained without noise; any other key of a training is an accountant that chose its noise.
+#: The training without noise. The other trainings are named by the accountant that chose the noise.
 PLAIN = "plain"
-#: Accountants whose noise is trained with: as the report names them.
+#: The accountants whose noise is used for training, by their names in reports.
 WAYS = (
     "basic (naive) composition",
     "advanced composition",
@@ -22,7 +22,7 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A training to account for: ``noise`` multiplier, or None where it is sought for ``epsilon``."""
+    """A training to account for, with a ``noise`` multiplier or, to find it, the target ``epsilon``."""
 
     rate: float
     steps: int
@@ -32,11 +32,11 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """What tells it from the others."""
+        """A unique name of the setting."""
         return f"{self.noise} {self.epsilon} {self.rate!r} {self.steps} {self.delta}"
 
 
-#: The noise is known, and epsilon is sought: from the first steps of a run to the MNIST tutorial's 60 epochs.
+#: Settings with known noise, up to the 60 epochs of the MNIST tutorial.
 KNOWN = (
     Setting(noise=1.0, rate=0.01, steps=1000, delta=1e-5),
     Setting(noise=1.0, rate=0.005, steps=1000, delta=1e-5),
@@ -45,7 +45,7 @@ KNOWN = (
     Setting(noise=1.1, rate=256 / 60000, steps=14062, delta=1e-5),
     Setting(noise=0.6, rate=0.001, steps=10000, delta=1e-6),
 )
-#: Epsilon is known, and the noise is sought.
+#: Settings with a target epsilon, to find the noise for.
 SOUGHT = (
     Setting(epsilon=1.0, rate=0.01, steps=1000, delta=1e-5),
     Setting(epsilon=8.0, rate=0.01, steps=1000, delta=1e-5),
@@ -56,7 +56,7 @@ SOUGHT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Invented notes, half of them held out, with planted canaries; a small GPT-2 from nothing."""
+    """A small GPT-2 from random weights, trained on half of ``notes`` synthetic notes with planted canaries."""
 
     notes: int = 800
     canaries: int = 400
@@ -72,10 +72,10 @@ QUICK = Training(notes=120, canaries=60, epochs=2, batch_size=16, references=63)
 
 
 def plain(settings: Training) -> dict[str, Any]:
-    """Settings as results hold them."""
+    """The settings as plain values, in the form of the results."""
     return asdict(settings)
 
 
 def grid(ways: Sequence[str], seeds: int) -> list[tuple[str, int]]:
-    """Each of ``ways`` with each seed, shuffled within a seed."""
+    """All pairs of one of ``ways`` and a seed, shuffled within a seed."""
     return shuffled(seeds, lambda seed: [(way, seed) for way in ways])

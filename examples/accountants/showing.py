@@ -1,4 +1,4 @@
-"""The results as Markdown tables and as a plot; both the same for the same results."""
+"""Make Markdown tables and a plot from the results, with the same bytes for the same results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-#: Mean exposure, in bits, of canaries of a model that remembers nothing: 1 / ln 2.
+#: Mean exposure, in bits, of canaries in a model that remembers nothing: 1 / ln 2.
 NOTHING = 1.44
 
 
 def table(results: Row) -> str:
-    """Three tables: epsilon for a noise, noise for an epsilon, and what training at that noise gave."""
+    """Three tables: epsilon for given noise, noise for a given epsilon, and the trainings with that noise."""
     answers = {row["key"]: row["answers"] for row in results["answers"]}
     parts = []
     for settings, said in (
@@ -36,7 +36,7 @@ def table(results: Row) -> str:
 
 
 def title(setting: Setting) -> str:
-    """A setting in a few letters."""
+    """A short heading for a setting."""
     first = f"noise {setting.noise:g}" if setting.noise is not None else f"ε {setting.epsilon:g}"
     return f"{first}, rate {setting.rate:.3g}, {setting.steps} steps, δ {setting.delta:g}"
 
@@ -56,7 +56,7 @@ def _cell(answer: Row | None, setting: Setting) -> str:
 
 
 def _status(name: str, settings: Sequence[Setting], answers: Mapping[str, Row]) -> str:
-    """The worst that is said of an accountant's answers: one that is refuted anywhere is no bound."""
+    """The worst status of an accountant's answers: refuted, claimed, or a bound."""
     found = {answers[setting.key][name]["status"] for setting in settings if name in answers[setting.key]}
     return next((status for status in ("refuted", "claimed") if status in found), "a bound")
 
@@ -93,7 +93,7 @@ def _ordered(results: Row) -> list[tuple[str, list[Row]]]:
 
 
 def plot(results: Row) -> bytes:
-    """Noise asked for by each accountant, and what training at it gave."""
+    """Plot the noise of each accountant, and the results of training with it."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots(1, 2)

@@ -1,4 +1,4 @@
-"""The paper's formula, its claims, and noised models, by privctl's commands."""
+"""Measure the paper's formula, its claims, and noised models by privctl's commands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from privctl.reports.files import read_report
 
 
 def command(*arguments: str) -> Any:
-    """Run a privctl command; what it reports as JSON."""
+    """Run a privctl command and return the JSON that it prints."""
     return commands.command(*arguments).answer
 
 
 def formula(settings: Formula, folder: Path, epochs: int, batch_size: int) -> Row:
-    """For each epsilon claimed of one training: the formula's noise, and what follows from it for one replaced record.
+    """The formula's noise for each claimed epsilon of one training, and the epsilon that follows from it.
 
-    Of the weights only the number matters, and only to rounding.
+    Neighbours differ in one replaced record. The weights themselves do not matter, and their number only for rounding.
     """
     weights = folder / "weights.safetensors"
     if not weights.exists():
@@ -50,7 +50,7 @@ def formula(settings: Formula, folder: Path, epochs: int, batch_size: int) -> Ro
 
 
 def claims() -> list[Row]:
-    """The paper's claims with privctl's verdicts."""
+    """The paper's claims, with privctl's verdict on each."""
     found = command("claims", "papers", "--paper", "dp-weights")["verdicts"]
     return [
         {"key": key, "claim": claim, "outcome": each["outcome"], "reason": each["reason"]}
@@ -60,7 +60,7 @@ def claims() -> list[Row]:
 
 
 def train(settings: Models, folder: Path, seed: int) -> Path:
-    """The model that is noised, with its report; trained once for each seed."""
+    """The folder with the model to add noise to, and its report; trained once for each seed."""
     place = folder / f"seed-{seed}"
     if not (place / "model.report.json").exists():
         place.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def train(settings: Models, folder: Path, seed: int) -> Path:
 
 
 def noised(settings: Models, folder: Path, kind: str, epsilon: float, seed: int) -> Row:
-    """One noised model: its noise, what follows from it, its perplexity, and what the best attack on it reaches."""
+    """The row of one noised model: its noise, the epsilon that follows, its perplexity, and the loss attack's AUC."""
     place = train(settings, folder, seed)
     output = place / f"{kind}-{epsilon:g}"
     if kind == UNNOISED:

@@ -1,13 +1,13 @@
-"""DP-Weights recomputed: the paper's noise and what follows from it, its claims, and what its noise does to a model.
+"""DP-Weights recomputed: the paper's noise and the epsilon that follows, its claims, and the effect on a model.
 
-First, the noise of the published formula for the paper's own settings of training, with the epsilon that follows if the
-loss is convex and for any loss. Then its claims, each judged. Then a small GPT-2 is trained until it knows its records
-by heart and noised by the formula and by calibrations that hold; each model is attacked.
+First, the noise of the published formula for the paper's own training settings, with the epsilon that follows for a
+convex loss and for any loss. Then a verdict on each of its claims. Then a small GPT-2 is trained until it has memorized
+its records; noise is added by the formula and by calibrations that hold, and each model is attacked.
 
     python examples/dp_weights/run.py -o dp-weights-results
 
 It needs no data and no network. OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with models,
-reports and invented records. A stopped run goes on where it was when the same command is given again.
+reports and synthetic records. Run the same command again to continue a stopped run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from examples.harness.running import Cells, Example, measure_missing, parse, par
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """The command-line options."""
     known = parser(
         __doc__, quick="one setting of training and few records: under a minute", seeds="models trained (default: 1)"
     )
@@ -34,20 +34,20 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> tuple[settings.Formula, settings.Models]:
-    """Settings of both parts."""
+    """The settings of both parts."""
     if options.quick:
         return settings.QUICK_FORMULA, settings.QUICK_MODELS
     return settings.Formula(), settings.Models()
 
 
 def asked(options: argparse.Namespace) -> Row:
-    """What results are of."""
+    """The settings that results belong to."""
     formula, models = chosen(options)
     return {"formula": settings.plain(formula), "models": settings.plain(models)}
 
 
 def measure(options: argparse.Namespace, file: ResultsFile) -> None:
-    """Every cell that the results lack."""
+    """Measure every cell that the results lack."""
     formula, models = chosen(options)
     folder = options.output / "runs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ EXAMPLE = Example(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, show."""
+    """Measure, then write the table and the plot."""
     run_example(EXAMPLE, parsed(arguments))
 
 

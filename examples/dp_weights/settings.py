@@ -1,4 +1,4 @@
-"""The paper's training settings and epsilons, and the models that are noised here."""
+"""The paper's training settings and epsilons, and the settings of the models that noise is added to."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from examples.harness.running import shuffled
 
-#: The model without noise; any other key of a model is how its noise was found, and for which epsilon.
+#: The kind of the model without noise. The other kinds are calibrations of the noise.
 UNNOISED = "none"
 PUBLISHED, CONVEX, ANY_LOSS = "published", "convex", "nonconvex"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """The paper's fine-tuning: ``examples`` records at a constant rate, gradients clipped, and epsilons claimed."""
+    """The paper's fine-tuning: ``examples`` records, constant learning rate, clipped gradients, claimed epsilons."""
 
     examples: int = 1000
     learning_rate: float = 5e-5
@@ -26,15 +26,16 @@ class Formula:
 
     @property
     def cells(self) -> list[tuple[int, int]]:
-        """Epochs with batch sizes."""
+        """All pairs of a number of epochs and a batch size."""
         return list(product(self.epochs, self.batches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """A small GPT-2, trained on invented ``notes`` until it knows half of them by heart, and noised.
+    """A small GPT-2, trained until it has memorized half of ``notes`` synthetic notes, to which noise is added.
 
-    ``published`` are epsilons for the paper's formula, ``follows`` one that follows, for a convex and for any loss.
+    ``published`` are epsilons for the paper's formula. ``follows`` is the epsilon of noise for which it holds, for a
+    convex loss and for any loss.
     """
 
     notes: int = 800
@@ -48,12 +49,12 @@ QUICK_MODELS = Models(notes=60, published=(1.0,))
 
 
 def plain(settings: Formula | Models) -> dict[str, Any]:
-    """Settings as results hold them."""
+    """The settings as plain values, in the form of the results."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
 
 
 def grid(models: Models, seeds: int) -> list[tuple[str, float, int]]:
-    """Every kind of noise and epsilon with each seed, shuffled within a seed."""
+    """Every kind of noise and its epsilons, with each seed, shuffled within a seed."""
     kinds = [(UNNOISED, 0.0), *((PUBLISHED, claim) for claim in models.published)]
     kinds += [(CONVEX, models.follows), (ANY_LOSS, models.follows)]
     return shuffled(seeds, lambda seed: [(*kind, seed) for kind in kinds])

@@ -1,4 +1,4 @@
-"""The results as Markdown tables and as a plot; both the same for the same results."""
+"""Make Markdown tables and a plot from the results, with the same bytes for the same results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NAMES = {
     CONVEX: "calibrated, for a convex loss",
     ANY_LOSS: "calibrated, for any loss",
 }
-#: Perplexities beyond this are drawn at it.
+#: Larger perplexities are drawn at this value.
 _BEYOND = 1e4
 _COLOURS = {UNNOISED: INK, PUBLISHED: RED, CONVEX: ORANGE, ANY_LOSS: GREEN}
 
 
 def table(results: Row) -> str:
-    """Four tables: the formula's noise, how often its claims hold, the claims one by one, and noised models."""
+    """Four tables: the formula's noise, how often its claims fail, the claims one by one, and models with noise."""
     parts = [*_formula(results), "", *_counts(results), "", *_claims(results), "", *_models(results)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -62,7 +62,7 @@ def _counts(results: Row) -> Iterator[str]:
 
 
 def violated(results: Row, regime: str, claim: int) -> int:
-    """In how many trainings the ``claim``-th epsilon is below the one that follows under ``regime``."""
+    """The number of trainings whose ``claim``-th claimed epsilon is below the one that follows under ``regime``."""
     answers = [row["answers"][claim] for row in results["formula"]]
     return sum(a[regime] is None or a[regime] > a["claim"] for a in answers)
 
@@ -106,7 +106,7 @@ def _number(value: float | None) -> str:
 
 
 def plot(results: Row) -> bytes:
-    """What follows against what is claimed, and attack against perplexity."""
+    """Plot the epsilon that follows against the claimed one, and the attack's AUC against perplexity."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots(1, 2)

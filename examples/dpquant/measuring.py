@@ -1,4 +1,4 @@
-"""Training one cell by what ``privctl retrain dpquant`` calls, and what its report says."""
+"""Train one cell by the functions behind ``privctl retrain dpquant``, and read its report."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from privctl.train.settings.session import Session
 
 
 def measured(task: Task, cell: Cell, folder: Path) -> Row:
-    """One row of the results. The model is removed afterwards; its report stays."""
+    """Train one cell and return its row of the results. The model is removed afterwards; its report is kept."""
     output = folder / cell.key
-    remove_model(output)  # which a stopped run left
+    remove_model(output)  # left by a stopped run
     began = time.process_time()
     report = run_dpquant(prepare(_request(task, cell, output)), Session(progress=partial(progress, quiet=True)))
     assert report is not None
@@ -51,12 +51,12 @@ def measured(task: Task, cell: Cell, folder: Path) -> Row:
 
 
 def pretrained(task: Task, folder: Path) -> Task:
-    """The task with a model that was trained on its public data; as it is where there is none."""
+    """``task`` with a model trained on its public data; unchanged where there is none."""
     if task.public is None:
         return task
     output, settings = folder / f"{task.name}-public", TRAININGS[task.name]
     if not output.exists():
-        remove_model(output)  # of which a stopped run left its state alone
+        remove_model(output)  # the state of a stopped run
         request = RetrainRequest(
             method=method_named("plain"),
             model=_model(task),
@@ -74,7 +74,7 @@ def pretrained(task: Task, folder: Path) -> Task:
 
 
 def estimate(report: PrivacyReport, quantity: str) -> float | None:
-    """A quantity of the report's evidence."""
+    """The estimate of ``quantity`` in the report's evidence; None where there is none."""
     return next((e.estimate for e in report.evidence if e.quantity == quantity), None)
 
 
@@ -93,7 +93,7 @@ def _privacy(report: PrivacyReport) -> Row:
 
 
 def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
-    """Seeds decide on weights at the start, orders, draws of layers and rounding; noise and batches are secret."""
+    """The request for a training. Its seed fixes initial weights, orders, draws of layers and rounding, not noise."""
     settings = TRAININGS[cell.task]
     return RetrainRequest(
         method=method_named("dpquant" if cell.private else "plain"),

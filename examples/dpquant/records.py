@@ -1,4 +1,4 @@
-"""The data of both tasks, written as privctl reads it: traffic signs, and sentences of film reviews."""
+"""Write the data of both tasks in privctl's formats: traffic signs, and sentences of film reviews."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from transformers import BertConfig, ResNetConfig
 
 from examples.harness.results import write_jsonl, write_lines
 
-#: Beside the folder of data that ``--data-dir`` names.
+#: Paths inside the folder that ``--data-dir`` names.
 SIGNS, SENTENCES = Path("vision/gtsrb-train-subset.tar.gz"), Path("text/sst2")
-#: Every fifth of 43 classes, by name, and every fifth track of photographs held out.
+#: Every fifth of 43 classes, sorted by name, is used, and every fifth track of photographs is held out.
 EVERY, HELD_OUT = 5, 5
 PIXELS = 32
-#: Words of the public vocabulary, taken from sentences that nothing is trained or measured on.
+#: Size of the public vocabulary, from sentences that are used for nothing else.
 WORDS = 1500
-#: Sentences that count as public.
+#: Number of sentences that are taken as public.
 PUBLIC = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A model's folder (its config.json may be all there is), and the data it is trained and measured on.
+    """A model's folder, possibly with a config.json only, and the data for training and evaluation.
 
-    ``labels`` name the classes, which everybody knows: collected from the data they would leave no guarantee. Where
-    there is ``public`` data, the model is trained on that before.
+    ``labels`` are the class names, which are public: names collected from the private data would void the guarantee.
+    The model is first trained on ``public`` data, if there is any.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Task:
 
 
 def signs(archive: Path, folder: Path, most: int | None = None) -> Task:
-    """GTSRB's traffic signs at 32x32 pixels, of few classes; no track has pictures on both sides."""
+    """GTSRB's traffic signs at 32x32 pixels, of few classes. All pictures of a track are in the same file."""
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[tuple[str, Any]]] = {"train": [], "held-out": []}
     with tarfile.open(archive) as tar:
@@ -82,10 +82,10 @@ def signs(archive: Path, folder: Path, most: int | None = None) -> Task:
 
 
 def sentences(source: Path, folder: Path, most: int | None = None) -> Task:
-    """SST-2: which sentences of film reviews are kind; a BERT of two layers and words by a public list.
+    """SST-2: sentences of film reviews labelled positive or negative, and a BERT of two layers.
 
-    From random weights it learns nothing within epsilon 8 in so few epochs, so part of the sentences are taken as
-    public, to train on beforehand.
+    From random weights this model learns nothing at epsilon 8 in so few epochs. So it is first trained on a part of the
+    sentences, which is taken as public. Its vocabulary is public too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = {name: _rows(source / f"{name}.tsv") for name in ("train", "dev", "test")}

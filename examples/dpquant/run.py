@@ -1,15 +1,14 @@
-"""DPQuant on traffic signs and on sentences: what few bits cost private training, by how their layers are chosen.
+"""DPQuant on traffic signs and on sentences: how much accuracy low precision costs, by how its layers are chosen.
 
 A small ResNet and a small BERT are trained with (8, 1e-5)-DP in full precision, with all layers in LUQ-FP4, and with
 50, 75 and 90 % of the layers in it: chosen each epoch by private measurements (dpquant), each epoch at random, or once.
-Beside that stands training without privacy, in full precision and with all layers in LUQ-FP4.
+For comparison they are also trained without privacy, in full precision and with all layers in LUQ-FP4.
 
     python examples/dpquant/run.py --data-dir ../shared/data -o dpquant-results
 
 DATA-DIR holds ``vision/gtsrb-train-subset.tar.gz`` (class folders of PPM images) and ``text/sst2/`` (train.tsv, dev.tsv
 and test.tsv: sentence, tab, label). OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with the
-data and every report, which is private where the data is. A stopped run goes on where it was when the same command is
-given again.
+data and every report, which is private where the data is. Run the same command again to continue a stopped run.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options; ``--quick`` sets those that make the grid large, where they are not given."""
+    """The command-line options. ``--quick`` makes the grid small by changing defaults."""
     known = parser(
         __doc__,
         quick="one seed, one fraction, few examples: about two minutes",
-        seeds="how often each cell is run (default: 3, with --quick 1)",
+        seeds="runs of each cell (default: 3, with --quick 1)",
     )
     known.add_argument("--tasks", nargs="+", choices=list(settings.TRAININGS), default=list(settings.TRAININGS))
-    known.add_argument("--fractions", type=float, nargs="+", help="of the layers; default: 0.5 0.75 0.9")
-    known.add_argument("--statics", type=int, help="how many static choices are drawn (default: 4, with --quick 1)")
-    known.add_argument("--examples", type=int, help="of each task at most (default: all, with --quick 300)")
+    known.add_argument("--fractions", type=float, nargs="+", help="fractions of the layers (default: 0.5 0.75 0.9)")
+    known.add_argument("--statics", type=int, help="static choices to draw (default: 4, with --quick 1)")
+    known.add_argument("--examples", type=int, help="most examples of each task (default: all, with --quick 300)")
     fractions = (list(settings.FRACTIONS), [0.75])
     return parse(
         known, arguments, {"fractions": fractions, "seeds": (3, 1), "statics": (4, 1), "examples": (None, 300)}
@@ -50,7 +49,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def asked(options: argparse.Namespace) -> Row:
-    """What results are of."""
+    """The settings that results belong to."""
     return {
         "format": settings.FORMAT,
         "epsilon": settings.EPSILON,
@@ -61,7 +60,7 @@ def asked(options: argparse.Namespace) -> Row:
 
 
 def made_task(options: argparse.Namespace, name: str) -> Task:
-    """A task's data, and its model trained on what of it is public."""
+    """A task's data, with its model trained on the public part of the data."""
     from examples.dpquant import measuring, records
 
     make, source = {
@@ -73,7 +72,7 @@ def made_task(options: argparse.Namespace, name: str) -> Task:
 
 
 def measure(options: argparse.Namespace, file: ResultsFile) -> None:
-    """Run every cell of the grid that the results lack."""
+    """Measure every cell of the grid that the results lack."""
     from examples.dpquant import measuring
 
     tasks = {name: made_task(options, name) for name in options.tasks}
@@ -98,7 +97,7 @@ EXAMPLE = Example(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, show."""
+    """Measure, then write the table and the plot."""
     run_example(EXAMPLE, parsed(arguments))
 
 

@@ -1,4 +1,4 @@
-"""What is compared: ways to choose layers, how many of them, and the order in which it is run."""
+"""The ways to choose layers that are compared, the fractions, and the order of the runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from examples.harness.running import shuffled
 
 FRACTIONS = (0.5, 0.75, 0.9)
-#: Ways that take a fraction of the layers, and those that leave no choice.
+#: Ways to choose a fraction of the layers, and ways without a choice.
 CHOOSING, FIXED = ("dpquant", "random", "static"), ("none", "all")
 EPSILON, DELTA, FORMAT = 8.0, 1e-5, "luq-fp4"
 
@@ -17,7 +17,8 @@ EPSILON, DELTA, FORMAT = 8.0, 1e-5, "luq-fp4"
 class Training:
     """A task's settings, the same for all ways of choosing layers.
 
-    They were found by a few trials in full precision, which no guarantee counts. ``public_epochs`` go before.
+    They were found by a few trials in full precision, which no guarantee accounts for. The ``public_epochs``, on public
+    data, come first.
     """
 
     epochs: int
@@ -39,7 +40,7 @@ TRAININGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One training: ``layers`` as ``--layers`` has it; ``fraction`` None where it leaves no choice."""
+    """One training. ``layers`` is a value of ``--layers``; ``fraction`` is None where all or no layers are chosen."""
 
     task: str
     private: bool
@@ -49,13 +50,13 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """A name that files can have."""
+        """A name for the files of this cell."""
         amount = "" if self.fraction is None else f"-{self.fraction:g}"
         return f"{self.task}-{'private' if self.private else 'plain'}-{self.layers}{amount}-seed{self.seed}"
 
 
 def grid(tasks: Sequence[str], fractions: Sequence[float], seeds: int, statics: int) -> list[Cell]:
-    """Every cell, shuffled within a seed; static choices are drawn ``statics`` times, each its own draw."""
+    """Every cell, shuffled within a seed. There are ``statics`` independent static choices."""
 
     def of_seed(seed: int) -> list[Cell]:
         block: list[Cell] = []

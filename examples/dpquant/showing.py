@@ -1,4 +1,4 @@
-"""The results as a Markdown table and as a plot; both the same for the same results."""
+"""Make a Markdown table and a plot from the results, with the same bytes for the same results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOOKS = {"dpquant": (BLUE, "o"), "random": (GREEN, "^"), "static": (ORANGE, "s"
 
 
 def grouped(results: Row) -> dict[Cell, list[Row]]:
-    """Runs that differ in the seed alone, in the table's order."""
+    """The runs by cell, without the seed, in the order of the table."""
     ways = list(NAMES)
     rows = sorted(
         results["runs"],
@@ -43,7 +43,7 @@ def grouped(results: Row) -> dict[Cell, list[Row]]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval for the mean; None of fewer than two values."""
+    """Student's 95 % confidence interval for the mean; None for fewer than two values."""
     from scipy.stats import t as student
 
     if len(values) < 2:
@@ -53,7 +53,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def table(results: Row) -> str:
-    """A row for each cell, and what has to be known of it."""
+    """A row for each cell, then notes."""
     lines = table_lines(HEADINGS, [_cells(cell, rows) for cell, rows in grouped(results).items()])
     return "\n".join([*lines, "", *_notes(results)]) + "\n"
 
@@ -94,7 +94,7 @@ def _notes(results: Row) -> Iterator[str]:
 
 
 def _loss_of_bits(results: Row, task: str) -> str:
-    """What all layers in 4 bits cost with and without privacy."""
+    """One sentence on the accuracy with all layers in 4 bits, with and without privacy."""
     cells = grouped(results)
 
     def of(private: bool, layers: str) -> float | None:
@@ -110,7 +110,7 @@ def _loss_of_bits(results: Row, task: str) -> str:
 
 
 def plot(results: Row) -> bytes:
-    """Accuracy against the part of the layers that is quantized, a panel a task."""
+    """Plot accuracy against the fraction of quantized layers, with a panel for each task."""
     tasks = sorted({row["task"] for row in results["runs"]})
     return svg(lambda figure: _draw(figure, results, tasks), (5.6 * len(tasks), 4.9))
 

@@ -1,4 +1,4 @@
-"""Training and attacking one model by privctl's commands, and what their reports say of it."""
+"""Train and attack one model by privctl's commands, and read the results from their reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BASELINES = {"blind baseline", "length baseline"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What all runs share: the model, the files of ``records.Split.write``, and sizes.
+    """The inputs of all runs: the model, the files by ``records.Split.write``, the folder of outputs, and sizes.
 
     ``batch_size`` is in records, ``max_length`` in tokens.
     """
@@ -36,12 +36,12 @@ class Work:
 
 
 def command(*arguments: str) -> Stopwatch:
-    """Run a privctl command on the processor; returns the time of its progress."""
+    """Run a privctl command on the CPU, and return its times."""
     return commands.command(*arguments, "--device", "cpu", "--force").watch
 
 
 def train(work: Work, cell: Cell, rate: float, *more: str) -> tuple[PrivacyReport, Stopwatch]:
-    """Train one cell; its report, and the time its steps took. ``more`` are further options."""
+    """Train one cell, and return its report and the times of its steps. ``more`` are further options."""
     budget = () if cell.epsilon is None else ("--epsilon", f"{cell.epsilon:g}")
     options = _options(work, cell, rate)
     watch = command("retrain", *options, "--epochs", str(cell.epochs), *budget, *more)
@@ -49,22 +49,22 @@ def train(work: Work, cell: Cell, rate: float, *more: str) -> tuple[PrivacyRepor
 
 
 def _options(work: Work, cell: Cell, rate: float) -> list[str]:
-    """Of ``privctl retrain``, but for length and budget."""
+    """The options of ``privctl retrain``, except the number of epochs and the budget."""
     method, output = METHODS[cell.method], work.folder / cell.key
-    remove_model(output)  # which a stopped run left
+    remove_model(output)  # left by a stopped run
     options = [
         *(method.options[0], str(work.model), *method.options[1:]),
         *("--data", str(work.files["members"]), "--learning-rate", f"{rate:g}", "--optimizer", "adamw"),
         *("--batch-size", str(work.batch_size * method.batch_factor), "--seed", str(cell.seed)),
         *("--long", "truncate", "--max-length", str(work.max_length), "--output", str(output)),
     ]
-    if method.options[0] == "ferret":  # masks and directions that can be had again
+    if method.options[0] == "ferret":  # for reproducible masks and directions
         options += ["--public-seed", f"{cell.seed:032x}"]
     return options
 
 
 def warm_up(work: Work, methods: Sequence[str]) -> None:
-    """A few steps by every method, so that what is loaded or compiled on first use counts for none of them."""
+    """Make a few steps by every method, so that one-time loading and compiling is not measured."""
     few = work.folder / "warm-up.jsonl"
     lines = work.files["members"].read_text(encoding="utf-8").splitlines(keepends=True)
     few.write_text("".join(lines[: 20 * work.batch_size]), encoding="utf-8")
@@ -78,7 +78,7 @@ def warm_up(work: Work, methods: Sequence[str]) -> None:
 
 
 def tuned(work: Work, cell: Cell, rate: float) -> float:
-    """Perplexity, on records kept for tuning, of one cell trained at ``rate``."""
+    """Train one cell at learning rate ``rate``, and return its perplexity on the records for tuning."""
     report, _ = train(work, cell, rate, "--held-out", str(work.files["tuning"]))
     remove_model(work.folder / cell.key)
     found = next(e.estimate for e in report.evidence if e.quantity == "held-out perplexity")
@@ -86,7 +86,7 @@ def tuned(work: Work, cell: Cell, rate: float) -> float:
 
 
 def judge(work: Work, model: Path, name: str) -> Row:
-    """Attack ``model``: AUCs with their intervals, and non-members' perplexity, without end-of-text tokens."""
+    """Attack ``model``. Returns AUCs with intervals, and the non-members' perplexity, without end-of-text tokens."""
     path = work.folder / f"{name}.audit.report.json"
     command(
         *("audit", str(model), "--members", str(work.files["members"])),
@@ -99,7 +99,7 @@ def judge(work: Work, model: Path, name: str) -> Row:
 
 
 def audited(report: PrivacyReport) -> Row:
-    """The loss attack, the best attack, and the classifier that never sees the model: ``[estimate, lower, upper]``."""
+    """AUCs of the loss attack, the best attack and the blind baseline, as ``[estimate, lower, upper]``."""
     areas = {e.method: e for e in report.evidence if e.quantity == "AUC" and e.estimate is not None}
     attacks = [e for name, e in areas.items() if name not in _BASELINES]
     best = max(attacks, key=lambda e: e.estimate or 0.0)
@@ -114,7 +114,7 @@ def audited(report: PrivacyReport) -> Row:
 
 
 def done(report: PrivacyReport) -> Row:
-    """What a training did, and what follows from it."""
+    """The steps, noise and guarantee of a training."""
     settings = report.parameters
     fired = settings.get("fired")
     return {
@@ -129,7 +129,7 @@ def done(report: PrivacyReport) -> Row:
 
 
 def _guarantee(report: PrivacyReport) -> Row | None:
-    """The first guarantee, which is the method's own; for published signs also what the worst case leaves."""
+    """The first guarantee, which is the method's own; for published signs also the delta in the worst case."""
     if not report.guarantees:
         return None
     own: Guarantee = report.guarantees[0]
@@ -142,7 +142,7 @@ def _guarantee(report: PrivacyReport) -> Row | None:
     }
     cap = next((r.bound for r in own.risks if r.measure is RiskMeasure.AUC), None)
     if cap is None and found["advantage_cap"] is not None:
-        # A ROC curve lies under min(1, false positive rate + advantage).
+        # The ROC curve lies below min(1, false positive rate + advantage).
         cap = 1 - (1 - found["advantage_cap"]) ** 2 / 2
     found["auc_cap"] = cap
     if own.notion is Notion.MUTUAL_INFORMATION and isinstance(report.mechanism, SignBits):
@@ -151,7 +151,7 @@ def _guarantee(report: PrivacyReport) -> Row | None:
 
 
 def measured(work: Work, cell: Cell, rate: float) -> Row:
-    """One row of the results: a training and the attacks on what it made."""
+    """Train and attack one cell, and return its row of the results."""
     report, watch = train(work, cell, rate)
     row: Row = {
         "key": cell.key,

@@ -1,4 +1,4 @@
-"""Members, non-members and records to tune on: from one source, one record a page, at random."""
+"""Draw members, non-members and records for tuning at random from one source, one record per page."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 
 from examples.harness.results import write_jsonl
 
-#: Beside the folder of data that ``--data-dir`` names.
+#: Paths inside the folder that ``--data-dir`` names.
 PAIRS, MODEL = Path("text/tldr_pairs.jsonl.gz"), Path("stories260k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Three lists of texts without a page in common; attacks compare the first two."""
+    """Three lists of texts from different pages. Attacks compare the first two."""
 
     members: tuple[str, ...]
     nonmembers: tuple[str, ...]
     tuning: tuple[str, ...]
 
     def write(self, folder: Path) -> dict[str, Path]:
-        """A JSONL file for each list, by its name."""
+        """Write a JSONL file for each list, and return the paths by the names of the lists."""
         folder.mkdir(parents=True, exist_ok=True)
         paths = {}
         for name in ("members", "nonmembers", "tuning"):
@@ -39,12 +39,12 @@ def pairs(path: Path) -> list[dict[str, str]]:
 
 
 def split(rows: Sequence[Mapping[str, str]], members: int, tuning: int, seed: int = 0) -> Split:
-    """``members`` texts, as many non-members and ``tuning`` others.
+    """Draw ``members`` texts, as many non-members, and ``tuning`` others.
 
-    One record of each page, drawn at random: with several, a classifier of words alone would know a page's records by
-    each other, and every attack would be confounded. Raises ValueError where there are too few pages.
+    One record of each page is used. With several, a classifier could recognize a page's records by the words that they
+    share, which would confound every attack. Raises ValueError where there are too few pages.
     """
-    draw = random.Random(seed)  # noqa: S311 - a split that can be made again, not a secret
+    draw = random.Random(seed)  # noqa: S311 - reproducible, not a secret
     pages: dict[str, dict[str, None]] = {}
     for row in rows:
         pages.setdefault(row["page"], {})[f"{row['instruction']}: {row['output']}"] = None

@@ -1,14 +1,14 @@
-"""FERRET beside DP-SGD and plain training: quality, membership attacks, time, and what is guaranteed.
+"""Compare FERRET with DP-SGD and plain training: quality, membership attacks, time and guarantees.
 
-A small pretrained language model is fine-tuned by every method, at several numbers of epochs and several epsilons; each
-result is attacked with the records it was trained on. Before that, each method's learning rate is chosen on records
-that nothing else uses; no guarantee counts this choice.
+A small pretrained language model is fine-tuned by every method, for several numbers of epochs and several epsilons, and
+each result is attacked with the records it was trained on. Before that, each method's learning rate is chosen on
+records that are used for nothing else; no guarantee accounts for this choice.
 
     python examples/ferret/run.py --data-dir ../shared/data -o ferret-results
 
 DATA-DIR holds the model ``stories260k/`` and ``text/tldr_pairs.jsonl.gz``, JSON objects {page, instruction, output}.
 OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with every report and the records, which is
-private where the records are. A stopped run goes on where it was when the same command is given again.
+private where the records are. Run the same command again to continue a stopped run.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from examples.harness.running import Cells, Example, measure_missing, parse, par
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options; ``--quick`` sets those that make the grid large, where they are not given."""
+    """The command-line options. ``--quick`` makes the grid small by changing defaults."""
     known = parser(
         __doc__,
         quick="one epsilon, one epoch, few records: some minutes",
-        seeds="how often each cell is run (default: 2, with --quick 1)",
+        seeds="runs of each cell (default: 2, with --quick 1)",
     )
-    known.add_argument("--members", type=int, help="records to train on, and as many others (default: 2000)")
-    known.add_argument("--tuning", type=int, default=1000, help="records to choose learning rates on; default: 1000")
-    known.add_argument("--batch-size", type=int, default=10, help="records a step (default: %(default)s)")
+    known.add_argument("--members", type=int, help="number of members, and of non-members (default: 2000)")
+    known.add_argument(
+        "--tuning", type=int, default=1000, help="records for tuning learning rates (default: %(default)s)"
+    )
+    known.add_argument("--batch-size", type=int, default=10, help="records per step (default: %(default)s)")
     known.add_argument("--max-length", type=int, default=48, help="tokens kept of a record (default: %(default)s)")
-    known.add_argument("--epochs", type=int, nargs="+", help="default: 1 3 5")
-    known.add_argument("--epsilons", type=float, nargs="+", help="default: 0.1 0.5 1 2")
+    known.add_argument("--epochs", type=int, nargs="+", help="numbers of epochs (default: 1 3 5)")
+    known.add_argument("--epsilons", type=float, nargs="+", help="epsilons, or nats (default: 0.1 0.5 1 2)")
     known.add_argument("--methods", nargs="+", choices=list(settings.METHODS), default=list(settings.METHODS))
-    known.add_argument("--no-tuning", action="store_true", help="take learning rates as settings.py has them")
+    known.add_argument("--no-tuning", action="store_true", help="use the learning rates in settings.py")
     options = parse(
         known,
         arguments,
@@ -56,7 +58,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def asked(options: argparse.Namespace) -> Row:
-    """What results are of."""
+    """The settings that results belong to."""
     return {
         "model": records.MODEL.name,
         "data": records.PAIRS.name,
@@ -71,7 +73,7 @@ def asked(options: argparse.Namespace) -> Row:
 
 
 def best_rate(results: Row, method: str) -> float:
-    """The tuned learning rate of a method, or its default where nothing was tuned."""
+    """The tuned learning rate of a method; its default if it was not tuned."""
     rows = [row for row in results["tuning"] if row["method"] == method]
     if not rows:
         return settings.METHODS[method].default_rate
@@ -79,7 +81,7 @@ def best_rate(results: Row, method: str) -> float:
 
 
 def tune(options: argparse.Namespace, work: measuring.Work, file: ResultsFile) -> None:
-    """Try every learning rate that the results lack."""
+    """Measure every learning rate that the results lack."""
 
     def tried(cell: tuple[settings.Cell, float]) -> Row:
         method, rate = cell[0].method, cell[1]
@@ -96,7 +98,7 @@ def tune(options: argparse.Namespace, work: measuring.Work, file: ResultsFile) -
 
 
 def compare(options: argparse.Namespace, work: measuring.Work, file: ResultsFile) -> None:
-    """Run every cell of the grid that the results lack, after the model that nothing was done to."""
+    """Measure the base model, then every cell of the grid that the results lack."""
     results = file.results
     measuring.warm_up(work, options.methods)
     if results["base"] is None:
@@ -118,7 +120,7 @@ def compare(options: argparse.Namespace, work: measuring.Work, file: ResultsFile
 
 
 def measure(options: argparse.Namespace, file: ResultsFile) -> None:
-    """Choose learning rates, then compare."""
+    """Choose learning rates, then measure all cells."""
     runs = options.output / "runs"
     texts = records.split(records.pairs(options.data_dir / records.PAIRS), options.members, options.tuning)
     work = measuring.Work(
@@ -149,7 +151,7 @@ EXAMPLE = Example(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Tune, measure, show."""
+    """Choose learning rates, measure, then write the table and the plot."""
     run_example(EXAMPLE, parsed(arguments))
 
 

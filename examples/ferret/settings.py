@@ -1,4 +1,4 @@
-"""What is compared: methods, the grid of epochs and epsilons, and the order in which it is run."""
+"""The methods that are compared, the grid of epochs and epsilons, and the order of the runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from examples.harness.running import shuffled
 
-#: Where learning rates are tuned: one epsilon and one number of epochs stand for the grid.
+#: The settings for tuning learning rates, which are then used in the whole grid.
 TUNED_EPSILON, TUNED_EPOCHS, TUNED_SEED = 1.0, 3, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One row of the comparison: options of ``privctl retrain``, and the learning rates to choose among.
+    """A method: its options of ``privctl retrain``, and the learning rates to choose among.
 
-    ``batch_factor`` times the batch size of the others is this method's. ``groups`` is their number where it is so
-    small that it bounds what can be published.
+    Its batch size is ``batch_factor`` times that of the other methods. ``groups`` is the number of groups of tensors
+    where it is so small that it limits what can be published.
     """
 
     label: str
@@ -60,7 +60,7 @@ METHODS: Mapping[str, Method] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One training of the grid; ``epsilon`` is None where the method has no budget."""
+    """One training of the grid; ``epsilon`` is None for a method without a budget."""
 
     method: str
     epochs: int
@@ -69,13 +69,13 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """A name that files can have."""
+        """A name for the files of this cell."""
         budget = "" if self.epsilon is None else f"-eps{self.epsilon:g}"
         return f"{self.method}-{self.epochs}{budget}-seed{self.seed}"
 
 
 def grid(methods: Sequence[str], epochs: Sequence[int], epsilons: Sequence[float], seeds: int) -> list[Cell]:
-    """Every cell, shuffled within a seed. What cannot be is among them; see ``left_out``."""
+    """Every cell, shuffled within a seed, including those that cannot be run; see ``left_out``."""
     return shuffled(
         seeds,
         lambda seed: [
@@ -88,9 +88,10 @@ def grid(methods: Sequence[str], epochs: Sequence[int], epsilons: Sequence[float
 
 
 def left_out(cell: Cell) -> str | None:
-    """Why a cell cannot be run, if it cannot: so few groups publish fewer nats than asked for if all publish always.
+    """Why a cell cannot be run; None if it can.
 
-    Each publishes ln 2 nats a record and epoch at most, one bit.
+    A group publishes at most one bit, ln 2 nats, per record and epoch. So few groups may publish less than the budget
+    even if all publish in every step.
     """
     groups = METHODS[cell.method].groups
     if groups is None or cell.epsilon is None or (most := groups * cell.epochs * math.log(2)) >= cell.epsilon:
@@ -99,7 +100,7 @@ def left_out(cell: Cell) -> str | None:
 
 
 def tuning(methods: Iterable[str]) -> list[tuple[Cell, float]]:
-    """The trainings that choose each method's learning rate."""
+    """The trainings for choosing each method's learning rate, as pairs of a cell and a rate."""
     return [
         (
             Cell(

@@ -1,4 +1,4 @@
-"""The results as a Markdown table and as a plot; both the same for the same results."""
+"""Make a Markdown table and a plot from the results, with the same bytes for the same results."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
     "ferret-2": (PINK, "v"),
     "ferret-gaussian": (GREEN, "P"),
 }
-#: FERRET's time by plain training's, as its paper has it.
+#: FERRET's time relative to plain training in its paper.
 _PAPERS_TIME = 0.34
 
 
 def grouped(results: Row) -> dict[tuple[int, str, float | None], list[Row]]:
-    """Rows of one cell, whatever the seed, in the table's order: epochs, method, epsilon."""
+    """The rows by cell, without the seed, in the order of the table: epochs, method, epsilon."""
     order = list(METHODS)
     rows = sorted(results["runs"], key=lambda r: (r["epochs"], order.index(r["method"]), r["epsilon"] or 0.0))
     return grouped_by(rows, lambda r: (r["epochs"], r["method"], r["epsilon"]))
 
 
 def plain_seconds(results: Row) -> dict[int, float]:
-    """Mean seconds of plain training, by epochs."""
+    """The mean seconds of plain training, by number of epochs."""
     times: dict[int, list[float]] = {}
     for row in results["runs"]:
         if row["method"] == "plain":
@@ -62,13 +62,13 @@ def plain_seconds(results: Row) -> dict[int, float]:
 
 
 def ratios(results: Row, rows: Sequence[Row]) -> float | None:
-    """Mean time of ``rows``, of one cell, by plain's for as many epochs; None where plain was not run."""
+    """The mean time of ``rows``, which are one cell's, relative to plain training; None where that was not run."""
     base = plain_seconds(results).get(rows[0]["epochs"])
     return None if base is None else mean(row["seconds"] for row in rows) / base
 
 
 def table(results: Row) -> str:
-    """A row for the model before training, and one for each cell; means over seeds, ends of intervals the widest."""
+    """A row for the base model and one for each cell, with means over seeds and the widest ends of the intervals."""
     rows = [_cells(results, *key, rows) for key, rows in grouped(results).items()]
     if results["base"] is not None:
         rows.insert(0, ["0", "base model, not trained", *["–"] * 2, *_attacked([results["base"]]), *["–"] * 6])
@@ -101,7 +101,7 @@ def _attacked(rows: Sequence[Row]) -> list[str]:
 
 
 def guarantee(found: Row | None) -> str:
-    """One cell's guarantee in words."""
+    """One cell's guarantee as text."""
     if found is None:
         return "none"
     cap = "" if found["auc_cap"] is None else f"; AUC ≤ {_capped(found['auc_cap'])}"
@@ -112,7 +112,7 @@ def guarantee(found: Row | None) -> str:
 
 
 def _capped(cap: float) -> str:
-    return "1 (says nothing)" if cap >= 1 else f"{cap:.3f}"
+    return "1 (no bound)" if cap >= 1 else f"{cap:.3f}"
 
 
 def _notes(results: Row) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _tried(results: Row, method: str) -> str:
 
 
 def plot(results: Row) -> bytes:
-    """Perplexity, AUC of the best attack and time by plain's, against epsilon, a column for each number of epochs."""
+    """Plot perplexity, AUC of the best attack and relative time against epsilon, in a column per number of epochs."""
     return svg(lambda figure: _draw(figure, results), (11.5, 11))
 
 
@@ -199,7 +199,7 @@ def _draw(figure: Figure, results: Row) -> None:
 def _reference(
     axes: Axes, results: Row, cells: Mapping[Any, Sequence[Row]], epochs: int, value: Callable[[Row], float]
 ) -> None:
-    """Lines for plain training and for the model before any."""
+    """Draw lines for plain training and for the base model."""
     if plain := cells.get((epochs, "plain", None)):
         axes.axhline(mean(value(row) for row in plain), color=INK, linewidth=1.2)
     if results["base"] is not None:
@@ -233,13 +233,13 @@ def _legend(figure: Figure, methods: Sequence[str]) -> None:
 
 
 def _look(method: str) -> dict[str, Any]:
-    """Colour, line and marker; hollow where epsilon is of another kind."""
+    """Colour, line and marker of a method; hollow where its budget is in nats."""
     colour, marker = _LOOKS[method]
     look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5.5, "linewidth": 1.3}
     return look | ({"markerfacecolor": "white", "linestyle": (0, (4, 2))} if METHODS[method].nats else {})
 
 
 def _name(method: str) -> str:
-    """The label, with what its epsilon is."""
+    """The label of a method, with the kind of its guarantee."""
     found = METHODS[method]
     return f"{found.label}: {'nats of mutual information' if found.nats else '(ε, δ)-DP'}"

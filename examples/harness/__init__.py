@@ -1,4 +1,5 @@
-"""What the Python examples share: options, results that a stopped run goes on from, commands, tables and plots.
+"""Shared by the Python examples: options, resumable results, calls of privctl, tables and plots.
 
-An example is its cells, how one is measured, its table and its plot; ``running.Example`` joins them.
+An example defines its cells (the combinations of settings), how a cell is measured, a table and a plot, and combines
+them in a ``running.Example``.
 """

@@ -1,4 +1,4 @@
-"""privctl's commands, run in this process, with the time that their work took."""
+"""Run commands of privctl in this process and measure their time."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from unittest.mock import patch
 from privctl.cli import run
 from privctl.domain.progress import Advance, Detail
 
-#: Exit codes of a command that did its work: 1 says that an audit refuted a claim, which is a result.
+#: Exit codes of commands that ran to the end. 1 means that an audit refuted a claim, which is a result.
 _DONE, _INTERRUPTED = (0, 1), 130
 
 
 class CommandFailed(Exception):
-    """A privctl command ended with an error, which it has told on standard error."""
+    """A privctl command failed, and printed its error on standard error."""
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Stands where the commands show progress, and so learns when the first step begins and when the last one ends.
+    """Measures the time from the first to the last step of a command, by replacing its progress bar.
 
-    Loading, accounting, saving and writing the report lie outside. ``seconds`` are the processor's, which on a busy
-    machine vary less than those of the clock on the wall, ``wall_seconds``.
+    Loading, accounting, saving and writing the report are not included. ``seconds`` is processor time, which varies
+    less on a busy machine than elapsed time, ``wall_seconds``.
     """
 
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Stopwatch:
     def progress(
         self, label: str, total: float, unit: str = "bytes", detail: Detail | None = None, *, quiet: bool = False
     ) -> Iterator[Advance]:
-        """As ``privctl.show.progress.progress``, silently; times are those to the last advance."""
+        """Like ``privctl.show.progress.progress``, without output. The times are those until the last advance."""
         began, wall_began = time.process_time(), time.perf_counter()
 
         def advance(amount: float) -> None:
@@ -50,14 +50,14 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a command printed as JSON, and the time of its progress."""
+    """The JSON that a command printed, and its times."""
 
     answer: dict[str, Any]
     watch: Stopwatch
 
 
 def command(*arguments: str) -> Outcome:
-    """Run a privctl command with ``--quiet --json`` in this process, so that start-up counts for nobody.
+    """Run a privctl command with ``--quiet --json`` in this process, so that no start-up time is measured.
 
     Raises CommandFailed where it fails, KeyboardInterrupt where it was interrupted.
     """
@@ -72,10 +72,7 @@ def command(*arguments: str) -> Outcome:
 
 
 def remove_model(output: Path) -> None:
-    """Remove a model, what a stopped run left of it, and its audit's scores; reports stay.
-
-    Weights and scores are large, and what is wanted of them has been read by then.
-    """
+    """Remove a model, the state of an interrupted run, and its audit's scores, which are large. Reports are kept."""
     for folder in (output, output.with_name(output.name + ".run")):
         shutil.rmtree(folder, ignore_errors=True)
     output.with_name(output.name + ".audit.scores.safetensors").unlink(missing_ok=True)

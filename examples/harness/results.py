@@ -1,4 +1,4 @@
-"""Results on disk, and what they were measured with."""
+"""Results on disk, with the versions and the machine they were measured with."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsFile:
-    """A results.json and what it holds, or will hold once it is saved."""
+    """The content of a results.json; ``save`` writes it."""
 
     place: Path
     results: Row
 
     @classmethod
     def read(cls, place: Path) -> ResultsFile:
-        """As the file has it. Raises OSError, and ValueError where it is not JSON."""
+        """Read the file at ``place``. Raises OSError, and ValueError where it is not JSON."""
         return cls(place=place, results=json.loads(place.read_text(encoding="utf-8")))
 
     def save(self) -> None:
-        """Write the results, whole or not at all."""
+        """Write the results atomically."""
         write_bytes(self.place, (json.dumps(self.results, indent=1) + "\n").encode())
 
 
 def open_results(place: Path, settings: Row, start: Row) -> ResultsFile:
-    """The results so far, or new ones: ``settings`` and then ``start``. SystemExit where they are of other settings."""
+    """The results at ``place``, or new ones of ``settings`` and ``start``.
+
+    Raises SystemExit where the results at ``place`` have other settings.
+    """
     if not place.is_file():
         return ResultsFile(place=place, results={"settings": settings, **start})
     file = ResultsFile.read(place)
@@ -44,7 +47,7 @@ def open_results(place: Path, settings: Row, start: Row) -> ResultsFile:
 
 
 def machine() -> Row:
-    """What times depend on, besides versions."""
+    """The numbers of processors and threads, on which times depend."""
     return {"processors": len(os.sched_getaffinity(0)), "threads": int(os.environ["OMP_NUM_THREADS"])}
 
 
@@ -54,11 +57,11 @@ def versions(*packages: str) -> Row:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> Path:
-    """A text file of ``lines``."""
+    """Write ``lines`` to a text file, and return its path."""
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path
 
 
 def write_jsonl(path: Path, objects: Iterable[Mapping[str, Any]]) -> Path:
-    """A JSONL file of ``objects``."""
+    """Write ``objects`` to a JSONL file, and return its path."""
     return write_lines(path, (json.dumps(each, ensure_ascii=False) for each in objects))

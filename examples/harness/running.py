@@ -1,4 +1,4 @@
-"""From options to results, a table and a plot, for any example."""
+"""Run any example: from command-line options to results, a table and a plot."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One example's own parts.
+    """The parts that differ between examples.
 
-    ``settings`` of two runs must be equal for the second to go on from the first's results; ``start`` holds the other
-    entries of results in which nothing has been measured. ``measure`` adds what is missing and saves after each cell.
+    A run continues from earlier results only if their ``settings`` are the same. ``start`` returns the other entries of
+    empty results. ``measure`` measures the missing cells and saves after each.
     """
 
     settings: Callable[[argparse.Namespace], Row]
@@ -35,7 +35,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells(Generic[C]):
-    """What to measure, in order; ``key`` of a cell and ``row_key`` of its row say the same."""
+    """The cells to measure, in order. ``key`` of a cell equals ``row_key`` of its row in the results."""
 
     cells: Sequence[C]
     key: Callable[[C], Hashable]
@@ -45,22 +45,26 @@ class Cells(Generic[C]):
 
 
 def parser(description: str | None, *, quick: str, seeds: str) -> argparse.ArgumentParser:
-    """The options that every example has; ``quick`` and ``seeds`` say what ``--quick`` and ``--seeds`` do."""
+    """A parser with the options of every example; ``quick`` and ``seeds`` are help texts of these options."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--data-dir", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    made.add_argument("-o", "--output", type=Path, required=True, help="folder to make or to go on in")
+    made.add_argument(
+        "--data-dir", type=Path, default=Path("../shared/data"), help="folder of the data (default: %(default)s)"
+    )
+    made.add_argument("-o", "--output", type=Path, required=True, help="folder to create, or to continue in")
     made.add_argument("--quick", action="store_true", help=quick)
     made.add_argument("--seeds", type=int, help=seeds)
-    made.add_argument("--show-only", action="store_true", help="make table and plot anew from results.json")
+    made.add_argument(
+        "--show-only", action="store_true", help="only make the table and the plot again from results.json"
+    )
     return made
 
 
 def parse(
     known: argparse.ArgumentParser, arguments: Sequence[str] | None, defaults: Mapping[str, tuple[Any, Any]]
 ) -> argparse.Namespace:
-    """The options, with ``defaults`` in place of those not given: the first of the pair, with ``--quick`` the second.
+    """Parse ``arguments``; missing options get the first of their ``defaults``, with ``--quick`` the second.
 
-    Ends with a usage error where ``--seeds`` is below 1.
+    Exits with a usage error where ``--seeds`` is below 1.
     """
     options = known.parse_args(arguments)
     for name, (full, quick) in defaults.items():
@@ -72,10 +76,10 @@ def parse(
 
 
 def shuffled(seeds: int, block: Callable[[int], list[C]]) -> list[C]:
-    """The cells of every seed, one seed after the other, in random order within a seed.
+    """The cells of every seed, one seed after the other, in a fixed random order within a seed.
 
-    So drift of the machine's speed falls on all kinds of cells alike, and a run that is stopped early has some of
-    each kind. The order is the same each time.
+    So changes of the machine's speed affect all kinds of cells alike, and a run that is stopped early has some cells of
+    each kind.
     """
     cells: list[C] = []
     for seed in range(seeds):
@@ -86,7 +90,7 @@ def shuffled(seeds: int, block: Callable[[int], list[C]]) -> list[C]:
 
 
 def measure_missing(file: ResultsFile, rows: list[Row], asked: Cells[C]) -> None:
-    """Measure every cell that ``rows``, a list inside ``file``, lacks; save after each."""
+    """Measure every cell without a row in ``rows``, a list inside ``file``, and save after each."""
     known = {asked.row_key(row) for row in rows}
     for i, cell in enumerate(asked.cells, start=1):
         if (key := asked.key(cell)) not in known:
@@ -98,15 +102,15 @@ def measure_missing(file: ResultsFile, rows: list[Row], asked: Cells[C]) -> None
 
 
 def tell(text: str) -> None:
-    """One line of progress on standard error."""
+    """Print a line to standard error."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def run_example(example: Example, options: argparse.Namespace) -> None:
-    """Measure what is missing from the results in ``--output``, then write the table and the plot.
+    """Measure the cells that the results in ``--output`` lack, then write the table and the plot.
 
-    Raises SystemExit where the results there are of other settings.
+    Raises SystemExit where these results have other settings.
     """
     folder: Path = options.output
     place = folder / "results.json"
@@ -122,10 +126,10 @@ def run_example(example: Example, options: argparse.Namespace) -> None:
 
 
 def start(main: Callable[[], None]) -> None:
-    """Call ``main``; end with one sentence where it fails or is stopped."""
+    """Call ``main``; exit with one sentence where it fails or is interrupted."""
     try:
         main()
     except (CommandFailed, PrivctlError, ValueError, OSError) as fault:
         raise SystemExit(f"run.py: {fault}") from None
     except KeyboardInterrupt:
-        raise SystemExit("run.py: stopped; the same command goes on from here") from None
+        raise SystemExit("run.py: stopped; run the same command again to continue") from None

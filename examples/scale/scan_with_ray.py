@@ -1,10 +1,10 @@
-"""A scan for secrets as Ray tasks, one for each shard, and the merge of their parts.
+"""Scan for secrets by Ray tasks, one for each shard, and merge their results.
 
     python examples/scale/scan_with_ray.py train.jsonl --shards 64 --folder parts/ -o secrets.jsonl -- --rare-words 5
 
-What follows ``--`` is given to every ``privctl secrets scan``. The data and ``--folder`` must lie where all machines of
-the cluster see them (a shared file system). A part that is there already is not made again, so an interrupted run goes
-on. Needs ``pip install ray``; on a cluster, start it with ``ray job submit``, or where RAY_ADDRESS says.
+The options after ``--`` are passed to every ``privctl secrets scan``. The data and ``--folder`` must be on a file
+system that all machines of the cluster share. Parts that exist already are not made again, so an interrupted run can be
+continued. Needs ``pip install ray``. On a cluster, start it by ``ray job submit``, or set RAY_ADDRESS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Scan all shards, then merge them; the exit code is privctl's."""
+    """Scan all shards, then merge the parts. Returns the exit code of ``privctl secrets merge``."""
     arguments = _arguments()
     import ray  # type: ignore[import-not-found]
 
@@ -33,9 +33,12 @@ def main() -> int:
 
 
 def scan_shard(data: list[str], shard: int, count: int, folder: str, options: list[str]) -> str:
-    """Scan shard ``shard`` (from 1) of ``count``, and return its part; raises RuntimeError with what privctl said."""
+    """Scan shard ``shard`` (from 1) of ``count``, and return the path of its part.
+
+    Raises RuntimeError with privctl's message where it fails.
+    """
     part = Path(folder, f"part-{shard}-of-{count}.jsonl.gz")
-    if not part.exists():  # a part that exists is whole
+    if not part.exists():  # a part that exists is complete
         call = [*_PRIVCTL, "scan", *data, "--shard", f"{shard}/{count}", "-o", str(part), "--quiet", *options]
         done = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
@@ -54,8 +57,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("data", nargs="+", type=Path)
     parser.add_argument("--shards", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="where the parts go, which hold secrets")
-    parser.add_argument("-o", "--output", type=Path, help="book of secrets; none by default")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the parts, which hold secrets")
+    parser.add_argument("-o", "--output", type=Path, help="book of secrets to write (default: none)")
     arguments = parser.parse_args(given)
     arguments.options = options
     return arguments

@@ -1,4 +1,4 @@
-"""Planning, training and attacking by privctl's commands, and what their reports say."""
+"""Plan, train and attack by privctl's commands, and read the results from their reports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
 
-#: For which the least noise of the second experiment is told.
+#: The posterior for which the second experiment reports the least noise.
 POSTERIOR = 0.1
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """Run a privctl command; what it reports as JSON."""
+    """Run a privctl command and return the JSON that it prints."""
     return commands.command(*arguments).answer
 
 
@@ -29,7 +29,7 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 def prepare_weights(settings: Weights, folder: Path, private: Sequence[str], test: Sequence[str]) -> Row:
-    """Write the records and the architecture, find the secrets, and sweep the caps; what was found."""
+    """Write the records and the architecture, find the secrets, and sweep the caps. Returns counts and the caps."""
     write_jsonl(folder / "private.jsonl", ({"text": text} for text in private))
     write_jsonl(folder / "test.jsonl", ({"text": text} for text in test))
     (folder / "model").mkdir(exist_ok=True)
@@ -68,12 +68,12 @@ def _plan(settings: Weights, folder: Path) -> list[str]:
         *("secrets", "plan", str(folder / "private.jsonl"), "--secrets", str(folder / "rare.jsonl")),
         *("--steps", str(settings.steps), "--batch-size", str(settings.batch_size)),
         *("--prior", str(settings.prior), "--posterior", str(settings.posterior)),
-        *("--calibration", "fano"),  # as in the results that lie here
+        *("--calibration", "fano"),  # as in the committed results
     ]
 
 
 def weighed(settings: Weights, folder: Path, caps: Sequence[Row], key: str, seed: int) -> Row:
-    """One training of the first experiment, and the loss on texts it never saw."""
+    """Make one training of the first experiment, and return its row, with the loss on held-out texts."""
     private = [
         *("--data", str(folder / "private.jsonl"), "--held-out", str(folder / "test.jsonl"), "--task", "masked-lm"),
         *("--from-scratch", "--vocabulary", str(folder / "words.txt"), "--seed", str(seed)),
@@ -120,7 +120,7 @@ def _trained(report: PrivacyReport) -> Row:
 
 
 def prepare_extraction(settings: Extraction, folder: Path, texts: Sequence[str]) -> Row:
-    """Plant numbers by the operating system's coins, once, and find them again as secrets."""
+    """Plant random numbers, once, and scan for them as secrets."""
     plain, planted = folder / "beginnings.jsonl", folder / "planted.jsonl"
     write_jsonl(plain, ({"text": text} for text in texts))
     done = command(
@@ -137,7 +137,7 @@ def prepare_extraction(settings: Extraction, folder: Path, texts: Sequence[str])
 
 
 def extracted(settings: Extraction, folder: Path, base: Path, prepared: Row, noise: float, seed: int) -> Row:
-    """One training of the second experiment, and what can be had of the planted numbers from the model."""
+    """Make one training of the second experiment, and return its row, with the share of numbers extracted."""
     key = f"noise-{noise:g}-{seed}"
     output = folder / key
     remove_model(output)
@@ -170,9 +170,9 @@ def extracted(settings: Extraction, folder: Path, base: Path, prepared: Row, noi
 
 
 def bounds(settings: Extraction, records: int, noise: float) -> Row:
-    """What any attack can have of a number in ``copies`` records, among as many candidates as the audit tries.
+    """Bounds on the probability that any attack picks a number in ``copies`` records among the audit's candidates.
 
-    ``fano`` by mutual information, ``curve`` by the whole trade-off curve; of plain training nothing follows.
+    ``fano`` is by mutual information, ``curve`` by the trade-off curve; for plain training both are 1.
     """
     if not noise:
         return {"fano": 1.0, "curve": 1.0}
@@ -186,7 +186,7 @@ def bounds(settings: Extraction, records: int, noise: float) -> Row:
 
 
 def needed(settings: Extraction, records: int, posterior: float) -> float:
-    """The least noise with which no number is told from as many candidates with more than ``posterior``."""
+    """The least noise multiplier with which no attack picks a number with probability above ``posterior``."""
     report = command(
         *("account", "--mechanism", "secret", "--record", f"{settings.batch_size / records!r}x{settings.copies}"),
         *("--prior", repr(1 / settings.candidates), "--steps", str(settings.steps), "--delta", "1e-5"),

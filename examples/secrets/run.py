@@ -1,14 +1,14 @@
-"""Secret protection on real text: what holding records back saves in noise, and what noise leaves of secrets.
+"""Secret protection on real text: how much noise lower sampling weights save, and how noise prevents extraction.
 
-First, rare words of abstracts are secrets, and a small masked language model is trained from nothing by plans of
-several caps, beside plain training and ordinary DP-SGD. Then numbers are planted in beginnings of abstracts, a small
-pretrained model is fine-tuned on them under more and more noise, and the audit tries to have them back.
+First, rare words of abstracts are the secrets. A small masked language model is trained from random weights by plans
+with several caps, by plain training and by ordinary DP-SGD. Then numbers are planted in the first words of abstracts, a
+small pretrained model is fine-tuned on them with more and more noise, and the audit tries to extract them.
 
     python examples/secrets/run.py --data-dir ../shared/data -o secrets-results
 
 DATA-DIR holds the model ``stories260k/`` and ``text/20200101-cs.CR.tsv.xz``, a table with a column ``abstract``.
 OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with reports, records and books of secrets, which
-is private where the records are. A stopped run goes on where it was when the same command is given again.
+is private where the records are. Run the same command again to continue a stopped run.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from examples.secrets import measuring, records, settings, showing
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """The command-line options."""
     known = parser(
         __doc__, quick="few records, steps, caps and noises: some minutes", seeds="trainings of each kind (default: 1)"
     )
-    known.add_argument("--only", choices=["weights", "extraction"], help="only this experiment")
+    known.add_argument("--only", choices=["weights", "extraction"], help="run only this experiment")
     return parse(known, arguments, {"seeds": (1, 1)})
 
 
 def chosen(options: argparse.Namespace) -> tuple[settings.Weights, settings.Extraction]:
-    """Settings of both experiments."""
+    """The settings of both experiments."""
     if options.quick:
         return settings.QUICK_WEIGHTS, settings.QUICK_EXTRACTION
     return settings.Weights(), settings.Extraction()
 
 
 def asked(options: argparse.Namespace) -> Row:
-    """What results are of."""
+    """The settings that results belong to."""
     weighing, extracting = chosen(options)
     return {"weights": settings.plain(weighing), "extraction": settings.plain(extracting)}
 
 
 def weights(options: argparse.Namespace, file: ResultsFile, split: records.Split) -> None:
-    """Every training of the first experiment that the results lack."""
+    """Measure every training of the first experiment that the results lack."""
     weighing, _ = chosen(options)
     folder = options.output / "runs" / "weights"
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def weights(options: argparse.Namespace, file: ResultsFile, split: records.Split
 
 
 def extraction(options: argparse.Namespace, file: ResultsFile, split: records.Split) -> None:
-    """Every training of the second experiment that the results lack; its texts are the private ones' beginnings."""
+    """Measure every training of the second experiment that the results lack, on the first words of private texts."""
     _, extracting = chosen(options)
     folder = options.output / "runs" / "extraction"
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def extraction(options: argparse.Namespace, file: ResultsFile, split: records.Sp
 
 
 def measure(options: argparse.Namespace, file: ResultsFile) -> None:
-    """Both experiments, or the one that ``--only`` names."""
+    """Run both experiments, or the one that ``--only`` names."""
     weighing, _ = chosen(options)
     texts = records.abstracts(options.data_dir / records.ABSTRACTS)
     split = records.split(texts, weighing.private, weighing.test, weighing.words)
@@ -115,7 +115,7 @@ EXAMPLE = Example(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, show."""
+    """Measure, then write the table and the plot."""
     run_example(EXAMPLE, parsed(arguments))
 
 

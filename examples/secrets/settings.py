@@ -1,4 +1,4 @@
-"""Sizes of both experiments, and what is run in which order."""
+"""The sizes of both experiments, and the order of the runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from examples.harness.running import shuffled
 
-#: Trained on without noise, and with ordinary Poisson batches; any other key of a training is a cap.
+#: Trainings without noise, and with ordinary Poisson batches. The other trainings are named by their cap.
 PLAIN, UNIFORM = "plain", "uniform"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """The first experiment: rare words of abstracts as secrets, a small masked language model from nothing.
+    """The first experiment: rare words of abstracts as secrets, a small masked language model from random weights.
 
-    ``words`` of a text are kept. A rare word is in ``least`` to ``most`` records. ``caps`` counts those of the sweep
-    that are trained with, no cap among them.
+    ``words`` words of each text are kept. A rare word is in ``least`` to ``most`` records. ``caps`` is the number of
+    caps of the sweep to train with, including no cap. ``rates`` are learning rates without and with noise.
     """
 
     private: int = 9000
@@ -39,10 +39,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """The second: numbers planted in beginnings of abstracts, a small pretrained model that reads on.
+    """The second experiment: numbers planted after the first words of abstracts, a small pretrained model.
 
-    ``canaries`` are tossed a coin for; those that fall in are ``copies`` records each. ``noises`` are noise
-    multipliers, 0 for plain training.
+    A coin decides for each of ``canaries`` whether it is included, in ``copies`` records. ``noises`` are noise
+    multipliers, 0 for plain training. ``rates`` are learning rates without and with noise.
     """
 
     records: int = 400
@@ -63,10 +63,10 @@ QUICK_EXTRACTION = Extraction(records=100, canaries=40, steps=40, noises=(0.0, 0
 
 
 def plain(settings: Weights | Extraction) -> dict[str, Any]:
-    """Settings as results hold them."""
+    """The settings as plain values, in the form of the results."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()}
 
 
 def grid(keys: Sequence[str], seeds: int) -> list[tuple[str, int]]:
-    """Each of ``keys`` with each seed, shuffled within a seed."""
+    """All pairs of one of ``keys`` and a seed, shuffled within a seed."""
     return shuffled(seeds, lambda seed: [(key, seed) for key in keys])

@@ -1,4 +1,4 @@
-"""The results as Markdown tables and as a plot; both the same for the same results."""
+"""Make Markdown tables and a plot from the results, with the same bytes for the same results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 def trained(results: Row) -> list[tuple[str, list[Row]]]:
-    """Trainings of the first experiment: plain, uniform, no cap, then caps from the largest down."""
+    """The trainings of the first experiment in order: plain, uniform, no cap, then caps from the largest down."""
 
     def order(key: str) -> tuple[int, float]:
         place = {PLAIN: 0, UNIFORM: 1, "none": 2}.get(key, 3)
@@ -29,7 +29,7 @@ def trained(results: Row) -> list[tuple[str, list[Row]]]:
 
 
 def table(results: Row) -> str:
-    """Three tables: every cap's price, the models trained, and extraction by noise."""
+    """Three tables: what each cap keeps and the noise it needs, the trained models, and extraction by noise."""
     parts: list[str] = []
     if results["weights"]:
         parts += [*_caps(results["weights"]), "", *_models(results), ""]
@@ -128,11 +128,11 @@ def _noise(row: Row) -> float:
 
 
 def _bound(value: float) -> str:
-    return f"{value:.3g}" if value < 0.9995 else "1 (says nothing)"
+    return f"{value:.3g}" if value < 0.9995 else "1 (no bound)"
 
 
 def plot(results: Row) -> bytes:
-    """Noise and test loss against what a cap keeps, and extraction against noise."""
+    """Plot noise and test loss against the weight that a cap keeps, and extraction against noise."""
     return svg(lambda figure: _draw(figure, results), (13, 4.6), layout="constrained")
 
 

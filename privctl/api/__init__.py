@@ -1,9 +1,9 @@
 """The commands as functions, for programs and notebooks.
 
-Each takes a command's options by their names and returns the frozen values that a report is made of. Nothing is printed
-and nothing exits: what a command would note on standard error goes to ``notify``, and every error is a
-``PrivctlError`` whose sentence names the option concerned (``--batch-size`` is the argument ``batch_size``).
-docs/python.md has examples.
+Each function takes a command's options as arguments of the same names and returns the report or another frozen value.
+The functions print nothing and do not exit. What a command would note on standard error goes to ``notify``. Every error
+is a ``PrivctlError`` whose message names the option (``--batch-size`` is the argument ``batch_size``). docs/python.md
+has examples.
 """
 
 from __future__ import annotations

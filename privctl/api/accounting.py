@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, as_tuple, check_numbers, data_or_none, path_or_none
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from privctl.plan.accountants import BudgetPlan
 
 
-def planned(
+def plan_budget(
     options: dict[str, Any],
     given: set[str],
     data: CountedData,
@@ -29,10 +29,11 @@ def planned(
     ready: Callable[[], None],
     notify: Notify,
 ) -> BudgetPlan:
-    """The plan that the options of ``privctl account`` ask for; what ``data`` holds is entered among them.
+    """The plan that the options of ``privctl account`` ask for.
 
-    ``ready`` is called once options and inputs are found good, before anything is counted or computed: it looks at what
-    is in the way of the outputs. Raises as ``account``.
+    Where ``data`` has a path, its number of examples is added to ``options`` and ``given`` as ``dataset_size``.
+    ``ready`` is called once options and inputs are checked, before anything is counted or computed, so that the caller
+    can check the outputs. Raises the errors of ``account``.
     """
     from privctl.data.places import require_inputs
     from privctl.plan.request import planner_of
@@ -42,7 +43,7 @@ def planned(
         planner = planner_of(options, given, notify)
         ready()
         return planner()
-    # The options are held together with some number of examples before the examples are counted.
+    # Check the options with a made-up number of examples first, because counting takes long.
     planner_of({**options, "dataset_size": options["batch_size"] or 1}, {*given, "dataset_size"}, lambda _: None)
     require_inputs(data.path)
     ready()
@@ -53,9 +54,9 @@ def planned(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedData:
-    """Data whose examples are counted, or its owners where ``unit`` names their field; no ``path``, no data.
+    """Data to count the examples of, or the owners of records where ``unit`` names the field of the owner.
 
-    ``text_column`` is the field of the texts, where it has another name than usual.
+    ``path`` is None without data. ``text_column`` is the field of the texts, where it is none of the default ones.
     """
 
     path: DataPath | None
@@ -63,7 +64,7 @@ class CountedData:
     text_column: str | None
 
     def check(self, stated: int | None) -> None:
-        """Raise CommandError for settings that do not go together, a ``stated`` number of examples among them."""
+        """Raise CommandError for settings that do not go together; ``stated`` is ``--dataset-size``."""
         for flag, value in (("--unit", self.unit), ("--text-column", self.text_column)):
             if self.path is None and value is not None:
                 raise CommandError(f"{flag} says what is counted in --data; give both, or remove it")
@@ -71,7 +72,7 @@ class CountedData:
             raise CommandError("--dataset-size is counted in --data; remove one")
 
     def count(self, notify: Notify) -> int:
-        """How many there are; raises as the reader of data does."""
+        """The number of examples, or owners. Raises CommandError or InputError for data that cannot be read."""
         from privctl.data.columns import Columns
         from privctl.data.count import count_examples, similar_names_at
         from privctl.data.names import alike
@@ -112,19 +113,21 @@ def account(
 ) -> PrivacyReport:
     """Find the noise that ``epsilon`` needs, or the epsilon that given noise yields.
 
-    ``noise_multiplier`` is the noise standard deviation / clip norm, ``sample_rate`` the chance that a step uses an
-    example (1 by default), ``steps`` their number (1 by default); ``dataset_size``, ``batch_size`` (examples) and
-    ``epochs`` say the same, and then ``delta`` is by default the smaller of 1e-5 and 1 / ``dataset_size``^1.1. ``data``
-    is a file or folder whose records are counted for ``dataset_size``, or whose owners are, named by the field
-    ``unit``; ``text_column`` is the field of their texts. ``mechanism`` and ``batches`` are called as on the command
-    line; ``of_mechanism`` are the options of one mechanism, such as ``scale`` of ``laplace``. ``ledger`` is a JSON file
-    of events. ``no_peers`` leaves out other packages' accountants (importing Opacus takes seconds).
+    ``noise_multiplier`` is the noise standard deviation / clip norm, ``sample_rate`` the probability that a step uses
+    an example (1 by default) and ``steps`` the number of steps (1 by default). ``dataset_size``, ``batch_size``
+    (examples) and ``epochs`` may be given instead of rate and steps; ``delta`` is then by default the smaller of 1e-5
+    and 1 / ``dataset_size``^1.1. ``data`` is a file or folder whose records are counted for ``dataset_size``; with
+    ``unit``, the field that names the owner of a record, the owners are counted. ``text_column`` is the field of the
+    texts. ``mechanism`` and ``batches`` have the names of the command line, and ``of_mechanism`` are the options of one
+    mechanism, such as ``scale`` of ``laplace``. ``ledger`` is a JSON file of events. ``no_peers`` leaves out other
+    packages' accountants (importing Opacus takes seconds).
 
-    Returns the report of the plan: a guarantee for each method, with the one to rely on named in its parameters, and in
-    ``parameters["found"]`` what was looked for. It is written only where ``output`` says.
+    Returns the report of the plan. It has a guarantee for each method; its parameters name the guarantee to rely on,
+    and ``parameters["found"]`` is the noise or epsilon that was found. The report is written only to ``output``, if
+    that is given.
 
-    Raises CommandError for options that are missing, out of range or do not go together, InputError for a ledger that
-    cannot be read.
+    Raises CommandError for options that are missing, out of range or do not go together, and InputError for a ledger or
+    data that cannot be read.
     """
     from privctl.plan.request import report_for
     from privctl.reports.files import write_report
@@ -137,16 +140,16 @@ def account(
         close = get_close_matches(unknown[0], known, n=1)
         meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         raise CommandError(f"account has no argument {unknown[0]!r}; {meant}")
-    stated = {name: several(value) if own[name] == () else value for name, value in of_mechanism.items()}
+    stated = {name: as_tuple(value) if own[name] == () else value for name, value in of_mechanism.items()}
     options = {
         "epsilon": epsilon, "noise_multiplier": noise_multiplier, "delta": delta, "sample_rate": sample_rate,
         "steps": steps, "dataset_size": dataset_size, "batch_size": batch_size, "epochs": epochs, "batches": batches,
-        "mechanism": mechanism, "priors": several(priors), "ledger": None if ledger is None else str(ledger),
-        "methods": several(methods), "no_peers": no_peers, **own, **stated,
+        "mechanism": mechanism, "priors": as_tuple(priors), "ledger": None if ledger is None else str(ledger),
+        "methods": as_tuple(methods), "no_peers": no_peers, **own, **stated,
     }  # fmt: skip
     defaults = {"batches": "poisson", "mechanism": "gaussian", "no_peers": False}
     given = {name for name, value in options.items() if value not in (None, ()) and value != defaults.get(name)}
-    check("account", options)
+    check_numbers("account", options)
     place = path_or_none(output)
 
     def ready() -> None:
@@ -154,7 +157,7 @@ def account(
             require_absent(place, force)
 
     counted_data = CountedData(path=data_or_none(data), unit=unit, text_column=text_column)
-    plan = planned(options, given, counted_data, ready=ready, notify=notify)
+    plan = plan_budget(options, given, counted_data, ready=ready, notify=notify)
     report = report_for(plan, options, given, place or Path("plan.report.json"))
     if place is not None:
         write_report(place, report)

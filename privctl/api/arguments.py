@@ -1,16 +1,20 @@
-"""What the functions have in common: files by any kind of path, and numbers held against their ranges."""
+"""Shared by the functions of this package: paths of any kind, checks of numbers, and aliases of arguments."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from privctl.data.several import DataPath, SeveralPaths, data_at
 from privctl.domain import ranges
 from privctl.domain.errors import CommandError
 from privctl.domain.ranges import Range
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 #: A file or folder, as a string or as a path.
 FilePath = str | os.PathLike[str]
@@ -32,9 +36,9 @@ _EVERYWHERE: dict[str, Range] = {
     "steps": ranges.COUNT,
     "weight_decay": ranges.AMOUNT_OR_ZERO,
 }
-#: An AUC to be told from chance.
+#: An AUC above chance.
 _AUC = Range(low=0.5, high=1, open_low=True, open_high=True)
-#: Function -> the ranges of its own arguments, which win over those that an argument of this name has everywhere.
+#: Function -> ranges of its arguments, which override those in ``_EVERYWHERE``.
 _OWN: dict[str, dict[str, Range]] = {
     "account": {
         "delta": ranges.BELOW_ONE,
@@ -96,17 +100,17 @@ _OWN: dict[str, dict[str, Range]] = {
     },
     "verify": {"seconds": ranges.AMOUNT, "seed": ranges.SEED32},
 }
-#: Argument -> its option, where it is called otherwise.
+#: Argument -> its option, where the names differ.
 _FLAGS = {"priors": "--prior", "attacks": "--attack", "methods": "--method"}
 
 
 def range_of(function: str, name: str) -> Range | None:
-    """Where the numbers of an argument must lie; None where it has none, or the engine knows better."""
+    """The range of the argument ``name`` of ``function``; None where it has no numbers, or the engine checks them."""
     return _OWN[function].get(name, _EVERYWHERE.get(name))
 
 
-def check(function: str, options: Mapping[str, Any]) -> None:
-    """Raise CommandError, naming the option, for a number that is out of its range."""
+def check_numbers(function: str, options: Mapping[str, Any]) -> None:
+    """Raise CommandError, naming the option, for a value that is no number or out of its range."""
     for name, given in options.items():
         within = range_of(function, name)
         for value in given if isinstance(given, tuple) else (given,):
@@ -124,24 +128,45 @@ def _require(within: Range, flag: str, value: Any) -> None:
 
 
 def path_at(given: FilePath, name: str) -> Path:
-    """The path of the argument ``name``; raises CommandError for any other value, such as a model in memory."""
+    """The path given as argument ``name``. Raises CommandError for any other value, such as a model in memory."""
     if not isinstance(given, str | os.PathLike):
         raise CommandError(f"{name} is a value of type {type(given).__name__}; give a path")
     return Path(given)
 
 
 def path_or_none(given: FilePath | None, name: str = "a file") -> Path | None:
-    """The path of the argument ``name``, if any was given; raises as ``path_at``."""
+    """The path given as argument ``name``, or None. Raises CommandError for any other value."""
     return None if given is None else path_at(given, name)
 
 
 def data_or_none(given: DataPaths | SeveralPaths | None) -> DataPath | None:
-    """The data, if any was given; raises CommandError for a path that is given twice."""
+    """The data at the given paths, or None. Raises CommandError for a path that is given twice."""
     return None if given is None else data_at(given)
 
 
-def several(given: Any) -> tuple[Any, ...]:
-    """One value or several, as a tuple."""
+def accepting(**aliases: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """A decorator for a function whose argument NAME may also be given as ALIAS, for each ``ALIAS="NAME"``.
+
+    The decorated function raises CommandError where an argument is given under both names.
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @wraps(function)
+        def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+            for alias, name in aliases.items():
+                if alias in options and name in options:
+                    raise CommandError(f"{name} is given twice, once as {alias}; remove {alias}")
+                if alias in options:
+                    options[name] = options.pop(alias)
+            return function(*arguments, **options)
+
+        return call
+
+    return decorate
+
+
+def as_tuple(given: Any) -> tuple[Any, ...]:
+    """One value, several, or None, as a tuple."""
     if given is None:
         return ()
     return (given,) if isinstance(given, str | int | float) else tuple(given)

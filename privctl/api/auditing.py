@@ -1,4 +1,4 @@
-"""``privctl.audit``: attack a model. ``audit_model`` and ``audit_many_models`` are what the command is made of."""
+"""``privctl.audit``: attack a model. The command calls ``audit_model``, ``score_shares`` and ``audit_many_models``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none, several
+from privctl.api.arguments import (
+    DataPaths,
+    FilePath,
+    accepting,
+    as_tuple,
+    check_numbers,
+    data_or_none,
+    path_at,
+    path_or_none,
+)
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Notify, Progress, unseen
@@ -19,9 +28,9 @@ if TYPE_CHECKING:
 
 _FILES = (
     "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
-    "heldout_secrets", "cache",
+    "held_out_secrets", "cache",
 )  # fmt: skip
-_DATA = ("members", "nonmembers", "train", "heldout", "prompts", "data", "heldout_data")
+_DATA = ("members", "nonmembers", "train", "held_out", "prompts", "data", "held_out_data")
 
 
 def audit_model(
@@ -32,7 +41,10 @@ def audit_model(
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
     on_entry: Callable[[Entry], None] | None = None,
 ) -> PrivacyReport | None:
-    """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
+    """Run the audit ``request`` in all processes that torchrun started.
+
+    Returns the report in the main process and None in the others. Raises the errors of ``audit``.
+    """
     from audits.whole.log_entry import is_logged
     from audits.whole.run import run_audit
     from privctl.accounting.ledger import epsilon_bound
@@ -60,7 +72,8 @@ def score_shares(
 ) -> tuple[Path, int]:
     """Score the records that the options of ``privctl audit score-records`` name, in all processes of torchrun.
 
-    Returns the file that this process wrote, and how many records it scored. Raises as ``score_records``.
+    Returns the file that this process wrote, and the number of records in it. Raises InputError for a model or records
+    that are missing, and the errors of ``audits.record_scores.scoring.score_records``.
     """
     from audits.record_scores.scoring import ScoringRequest, score_records
     from privctl.data.columns import columns_of
@@ -95,7 +108,10 @@ def score_shares(
 
 
 def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[PrivacyReport, Path]:
-    """The report of an audit of many models' scores, written to ``output`` or beside them. Raises as ``audit``."""
+    """Audit the scores of many models, and return the report and where it was written.
+
+    That is ``output``, or beside the scores. Raises the errors of ``audit``.
+    """
     from audits.whole.options import OF_A_MODEL, flag_of
     from privctl.api.scoring import MANY_MODELS, report_on_scores
 
@@ -105,6 +121,7 @@ def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[
     return report_on_scores([options["from_scores"]], output, {**options, **MANY_MODELS})
 
 
+@accepting(heldout="held_out", heldout_secrets="held_out_secrets", heldout_data="held_out_data")
 def audit(
     model: FilePath | None = None,
     *,
@@ -131,7 +148,7 @@ def audit(
     references: int | None = None,
     exact: bool | None = None,
     train: DataPaths | None = None,
-    heldout: DataPaths | None = None,
+    held_out: DataPaths | None = None,
     extraction_split: FilePath | None = None,
     prefix_tokens: int | None = None,
     suffix_tokens: int | None = None,
@@ -154,8 +171,8 @@ def audit(
     records: int | None = None,
     secrets: FilePath | None = None,
     data: DataPaths | None = None,
-    heldout_secrets: FilePath | None = None,
-    heldout_data: DataPaths | None = None,
+    held_out_secrets: FilePath | None = None,
+    held_out_data: DataPaths | None = None,
     plan: FilePath | None = None,
     base: FilePath | None = None,
     base_bits: int | str | None = None,
@@ -176,34 +193,37 @@ def audit(
     notify: Notify = lambda _: None,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
 ) -> PrivacyReport:
-    """Attack ``model``, and return the report that is written beside it (or to ``output``) with its scores.
+    """Attack ``model``, and return the report, which is written beside it (or to ``output``) with the scores.
 
-    Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership
-    (or ``split``, the manifest of one that ``privctl audit split`` drew),
-    ``canaries`` for what was planted, ``train`` for extraction (or ``extraction_split``, such a manifest), ``secrets``
-    with ``data`` for secrets (``heldout_secrets`` with ``heldout_data``, those of other records, are their control);
-    ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the attacks too that score
-    records many times. ``group_by`` names a field whose values say which records belong together, such as those of one
-    user; by default that of the training's ``unit``, and ``"none"`` judges records.
-    ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
-    its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
-    ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
-    ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
-    and probabilities without unit. ``precision`` is ``float32`` or ``bfloat16``, of all forward passes. The audit is
-    entered into a log beside the model (``log``), as a gate may ask.
+    The files decide what is tested, as with the command:
 
-    ``on_records`` gets the training records, those that leak most first. The report holds measurements of private
-    records that no guarantee covers: it is not for release. A claim that is refuted is a verdict of it, not an error.
+    - membership: ``members`` and ``nonmembers``, or ``split``, the manifest of a split by ``privctl audit split``;
+    - canaries: ``canaries``, their manifest;
+    - extraction: ``train``, with ``held_out`` as the control, or ``extraction_split``, the manifest of a split;
+    - secrets: ``secrets`` and ``data``, with ``held_out_secrets`` and ``held_out_data``, of other records, as control;
+    - the scores of many models: ``from_scores`` instead of ``model``.
 
-    Raises CommandError for options that do not go together and files in the way, InputError for what cannot be scored.
+    ``thorough`` adds attacks that score records many times. ``group_by`` is the field of the groups to judge, such as
+    users; by default it is the training's ``unit``, and ``"none"`` judges records. ``reference`` is a model trained on
+    none of these records, such as the base before fine-tuning. Membership attacks compare with its scores, and text of
+    ``train`` and ``held_out`` that it writes too is left out of the comparison. ``prompts`` and ``divergence`` generate
+    text from other prompts, and look for ``train`` in it. ``claim`` is a pair (epsilon, delta). Lengths are in tokens.
+    ``precision``, ``float32`` or ``bfloat16``, is that of all forward passes. The audit is entered into the log of
+    audits beside the model, or at ``log``.
+
+    ``on_records`` is called with the training records, those that leak most first. The report holds measurements of
+    private records, which no guarantee covers: do not publish it. A refuted claim is a verdict in it, not an error.
+
+    Raises CommandError for options that do not go together and for existing files, InputError for a model or records
+    that cannot be scored.
     """
     options: dict[str, Any] = {**locals()}
     for name in ("progress", "notify", "on_records", "output"):
         del options[name]
-    check("audit", options)
+    check_numbers("audit", options)
     options |= {name: path_or_none(options[name], name) for name in _FILES}
     options |= {name: data_or_none(options[name]) for name in _DATA}
-    options["attacks"] = several(attacks)
+    options["attacks"] = as_tuple(attacks)
     options["claim"] = f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim
     if from_scores is not None:
         return audit_many_models(options, path_or_none(output))[0]

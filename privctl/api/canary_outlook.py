@@ -1,4 +1,4 @@
-"""What the canary gradients of a training can show at best, told before it begins."""
+"""What an audit of gradient canaries could show at best, computed before the training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def outlook(job: TrainingJob) -> Iterator[str]:
-    """One sentence where ``job`` mixes in canary gradients; none else."""
+    """One sentence on the largest epsilon that can be certified, if ``job`` mixes in canary gradients; else nothing."""
     request, recipe = job.request, job.recipe
     count = request.method.canaries(request)
     if count is None or job.delta is None:
@@ -27,6 +27,6 @@ def outlook(job: TrainingJob) -> Iterator[str]:
     try:
         half = profile(with_half_noise(ledger))
         curve = CurveClaim(mechanism=ledger, points=profile(ledger), source=request.output.name, half=half)
-    except (ArithmeticError, ValueError):  # noise that no real run has
+    except (ArithmeticError, ValueError):  # noise beyond what the accountant can handle
         curve = None
     yield outlook_of(count, job.delta, epsilon_bound(whole, job.delta), curve)

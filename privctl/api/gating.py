@@ -1,4 +1,4 @@
-"""``privctl.gate``: hold reports against a policy."""
+"""``privctl.gate``: check reports against a policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from privctl.gate.model_at_hand import ModelAtHand
 
 
-def judgement_of(
+def judge_reports(
     reports: Sequence[Path],
     *,
     model: ModelAtHand | None,
@@ -25,7 +25,10 @@ def judgement_of(
     settings: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> GateJudgement:
-    """``reports`` and the ``model`` at hand against ``policy``; ``settings`` are texts by the keys' names."""
+    """Judge ``reports``, and the ``model`` if there is one, by ``policy``.
+
+    ``settings`` are values of the policy's keys, as texts. Raises CommandError for a malformed policy.
+    """
     from privctl.gate.checks import RULES
     from privctl.gate.judge import judge
     from privctl.gate.policy import read_policy
@@ -34,13 +37,14 @@ def judgement_of(
     return judge(reports, effective, model, datetime.now(UTC))
 
 
-def judged_files(
+def reports_and_model(
     paths: Sequence[Path], model: Path | None, progress: Progress, notify: Notify
 ) -> tuple[tuple[Path, ...], ModelAtHand | None]:
-    """The reports that ``paths`` stand for, and the model at hand: ``model``, or the one among them, read once.
+    """The reports at ``paths``, of which one may be a model, and the model to judge, if there is one.
 
-    A model that no report fits is judged by the one that names its files, which refutes its weights. Raises
-    CommandError for two models, InputError for a model that cannot be read, or that has no report of its own.
+    A model among ``paths`` means the reports beside it; it is also the model to judge, unless ``model`` is given. If
+    its weights match no report, the report that names its files is used, and the gate then refutes the weights. Raises
+    CommandError for two models among ``paths``, InputError for a model that cannot be read or has no report.
     """
     from privctl.gate.model_at_hand import model_at
     from privctl.reports.of_model import is_model, reports_at, weight_bytes
@@ -71,16 +75,16 @@ def gate(
     notify: Notify = lambda _: None,
     **settings: Any,
 ) -> GateJudgement:
-    """Hold ``reports`` against a policy: the report written with a model and those of its audits, or the model itself.
+    """Check ``reports`` against a policy: the report written with a model and those of its audits, or the model itself.
 
-    ``policy`` is a TOML file; by default the one of this folder, where there is one. ``settings`` are a policy's keys
-    by their names, such as ``max_epsilon=8`` or ``require="proved"``, and override the file and the environment.
+    ``policy`` is a TOML file; by default that of the current folder, if there is one. ``settings`` are keys of a policy
+    by name, such as ``max_epsilon=8`` or ``require="proved"``, and override the file and the environment.
 
-    Returns the judgement; its ``outcome`` is ``pass``, ``fail`` or ``inconclusive``. A failed policy is an outcome, no
-    error. Guarantees of a training in another program's loop count only where the policy accepts that it was as
-    described (``accepted_assumptions``).
+    Returns the judgement, whose ``outcome`` is ``pass``, ``fail`` or ``inconclusive``. A policy that is not met is an
+    outcome, not an error. Guarantees of a training in your own loop count only where the policy accepts the assumptions
+    about that loop (``accepted_assumptions``).
 
-    Raises CommandError for a malformed policy or call.
+    Raises CommandError for a malformed policy or call, InputError for reports or a model that cannot be read.
     """
     from privctl.gate.settings import KEYS, suggestion
 
@@ -90,8 +94,8 @@ def gate(
     paths = [path_at(each, "report") for each in reports]
     if not paths:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    found, held = judged_files(paths, path_or_none(model), progress, notify)
-    return judgement_of(
+    found, held = reports_and_model(paths, path_or_none(model), progress, notify)
+    return judge_reports(
         found,
         model=held,
         policy=path_or_none(policy),
@@ -101,7 +105,7 @@ def gate(
 
 
 def _text(value: Any) -> str:
-    """A setting as a flag would state it."""
+    """The value of a setting as the text of its command-line option."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""``privctl.noise``: add noise to finished weights. The command is made of ``planned`` and ``make_candidates``."""
+"""``privctl.noise``: add noise to weights. The command calls ``planned_candidates`` and ``make_candidates``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, as_tuple, check_numbers, data_or_none, path_at, path_or_none
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Reports
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def planned(
+def planned_candidates(
     model: Path, options: Mapping[str, Any], notify: Notify
 ) -> Iterator[tuple[NoiseRelease, tuple[Candidate, ...]]]:
-    """What the options of ``privctl noise`` ask for, with ``model`` open. Raises as ``noise``."""
+    """A context with the release and the candidates that the options of ``privctl noise`` ask for, and ``model`` open.
+
+    Raises the errors of ``noise``.
+    """
     from privctl.accounting.deltas import delta_warning
     from privctl.noise.candidates import plan_candidates
     from privctl.noise.request import release_of
 
-    with opened(model, options) as (checkpoint, base):
+    with open_model_and_base(model, options) as (checkpoint, base):
         release = release_of(checkpoint, base, options)
         candidates = plan_candidates(release, path_or_none(options["output"]))
         training = release.training
@@ -38,8 +41,8 @@ def planned(
 
 
 @contextmanager
-def opened(model: Path, options: Mapping[str, Any]) -> Iterator[tuple[Checkpoint, Checkpoint | None]]:
-    """The checkpoint at ``model``, and the public one that its weights are compared with, if there is one."""
+def open_model_and_base(model: Path, options: Mapping[str, Any]) -> Iterator[tuple[Checkpoint, Checkpoint | None]]:
+    """A context with the open checkpoint at ``model``, and the public one to compare its weights with, or None."""
     from privctl.storage.reader import open_checkpoint
 
     with open_checkpoint(model) as checkpoint, _opened(_base(checkpoint, options)) as base:
@@ -54,7 +57,10 @@ def make_candidates(
     progress: Progress,
     notify: Notify,
 ) -> tuple[Reports, dict[str, float]]:
-    """Write all candidates, and return their reports; second, what was measured before noise, if it was asked for."""
+    """Write all candidates, and return their reports and the measures of the model without noise.
+
+    The measures, by quantity, are empty unless ``options["evaluate"]`` names records.
+    """
     from privctl.data.places import require_inputs
     from privctl.noise.privatize import privatize, require_places
 
@@ -77,9 +83,10 @@ def make_candidates(
 def checked_plan(
     release: NoiseRelease, candidates: tuple[Candidate, ...], options: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """What a dry run says of tensors that the noise would leave unchanged: a sentence a candidate, "" for none.
+    """One sentence for each candidate on tensors that its noise would leave unchanged; empty where there are none.
 
-    Raises CommandError for options that only a release uses, InputError for noise that the weights cannot hold.
+    Raises CommandError for ``--evaluate``, which a dry run has no use for, and InputError for noise below the precision
+    of the weights.
     """
     from privctl.noise.privatize import checked_grain
 
@@ -89,7 +96,7 @@ def checked_plan(
 
 
 def _base(checkpoint: Checkpoint, options: Mapping[str, Any]) -> str | Path | None:
-    """The public model that was given, or for an adapter the base that it names, where that is at hand."""
+    """The public model that was given; else, for an adapter, the base that it names, if that is on disk."""
     from privctl.models.guard.adapters import base_at_hand
 
     given: str | None = options["base"]
@@ -110,9 +117,9 @@ def _opened(base: FilePath | None) -> Iterator[Checkpoint | None]:
 def _evaluation(
     checkpoint: Checkpoint, evaluate: DataPath | None, notify: Notify
 ) -> tuple[Callable[[Path], dict[str, float]] | None, dict[str, float]]:
-    """A function that measures a candidate, and the measures of the input; None and nothing where none was asked for.
+    """A function that measures a candidate, and the measures of the input; None and an empty dict without ``evaluate``.
 
-    Of a causal language model it is the perplexity, of others what ``retrain --held-out`` measures.
+    The measure of a causal language model is its perplexity, that of other models what ``retrain --held-out`` measures.
     """
     if not evaluate:
         return None, {}
@@ -141,7 +148,7 @@ def _evaluation(
 
 
 class _NoiseOptions(TypedDict, total=False):
-    """The arguments of ``noise``, for type checkers; see there."""
+    """The keyword arguments of ``noise``, for type checkers."""
 
     epsilon: float | Sequence[float]
     delta: float | None
@@ -222,27 +229,27 @@ def noise(
 ) -> Reports | tuple[Candidate, ...]:
     """Add Gaussian noise once to the weights of ``model``, a safetensors file or a Hugging Face directory.
 
-    ``epsilon`` is one target or several, each made as a candidate; 1 by default. The facts of the training come from
+    ``epsilon`` is one target or several, with a candidate for each; 1 by default. The facts of the training come from
     the arguments, from the JSON file ``facts``, or from the report beside a model that privctl trained. ``clip_norm``
-    is an L2 norm, ``batch_size`` in examples. ``noise_stddev``, in the weights' units, adds noise of that size without
-    any facts, and guarantees nothing. ``seed`` is for tests and voids every guarantee.
+    is an L2 norm, and ``batch_size`` is in examples. ``noise_stddev``, in the units of the weights, adds noise of that
+    size without any facts, and guarantees nothing. ``seed`` is for tests and voids every guarantee.
 
-    Returns the candidates' reports, each written beside its model with what follows from the noise. They say the
-    published claim beside what follows; read ``status`` before ``epsilon``.
+    Returns the reports of the candidates, each written beside its model. A report may hold both the published claim and
+    the guarantees that follow from the noise, so read ``status`` before ``epsilon``.
 
-    With ``dry_run`` nothing is written, and the candidates are returned as they would be: ``stddev`` is the noise's
-    standard deviation, ``guarantees`` what would follow, ``path`` where the model would go.
+    With ``dry_run`` nothing is written, and the planned candidates are returned: ``stddev`` is the standard deviation
+    of the noise, ``guarantees`` are those that would hold, and ``path`` is where the model would be written.
 
-    Raises CommandError for missing or contradictory facts and files in the way, InputError for a model that cannot get
-    noise.
+    Raises CommandError for missing or contradictory facts and for existing files, InputError for a model that noise
+    cannot be added to.
     """
     options: dict[str, Any] = {**locals()}
     for name in ("model", "progress", "notify", "dry_run"):
         del options[name]
-    options |= {name: several(options[name]) for name in ("epsilon", "noise_stddev", "include", "exclude")}
+    options |= {name: as_tuple(options[name]) for name in ("epsilon", "noise_stddev", "include", "exclude")}
     options |= {"facts": None if facts is None else str(facts), "evaluate": data_or_none(evaluate)}
-    check("noise", options)
-    with planned(path_at(model, "model"), options, notify) as (release, candidates):
+    check_numbers("noise", options)
+    with planned_candidates(path_at(model, "model"), options, notify) as (release, candidates):
         if dry_run:
             for sentence in filter(None, checked_plan(release, candidates, options)):
                 notify(sentence)

@@ -1,4 +1,4 @@
-"""``privctl.report``: one page, or another format, of the reports of a model; the command is made of ``place_of``."""
+"""``privctl.report``: a page of a model's reports. The command calls ``page_path_and_format`` and ``write_page``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Format -> suffix (or name) of the default output.
 FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
-#: What a name's ending promises.
+#: Suffix of a file name -> formats that it may have.
 _ENDINGS = {
     ".html": ("html",), ".htm": ("html",), ".md": ("markdown", "model-card"), ".markdown": ("markdown", "model-card"),
     ".json": ("intoto",), ".pdf": (), ".docx": (), ".svg": (), ".png": (),
@@ -30,12 +30,17 @@ def check_title(title: str | None) -> None:
         raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
 
 
-def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool) -> tuple[Path, str]:
-    """Where the page of ``reports`` goes, and its format. Raises CommandError where something is in the way."""
+def page_path_and_format(
+    reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool
+) -> tuple[Path, str]:
+    """Where the page of ``reports`` is to be written, and its format.
+
+    Raises CommandError for an existing file and for a name whose suffix belongs to another format.
+    """
     from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent
 
-    kind = kind or _meant(output)
+    kind = kind or _format_of(output)
     place = output or _default(reports[0], kind)
     if str(place) == "-":
         return place, kind
@@ -49,8 +54,8 @@ def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, 
     return place, kind
 
 
-def written(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
-    """The page of ``reports``, which is written to ``place`` unless that is None."""
+def write_page(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
+    """Make the page of ``reports``, write it to ``place`` unless that is None, and return its bytes."""
     from privctl.show.gather.load import load
     from privctl.show.page_data import AUDIT_STEP
     from privctl.storage.atomic import write_bytes
@@ -64,7 +69,7 @@ def written(reports: Sequence[Path], place: Path | None, kind: str, title: str |
 
 
 def _require_ending(output: Path, kind: str) -> None:
-    """Refuse a name that promises another format; one without an ending that is known promises none."""
+    """Raise CommandError where the suffix of ``output`` belongs to another format; unknown suffixes are accepted."""
     promised = _ENDINGS.get(output.suffix.lower())
     if promised is not None and kind not in promised:
         other = f"--format {promised[0]}, or " if promised else ""
@@ -73,8 +78,8 @@ def _require_ending(output: Path, kind: str) -> None:
         )
 
 
-def _meant(output: Path | None) -> str:
-    """The format of a file that only its name describes."""
+def _format_of(output: Path | None) -> str:
+    """The format that the suffix of ``output`` implies: Markdown for ``.md``, else HTML."""
     text = output is not None and "markdown" in _ENDINGS.get(output.suffix.lower(), ())
     return "markdown" if text else "html"
 
@@ -106,7 +111,7 @@ def _default(first: Path, kind: str) -> Path:
 
 
 def _model_folder(first: Path) -> Path:
-    """The folder of the weights that the first report wrote, if inside the report's folder; else the latter."""
+    """The folder of the weights that the first report names, if it is inside the report's folder; else the latter."""
     from privctl.reports.files import read_report
     from privctl.show.page_data import MODEL_ROLE
 
@@ -128,14 +133,15 @@ def report(
     progress: Progress = unseen,
     notify: Notify = lambda _: None,
 ) -> Path:
-    """Write one page about a model from its ``reports``, files or the model itself, and what they build on.
+    """Write one page about a model from its ``reports`` and those that they build on.
 
-    ``kind`` is ``html``, ``markdown``, ``model-card`` or ``intoto``; by default Markdown where ``output`` ends in
-    ``.md``, else HTML. Without ``output`` the page lies beside the first report. ``title`` has at most 200 characters.
+    ``reports`` are one or several files, or the model itself, which means the reports beside it. ``kind`` is ``html``,
+    ``markdown``, ``model-card`` or ``intoto``; by default Markdown where ``output`` ends in ``.md``, else HTML. Without
+    ``output`` the page is written beside the first report. ``title`` has at most 200 characters.
 
-    Returns where the page was written. One with results of an audit is readable by its owner alone.
+    Returns where the page was written. A page with results of an audit is readable by its owner only.
 
-    Raises CommandError for files in the way and a name that promises another format, InputError for what is no report.
+    Raises CommandError for existing files and for a name of another format, InputError for files that are no reports.
     """
     from privctl.data.places import require_inputs
     from privctl.reports.of_model import reports_at
@@ -148,8 +154,8 @@ def report(
         raise CommandError("there are no reports to make a page of; give those of the model")
     require_inputs(*given)
     paths = reports_at(given, progress, notify, examined=True)
-    place, kind = place_of(paths, path_or_none(output), kind, force=force)
+    place, kind = page_path_and_format(paths, path_or_none(output), kind, force=force)
     if str(place) == "-":
         raise CommandError("--output - is for the command line; name a file")
-    written(paths, place, kind, title, force=force)
+    write_page(paths, place, kind, title, force=force)
     return place

@@ -1,4 +1,4 @@
-"""``privctl.audit_scores``: judge scores that attacks gave. ``report_on_scores`` is what the command is made of."""
+"""``privctl.audit_scores``: judge the scores of attacks. The command calls ``report_on_scores``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import FilePath, check, path_or_none, several
+from privctl.api.arguments import FilePath, as_tuple, check_numbers, path_or_none
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Notify
 from privctl.domain.report import LogPosition, PrivacyReport
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from audits.mechanism_curve import Profile
     from privctl.reports.audit_log import Entry
 
-#: The columns of a file of scores, by default.
+#: The default columns of a file of scores.
 _COLUMNS = {"score_column": ("score",), "member_column": "member", "id_column": "id"}
-#: Files that scores of records may be tied to.
+#: Options for files that scores of records may belong to.
 _TIED = ("split", "model", "log")
-#: The options for scores of many models, which need no others.
+#: The options of an audit of the scores of many models.
 MANY_MODELS = {**_COLUMNS, "models": True, "split": None, "model": None, "log": None, "threshold": None}
-#: What scores of one model's records are for, instead of the option.
+#: Option for scores of many models -> advice to users with scores of one model's records.
 _INSTEAD = {
     "claim": "of one model, a claim is tested by privctl audit membership --split, on records whose members were drawn",
     "threshold": "scores of one model's records are judged at every threshold together",
@@ -38,11 +38,12 @@ def report_on_scores(
     notify: Notify = lambda _: None,
     on_entry: Callable[[Entry], None] | None = None,
 ) -> tuple[PrivacyReport, Path]:
-    """The report on the scores in the ``given`` files that the options ask for.
+    """Judge the scores in the ``given`` files, write the report, and return it with its path.
 
-    It goes to ``output``, or beside the model that they are said to be of, or beside the scores. A pattern such as
-    ``scores-*.parquet`` means what it matches. Of a model the audit is entered into its log; ``on_entry`` is given the
-    line that this ends with, and ``notify`` told of a report in the log that is replaced. Raises as ``audit_scores``.
+    The path is ``output``, or beside the model that was scored, or beside the scores. A pattern such as
+    ``scores-*.parquet`` means the files that it matches. An audit with a model is entered into the model's log of
+    audits: ``on_entry`` is called with the last line of it, and ``notify`` where a logged report is replaced. Raises
+    the errors of ``audit_scores``.
     """
     from audits.claims import claim_of
     from audits.places import output_paths
@@ -84,7 +85,7 @@ def _of_records(
     notify: Notify,
     on_entry: Callable[[Entry], None] | None,
 ) -> PrivacyReport:
-    """The report on the scores of records in ``files``, written to ``path``."""
+    """Judge the scores of records in ``files``, write the report to ``path``, and return it."""
     from audits.record_scores.audit import run_record_scores
     from audits.record_scores.of_model import scored_model
     from audits.record_scores.table import ScoreColumns
@@ -128,7 +129,7 @@ def _of_records(
 
 
 def _profile(split: Path | None) -> Profile | None:
-    """What computes the curve of a mechanism, which only coins of a split are held against."""
+    """The function that computes the privacy curve of a mechanism; None without a split, which alone tests it."""
     if split is None:
         return None
     from privctl.accounting.profile import profile
@@ -176,35 +177,38 @@ def audit_scores(
     output: FilePath | None = None,
     force: bool = False,
 ) -> PrivacyReport:
-    """Judge the scores in ``file`` that another attack tool gave to records; a higher one means more likely a member.
+    """Judge the scores in ``file`` that another attack tool gave to records; higher scores mean likely members.
 
-    The file is CSV, TSV, JSON lines or Parquet with a row for each record; of Parquet there may be several, or a
-    pattern, such as the parts that ``privctl audit score-records`` wrote. ``score_column`` is one column or several,
-    an attack each; ``member_column`` holds 1 and 0. ``least_auc`` is the AUC that must be detectable for silence to
-    count. With ``models`` the file holds a score for each of many models instead, trained with (1) or without one
-    record; they bound epsilon from below at ``delta`` and test ``claim``, a pair (epsilon, delta), or bound epsilon by
-    one ``threshold`` that was chosen beforehand. With ``split``, the
-    manifest of one that ``privctl audit split`` drew, the scores of its records bound epsilon and mu from below; where
-    users or other groups have its coins, every record of them needs a score, and groups are judged by those.
+    The file is CSV, TSV, JSON lines or Parquet with a row for each record. There may be several Parquet files, or a
+    pattern, such as for the parts that ``privctl audit score-records`` wrote. ``score_column`` is one column or
+    several, one for each attack; ``member_column`` holds 1 and 0. ``least_auc`` is the AUC that must be detectable for
+    a result without a leak to count.
 
-    ``model`` is the checkpoint that the scores are of, a safetensors file or a folder. Its digest ties the report to
-    it, so that a gate, ``verify`` and ``inspect`` find it, and claims of its own report are held against the bounds of
-    a split. That the scores are of this model is your word: a gate counts the audit only where its policy accepts the
-    assumption ``scores of the model``. The audit is entered into a log beside the model (``log``).
+    With ``models`` the file holds a score for each of many models, trained with (1) or without one record. These scores
+    bound epsilon from below at ``delta`` and test ``claim``, a pair (epsilon, delta), or bound epsilon by one
+    ``threshold`` that was chosen beforehand. With ``split``, the manifest of a split by ``privctl audit split``, the
+    scores bound epsilon and mu from below. If its coins are those of users or other groups, groups are judged, and
+    every record of them needs a score.
 
-    Returns the report, which is written beside the model or the scores, or to ``output``, and is not for release. A
-    claim that is refuted is a verdict of it, not an error.
+    ``model`` is the checkpoint that was scored, a safetensors file or a folder. The report holds its digest, so that
+    ``gate``, ``verify`` and ``inspect`` find the audit, and the bounds of a split test the claims of the model's own
+    report. privctl takes your word that the scores are of this model: a gate counts the audit only where its policy
+    accepts the assumption ``scores of the model``. The audit is entered into the log of audits beside the model, or at
+    ``log``.
 
-    Raises CommandError for options that do not go together and files in the way, InputError for a file that does not
-    hold a finite score for each record.
+    Returns the report, which is written beside the model or the scores, or to ``output``; do not publish it. A refuted
+    claim is a verdict in it, not an error.
+
+    Raises CommandError for options that do not go together and for existing files, InputError for a file without a
+    finite score for each record.
     """
     options: dict[str, Any] = {
-        "score_column": several(score_column), "member_column": member_column, "id_column": id_column,
+        "score_column": as_tuple(score_column), "member_column": member_column, "id_column": id_column,
         "models": models, "least_auc": least_auc, "delta": delta, "force": force,
         "threshold": threshold,
         "split": path_or_none(split), "model": path_or_none(model), "log": path_or_none(log),
         "claim": f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim,
     }  # fmt: skip
-    check("audit_scores", options)
+    check_numbers("audit_scores", options)
     given = [file] if isinstance(file, str | os.PathLike) else file
     return report_on_scores([Path(each) for each in given], path_or_none(output), options)[0]

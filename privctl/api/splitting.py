@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at
+from privctl.api.arguments import DataPaths, FilePath, check_numbers, data_or_none, path_at
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,18 +20,20 @@ def audit_split(
     text_column: str | None = None,
     force: bool = False,
 ) -> SplitManifest:
-    """Draw by coins which records of ``data`` a model is trained on, into the folder ``output``.
+    """Draw by fair coins which records of ``data`` a model is to be trained on, and write both parts to ``output``.
 
-    Train on ``members.jsonl`` there, or with ``records``, the number of records to draw, on ``train.jsonl``, which
-    holds all others too. ``group_by`` names a field whose values share a coin; ``records`` counts these then. Publish
-    the result's ``commitment`` before training, and keep ``manifest.json``: whoever has it knows who is a member.
+    Train on ``members.jsonl`` in that folder; or, if ``records``, the number of records to draw, is given, on
+    ``train.jsonl``, which holds all others too. With ``group_by`` all records with the same value of that field share a
+    coin, and ``records`` counts values. Publish the result's ``commitment`` before training, and keep ``manifest.json``
+    secret: it says which records are members.
 
-    Raises CommandError for files in the way and numbers out of range, InputError for records that cannot be read.
+    Returns the manifest. Raises CommandError for existing files and for numbers out of range, InputError for records
+    that cannot be read.
     """
     from audits.split.draw import SplitRequest, draw_split
     from privctl.data.columns import Columns
 
-    check("audit_split", {"records": records})
+    check_numbers("audit_split", {"records": records})
     given = data_or_none(data)
     if given is None:
         raise CommandError("there is nothing to split; give data")

@@ -1,4 +1,4 @@
-"""``privctl.retrain``: train a model by one of privctl's methods. ``run`` is what the command is made of."""
+"""``privctl.retrain``: train a model by one of privctl's methods. The command calls ``run``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, several
+from privctl.api.arguments import DataPaths, FilePath, accepting, as_tuple, check_numbers, data_or_none, path_at
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
@@ -31,9 +31,9 @@ def run(
     detailed: DetailedProgress | None = None,
     interrupts: Interrupts | None = None,
 ) -> PrivacyReport | None:
-    """Carry out what the options of ``privctl retrain METHOD`` ask for, in all processes that torchrun started.
+    """Train as the options of ``privctl retrain METHOD`` say, in all processes that torchrun started.
 
-    Returns None but in the main one. Raises as ``retrain``.
+    Returns the report in the main process and None in the others. Raises the errors of ``retrain``.
     """
     from privctl.train.preparation.refusals import refuse_early
 
@@ -75,7 +75,7 @@ def _one_run(request: RetrainRequest, session: Session) -> PrivacyReport | None:
 
 
 def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> PrivacyReport:
-    """The best of several runs, of which nothing is shown but how far they are."""
+    """Run a search over settings and return the report of the best run. Only the progress of the runs is shown."""
     from contextlib import nullcontext
     from dataclasses import replace
 
@@ -101,6 +101,7 @@ def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> 
         return run_search(request, runs, train, session.notify)
 
 
+@accepting(heldout="held_out")
 def retrain(
     method: str,
     model: FilePath,
@@ -153,15 +154,16 @@ def retrain(
 ) -> PrivacyReport:
     """Train ``model`` on ``data`` by ``method``: dp-sgd, dp-zo, dpquant, ferret, clipped or plain.
 
-    The arguments are the options of ``privctl retrain METHOD``: ``batch_size`` in examples (the expected number where
-    batches are Poisson), ``clip_norm`` an L2 norm (1 by default), ``noise_multiplier`` the noise standard deviation /
-    clip norm, ``of_method`` the options that only some methods have, such as ``schedule``, ``secrets`` or ``release``.
-    ``labels`` are the class names in order. The model is written to the directory ``output`` and its report beside it.
+    The arguments are the options of ``privctl retrain METHOD``. ``batch_size`` is in examples (the expected number for
+    Poisson batches), ``clip_norm`` is an L2 norm (1 by default), and ``noise_multiplier`` is the noise standard
+    deviation / clip norm. ``of_method`` are options that only some methods have, such as ``schedule``, ``secrets`` or
+    ``release``. ``labels`` are the class names in order. The model is written to the directory ``output`` and its
+    report beside it.
 
-    ``on_epoch`` gets each epoch's held-out measures. ``progress`` shows how far the training is. An interrupt ends the
-    training at once; what was saved last is in ``OUTPUT.run``, and ``resume`` continues from there.
+    ``on_epoch`` is called with each epoch's held-out measures. An interrupt ends the training at once; the last saved
+    state is in ``OUTPUT.run``, and ``resume`` continues from it.
 
-    Returns the report: of a private method, the guarantee with the state of everything that it rests on.
+    Returns the report. That of a private method has the guarantee, and the state of each assumption that it rests on.
 
     Raises CommandError for options that are out of range, unknown to the method, or do not go together; InputError for
     a model or data that cannot be trained.
@@ -179,11 +181,11 @@ def retrain(
         "data": data_or_none(data),
         "held_out": data_or_none(held_out),
         "public": data_or_none(options.get("public")),
-        "train": several(train),
-        "log": several(log),
+        "train": as_tuple(train),
+        "log": as_tuple(log),
         "labels": labels if labels is None or isinstance(labels, str) else ",".join(labels),
     }
-    check("retrain", options)
+    check_numbers("retrain", options)
     given = {"batch_size"} if batch_size != _BATCH_SIZE else set()
     report = run(chosen, options, given, progress=progress, notify=notify, on_epoch=on_epoch)
     if report is None:
@@ -192,9 +194,9 @@ def retrain(
 
 
 def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
-    """The method of that name, and every option that it has beside those of all methods, as ``stated`` or by default.
+    """The method ``name``, and the values of its own options: as ``stated``, or the defaults.
 
-    Raises CommandError for a method or an option that does not exist, and for one that is missing.
+    Raises CommandError for a method or an option that does not exist, and for a required option that is missing.
     """
     from dataclasses import MISSING
 
@@ -221,7 +223,7 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
 
 
 def _options_of(method: Method) -> set[str]:
-    """Every option of ``method`` beside those of all methods."""
+    """The names of the options of ``method`` that not all methods have."""
     from privctl.train.settings.method_settings import GROUPS
     from privctl.train.settings.own_settings import option_fields
 

@@ -1,4 +1,4 @@
-"""``privctl.verify``: check what a report promises. ``verification_of`` is what the command is made of."""
+"""``privctl.verify``: check what a report promises. The command calls ``report_path_of`` and ``verify_given``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none
+from privctl.api.arguments import DataPaths, FilePath, check_numbers, data_or_none, path_at, path_or_none
 from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from verify.settings.public_records import PublicAtHand
 
 
-def verification_of(
+def verify_report(
     report: Path,
     *,
     data: DataPath | None,
@@ -34,7 +34,7 @@ def verification_of(
     progress: Progress,
     notify: Notify,
 ) -> Verification:
-    """The verification of the report at ``report``. Raises as ``verify``."""
+    """Verify the report at ``report``. Raises the errors of ``verify``."""
     from verify.run import bytes_of, read
     from verify.run import verify as run
 
@@ -46,10 +46,12 @@ def verification_of(
     return _simulated(verification, seed, seconds, notify) if simulate else verification
 
 
-def report_of(given: Path, progress: Progress) -> Path:
-    """``given``, or where it is a model the report beside it: by its name, or else by the digests of its weights.
+def report_path_of(given: Path, progress: Progress) -> Path:
+    """``given``, or where it is a model the report beside it.
 
-    A report by name is taken though its digests may not fit: ``verification_at`` reads the weights, and says so.
+    The report under the model's name comes first, even if its digests do not match, which ``verify_given`` reports.
+    Otherwise the weights are hashed and a report with their digests is searched for. Raises InputError for a file that
+    is neither a report nor a model, and for a model without a report.
     """
     from privctl.reports.of_model import is_model, report_by_name, reports_at
 
@@ -62,15 +64,15 @@ def report_of(given: Path, progress: Progress) -> Path:
     return named or reports_at((given,), progress)[0]
 
 
-def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
-    """The verification of ``report``, which is ``report_of`` what was ``given``; ``settings`` as ``verification_of``.
+def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
+    """Verify ``report``, which is ``report_path_of(given)``; ``settings`` are the arguments of ``verify_report``.
 
-    Where a model was given whose weights are not those of its report by name, another report that fits them is verified
-    instead; where there is none, the verification of the former refutes the weights.
+    If ``given`` is a model whose weights differ from those of the report under its name, a report that matches the
+    weights is verified instead. If there is none, the verification of the first report refutes the weights.
     """
     from privctl.reports.of_model import changed_since, reports_at, weight_digests
 
-    notify, verification = settings["notify"], verification_of(report, **settings)
+    notify, verification = settings["notify"], verify_report(report, **settings)
     if report == given:
         return verification
     fits = True
@@ -80,7 +82,7 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
     if not fits:
         with suppress(InputError):
             report, fits = reports_at((given,), settings["progress"])[0], True
-            verification = verification_of(report, **settings)
+            verification = verify_report(report, **settings)
     notify(f"verifying {os.path.relpath(report)}, the report of {given}")
     if not fits:
         notify(changed_since(report, given))
@@ -109,7 +111,7 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
 
 
 def _columns(known: Sequence[PrivacyReport], text_column: str | None) -> Columns:
-    """The fields of the data: those that the training among ``known`` reports named, unless the text's is given."""
+    """The fields that the training among the ``known`` reports used; ``text_column`` replaces that of the text."""
     from privctl.data.columns import USUAL
     from verify.files.data import columns_of
 
@@ -118,9 +120,9 @@ def _columns(known: Sequence[PrivacyReport], text_column: str | None) -> Columns
 
 
 def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_column: str | None) -> PublicAtHand:
-    """What is at hand of public records; where a text is a whole record, they are held against those at ``data`` too.
+    """The public records that were given, also compared with the records at ``data`` where a text is a whole record.
 
-    Images and sounds are not, nor pairs, words with labels, and questions: training compares more than their text.
+    Images, sounds, pairs, labelled words and questions are not compared, because a record of them is more than a text.
     """
     from privctl.data.contents import first_shared, texts_at
     from privctl.data.count import count_examples, of_texts
@@ -165,31 +167,32 @@ def verify(
     progress: Progress = unseen,
     notify: Notify = lambda _: None,
 ) -> Verification:
-    """Recompute what the report at ``report``, or the one beside a model, promises; check its files and its noise.
+    """Recompute the guarantees of ``report``, a report or a model with a report beside it; check its files and noise.
 
-    ``data`` is the training data, to be counted and compared, and ``public`` are public records that were mixed in.
-    ``simulate`` also simulates the mechanism for about ``seconds``, from ``seed``. The report of the verdicts is
-    written only where ``output`` says.
+    ``data`` is the training data, whose examples are counted and whose digests are compared, and ``public`` are the
+    public records of the training. With ``simulate`` the mechanism is also simulated for about ``seconds``, from
+    ``seed``. A report of the verdicts is written only to ``output``, if that is given.
 
-    Returns the verdicts: ``exit_code`` is 0 where all that anybody may rely on holds, 1 where some of it is refuted, 3
-    where some is undecided. A refuted promise is a verdict, no error.
+    Returns the verdicts. ``exit_code`` is 0 where everything holds, 1 where a digest, a parameter or a guarantee is
+    refuted, and 3 where one is undecided; guarantees marked as claimed do not count. A refuted guarantee is a verdict,
+    not an error.
 
-    Raises InputError for what is no report, or a model without one; CommandError for files in the way.
+    Raises InputError for a file that is no report, and for a model without one; CommandError for existing files.
     """
     from privctl.data.places import require_inputs
     from privctl.reports.files import require_not_weights_or_report, write_report
     from privctl.storage.atomic import require_absent
     from verify.as_report import as_report
 
-    check("verify", {"seed": seed, "seconds": seconds})
-    place = report_of(path_at(report, "report"), progress)
+    check_numbers("verify", {"seed": seed, "seconds": seconds})
+    place = report_path_of(path_at(report, "report"), progress)
     require_inputs(place, data_or_none(data), data_or_none(public))
     if (written := path_or_none(output)) is not None:
         if written.resolve() == place.resolve():
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
         require_absent(written, force)
         require_not_weights_or_report(written, but="verify")
-    found = verification_at(
+    found = verify_given(
         Path(report),
         place,
         data=data_or_none(data),

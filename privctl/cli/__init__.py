@@ -1,7 +1,7 @@
 """The command line: a table of commands, each loaded only when it is called.
 
-One file a command: parse, call, render, exit. Files here import click and the domain; engines are imported inside the
-functions, so that ``--help`` stays as quick as Python itself.
+Each command has its own file, which parses the options, calls the engine, prints the result and exits. These files
+import only click and the domain. Engines are imported inside functions, so that ``--help`` stays fast.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import click
 
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.interrupted import INTERRUPTED
-from privctl.cli.slow_start import telling_of_slow_imports
+from privctl.cli.slow_start import reporting_slow_imports
 from privctl.cli.unknown_options import known_by, taken_beside
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError, missing_package
 from privctl.domain.version import VERSION
 from privctl.show.plain import escape_hidden, plain
 
-#: Heading -> command name -> (where its click command is, one line for ``privctl --help``): what one does first, first.
+#: Heading -> command name -> (module and name of its click command, its line in ``privctl --help``).
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Measure and protect": {
         "audit": ("privctl.cli.audit:audit", "Attack a model: membership, canaries, extraction, secrets."),
@@ -36,18 +36,18 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Check and release": {
         "verify": ("privctl.cli.verify:verify", "Recompute what a report promises; check files and noise."),
         "gate": ("privctl.cli.gate:gate", "Check reports against a policy, for CI."),
-        "report": ("privctl.cli.report:report", "Make a page or a model card of all known about a model."),
+        "report": ("privctl.cli.report:report", "Make a page or a model card from the reports of a model."),
         "sign": ("privctl.cli.sign:sign", "Sign reports with your own key, or check a signature."),
         "inspect": ("privctl.cli.inspect:inspect", "Show a checkpoint and the chain of reports behind it."),
     },
     "Plan and prepare": {
-        "account": ("privctl.cli.account:account", "Plan a privacy budget: every accountant side by side."),
+        "account": ("privctl.cli.account:account", "Plan a privacy budget and compare accountants."),
         "canary": ("privctl.cli.canary:canary", "Plant random secrets in training data, for an audit."),
         "secrets": ("privctl.cli.secrets:secrets", "Find secrets in training data, and plan their protection."),
         "shadow": ("privctl.cli.shadow:shadow", "Train shadow models, for the strongest membership attacks."),
     },
     "More": {
-        "demo": ("privctl.cli.demo:demo", "Train plainly, with noise and privately; attack each."),
+        "demo": ("privctl.cli.demo:demo", "Run the whole workflow on a small model."),
         "claims": ("privctl.cli.claims:claims", "Judge published privacy claims by checkable proofs."),
         "completion": ("privctl.cli.completion:completion", "Print a completion script for a shell."),
     },
@@ -57,14 +57,14 @@ _WIDTH = max(map(len, COMMANDS))
 
 
 class LazyGroup(SuggestingGroup):
-    """A group whose commands are imported on first use; their one-line helps come from the table."""
+    """A group whose commands are imported on first use; the table has their one-line help texts."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the table's order."""
+        """The names of the commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import the command called ``name``, or None."""
+        """Import and return the command called ``name``; None where there is no such command."""
         if name not in COMMANDS:
             return None
         module, attribute = COMMANDS[name][0].split(":")
@@ -104,7 +104,10 @@ def root(ctx: click.Context) -> None:
 
 
 def _colour() -> bool | None:
-    """Whether to colour output, as https://no-color.org and https://force-color.org say; None asks the terminal."""
+    """Whether to colour output, following https://no-color.org and https://force-color.org.
+
+    None leaves the choice to click, which colours output to a terminal.
+    """
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -113,57 +116,60 @@ def _colour() -> bool | None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with the code that says what happened."""
+    """Run the command line and exit with its exit code, which ``privctl --help`` explains."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             signal.signal(number, _interrupt)
-    _write_whole()
-    with telling_of_slow_imports(sys.argv[1:]):
+    _buffer_standard_output()
+    with reporting_slow_imports(sys.argv[1:]):
         code = run(sys.argv[1:])
     with suppress(ValueError):  # closed
         try:
             sys.stdout.flush()
-        except OSError:  # said before; Python would try again, and exit with a code of its own
+        except OSError:  # already reported; otherwise Python would flush again and change the exit code
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
-def _write_whole() -> None:
-    """With PYTHONUNBUFFERED Python drops what a full disk or a size limit cuts off a write, and says nothing."""
+def _buffer_standard_output() -> None:
+    """Buffer standard output even under PYTHONUNBUFFERED.
+
+    Unbuffered, Python silently drops the rest of a write that a full disk or a size limit cuts short.
+    """
     if sys.stdout is not None and isinstance(raw := getattr(sys.stdout, "buffer", None), io.FileIO):
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), sys.stdout.encoding, sys.stdout.errors)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; every error becomes one sentence on standard error."""
+    """Run one command and return its exit code. Every error is printed as one sentence on standard error."""
     try:
         _check_names(arguments)
-        code = root.main(_spelled_out(arguments), prog_name="privctl", standalone_mode=False)
+        code = root.main(_with_help_option(arguments), prog_name="privctl", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.OK
     except PrivctlError as error:
         return _fail(str(error), error.exit_code)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        _show(error)
+        _print_usage_error(error)
         return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
         return _fail(INTERRUPTED, ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away; keep Python from complaining about it at exit.
+        # The reader closed the pipe. Discard the rest, so that Python prints no error of its own at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
     except Exception as error:
-        return _fail(*_unexpected(error))
+        return _fail(*_unhandled(error))
 
 
-def _spelled_out(arguments: list[str]) -> list[str]:
-    """``privctl help NAME`` as ``privctl NAME --help``."""
+def _with_help_option(arguments: list[str]) -> list[str]:
+    """``privctl help NAME`` rewritten as ``privctl NAME --help``; other arguments unchanged."""
     return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
 
 
-def _show(error: click.ClickException) -> None:
-    """Print click's message on a malformed call, with control characters from the call made harmless."""
+def _print_usage_error(error: click.ClickException) -> None:
+    """Print click's message about a malformed call, with control characters of the call escaped."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help itself
         click.echo(error.format_message(), err=True)
         return
@@ -174,7 +180,7 @@ def _show(error: click.ClickException) -> None:
             click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.\n", err=True)
     message = error.format_message()
     if isinstance(error, click.NoSuchOption) and context is not None:
-        # click keeps only names that are spelled alike.
+        # click suggests only names with a similar spelling.
         if known := known_by(error):
             message = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, known))}?"
         elif takers := taken_beside(error):
@@ -183,52 +189,52 @@ def _show(error: click.ClickException) -> None:
     click.echo(f"Error: {plain(message)}", err=True)
 
 
-def _unexpected(error: Exception) -> tuple[str, int]:
-    """The sentence and exit code for an error that no command expects."""
+def _unhandled(error: Exception) -> tuple[str, int]:
+    """The message and the exit code for an error that no command handles."""
     if isinstance(error, UnicodeEncodeError) and _NOT_UTF8.search(str(error.object)):
-        return _unnameable(str(error.object)), ExitCode.BAD_INPUT
+        return _not_utf8(str(error.object)), ExitCode.BAD_INPUT
     if isinstance(error, OSError):
         where = "" if error.filename is None else f" ({error.filename})"
         message = f"the operating system refused: {error.strerror or error}{where}; files written earlier are intact"
     elif isinstance(error, ImportError):
         missing = missing_package(error)
-        told = f"the package {missing} is not installed" if missing else str(error)
-        message = f"{told}; install privctl and its dependencies as the README says"
-    elif _is_short_of_memory(error):
+        problem = f"the package {missing} is not installed" if missing else str(error)
+        message = f"{problem}; install privctl and its dependencies as the README says"
+    elif _is_out_of_memory(error):
         message = "out of memory; process less at once, close other programs, or use a device with more memory"
     else:
         message = f"internal error, please report it: {type(error).__name__}: {error} (--debug shows the traceback)"
     return message, ExitCode.FAILURE
 
 
-def _is_short_of_memory(error: Exception) -> bool:
-    """Whether Python or torch, which is not imported for this, ran out of memory."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python or torch ran out of memory. It looks at names only, so that torch need not be imported."""
     return isinstance(error, MemoryError) or any(
         words in f"{type(error).__name__}: {error}" for words in ("OutOfMemoryError", "DefaultCPUAllocator")
     )
 
 
-#: Bytes of a name that are not UTF-8, as Python holds them.
+#: The surrogates by which Python represents bytes of a file name that are not UTF-8.
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 #: Commands that write no report.
 _WITHOUT_REPORT = ("gate", "inspect", "report", "verify", "completion")
 
 
 def _check_names(arguments: list[str]) -> None:
-    """Raise CommandError for a name that is not UTF-8, before anything is read: a JSON report cannot hold it."""
+    """Raise CommandError for a name that is not UTF-8, which a JSON report cannot hold, before anything is read."""
     if arguments and arguments[0] not in _WITHOUT_REPORT:
         for argument in arguments:
             if _NOT_UTF8.search(argument):
-                raise CommandError(_unnameable(argument))
+                raise CommandError(_not_utf8(argument))
 
 
-def _unnameable(name: str) -> str:
+def _not_utf8(name: str) -> str:
     shown = name if len(name) <= 200 else f"...{name[-200:]}"
     return f"the name {shown} is not UTF-8, so no report can hold it; rename the file"
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """SIGTERM and SIGHUP end like Ctrl-C: temporary files are removed before exit."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that temporary files are removed before exit."""
     raise KeyboardInterrupt
 
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from privctl.plan.accountants import BudgetPlan
 
 _MECHANISMS = {kind.mechanism: kind for kind in EVENTS.values()}
-#: Without options that say all of them; asking for one gives the advice to list it in a ledger.
+#: Mechanisms that options cannot describe. ``--mechanism`` accepts them only to advise a ledger.
 _BY_LEDGER = ("gaussian-mixture", "laplace-search", "non-private")
 _PLANNED = [name for name in _MECHANISMS if name not in _BY_LEDGER]
 
 
 def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of single kinds of events; kinds that share one are given it once."""
+    """Add the options of every kind of event; an option that several kinds share is added once."""
     for option in reversed(list(dict.fromkeys(option for kind in EVENTS.values() for option in kind.options))):
         declared = (option.flag, option.parameter) if option.repeatable else (option.flag,)
         kind = {float: Number, int: Whole}[option.kind](option.within) if option.kind is not str else None
@@ -44,22 +44,22 @@ _SHOWN = (
 
 
 @click.command(cls=WithRareOptions, shown=_SHOWN)
-@click.option("--epsilon", type=POSITIVE, help="Target epsilon, to find the noise. In nats for ferret.")
-@click.option("--noise-multiplier", type=POSITIVE, help="Noise standard deviation / clip norm, to find epsilon.")
+@click.option("--epsilon", type=POSITIVE, help="Target epsilon, to find the noise for. In nats for ferret.")
+@click.option("--noise-multiplier", type=POSITIVE, help="Noise stddev / clip norm, to find epsilon for.")
 @click.option(
     "--delta",
     type=BELOW_ONE,
-    help="Delta of the guarantee; 0 for mechanisms whose losses are bounded.  [default: "
-    "of a --dataset-size or --data, the smaller of 1e-5 and 1 / examples^1.1]",
+    help="Delta of the guarantee; 0 for mechanisms with a bounded privacy loss.  [default: "
+    "with --dataset-size or --data, the smaller of 1e-5 and 1 / examples^1.1]",
 )
 @click.option("--sample-rate", type=CHANCE, help="Probability that a step uses an example.  [default: 1]")
 @click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
-@click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
+@click.option("--dataset-size", type=COUNT, help="Number of examples, with --batch-size and --epochs.")
 @data_option(
     "--data",
-    "Training data, whose records, or with --unit FIELD their owners, are counted for --dataset-size (repeatable).",
+    "Training data, to count its records, or with --unit FIELD its owners (repeatable).",
 )
-@click.option("--unit", help="With --data: field that names a record's owner; owners are counted.")
+@click.option("--unit", help="With --data: field that names a record's owner, to count owners.")
 @TEXT_COLUMN
 @click.option("--batch-size", type=COUNT, help="Expected examples per batch.")
 @click.option("--epochs", type=AMOUNT, help="Passes over the data.")
@@ -76,13 +76,17 @@ _SHOWN = (
     metavar="NAME",
     default="gaussian",
     show_default=True,
-    help=f"What touches the data. One of {', '.join(_PLANNED)}; a --ledger also takes {', '.join(_BY_LEDGER)}.",
+    help=f"Mechanism applied to the data. One of {', '.join(_PLANNED)}; a --ledger also takes {', '.join(_BY_LEDGER)}.",
 )
 @_options_of_events
 @click.option(
-    "--prior", "priors", type=FRACTION, multiple=True, help="Chance of guessing a secret blindly (repeatable)."
+    "--prior",
+    "priors",
+    type=FRACTION,
+    multiple=True,
+    help="Probability of guessing a secret without the model (repeatable).",
 )
-@click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, to be composed; see --help-all.")
+@click.option("--ledger", type=click.Path(), help="JSON file of events of any kind, to be composed; see --help-all.")
 @click.option(
     "--method",
     "methods",
@@ -95,10 +99,10 @@ _SHOWN = (
 @force
 @common
 def account(**options: Any) -> None:
-    """Plan a privacy budget: every composition theorem and accountant side by side.
+    """Plan a privacy budget: compare composition theorems and accountants.
 
-    Give --epsilon to find the noise, or the noise to find epsilon. Beside each method's number is the epsilon that
-    really follows from the same noise, and whether the method gives a bound at all.
+    Give --epsilon to find the noise, or the noise to find epsilon. Each method is shown with the epsilon that follows
+    from its noise, and with whether it gives a bound at all.
 
     \b
     Example:
@@ -146,7 +150,7 @@ def account(**options: Any) -> None:
       privctl account --mechanism secret --record 0.01x5 --steps 100 --posterior 0.5 --prior 0.01 \\
           --delta 1e-6
     """
-    from privctl.api.accounting import CountedData, planned
+    from privctl.api.accounting import CountedData, plan_budget
     from privctl.plan.request import report_for
     from privctl.reports.codec import encode
     from privctl.show.progress import note
@@ -167,7 +171,7 @@ def account(**options: Any) -> None:
 
     path, unit, column = (asked.pop(name) for name in _OF_DATA)
     data = CountedData(path=path, unit=unit, text_column=column)
-    plan = planned(asked, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
+    plan = plan_budget(asked, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
     try:
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:
@@ -182,7 +186,7 @@ def account(**options: Any) -> None:
 
 #: Options about the data whose examples are counted.
 _OF_DATA = ("data", "unit", "text_column")
-#: Options that say nothing about the plan itself.
+#: Options that do not affect the plan.
 _OF_OUTPUT = {"as_json", "quiet", "force", "plot", "output"}
 
 

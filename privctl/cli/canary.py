@@ -1,4 +1,4 @@
-"""``privctl canary``: plant random secrets in training data by fair coins, and check what was planted."""
+"""``privctl canary``: plant random secrets in training data by fair coin tosses, and check what was planted."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from privctl.domain.guarantee import Assumption
 
 _FILE = click.Path(path_type=Path)
-#: The allowed failure probability of an audit of canaries alone.
+#: The significance level of an audit of canaries alone.
 _ALPHA = 0.05
-#: Included canaries that an audit needs before it may conclude that they left no trace.
-_WANTED = 100
+#: Included canaries that an audit needs to conclude that they left no trace.
+_ENOUGH = 100
 
 
 @click.group(cls=SuggestingGroup)
@@ -40,8 +40,10 @@ def canary() -> None:
 
 @canary.command("plant")
 @DATA
-@click.option("-o", "--output", type=_FILE, required=True, help="Planted data to write; .gz compresses it.")
-@click.option("--manifest", type=_FILE, help="Manifest to write; NAME.canaries.json beside the output by default.")
+@click.option("-o", "--output", type=_FILE, required=True, help="File to write the planted data to; .gz compresses it.")
+@click.option(
+    "--manifest", type=_FILE, help="File to write the manifest to.  [default: NAME.canaries.json beside the output]"
+)
 @click.option(
     "--count", type=COUNT, default=250, show_default=True, help="Number of canaries; about half are included."
 )
@@ -50,7 +52,7 @@ def canary() -> None:
     type=click.Choice(["digits", "tokens", "template"]),
     help="Form of the secrets: random digits, random words of one token each, or a template's slot.  [default: digits]",
 )
-@click.option("--length", type=COUNT, help="Digits (6 by default) or tokens (8 by default) of a secret.")
+@click.option("--length", type=COUNT, help="Number of digits (6 by default) or tokens (8 by default) of a secret.")
 @click.option(
     "--template",
     "templates",
@@ -61,10 +63,10 @@ def canary() -> None:
     "--copies",
     multiple=True,
     type=COUNT,
-    help="Copies of each included canary; repeat it to divide the canaries among several numbers.  [default: 1]",
+    help="Copies of each included canary; repeat it to use several numbers of copies.  [default: 1]",
 )
-@data_option("--prefix-from", "Records whose beginnings are put before the secrets (repeatable).")
-@click.option("--tokenizer", type=_FILE, help="Model whose tokens --kind tokens draws from.")
+@data_option("--prefix-from", "Records whose first words are put before the secrets (repeatable).")
+@click.option("--tokenizer", type=_FILE, help="Model whose tokenizer --kind tokens draws from.")
 @click.option(
     "--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of the bounds that the audit will give."
 )
@@ -72,9 +74,9 @@ def canary() -> None:
     "--to-see",
     type=AMOUNT,
     metavar="EPSILON",
-    help="Claimed epsilon to be tested: says whether so many canaries could refute it, and how many could.",
+    help="Claimed epsilon: says whether these canaries could refute it, and how many could.",
 )
-@click.option("--seed", type=SEED, help="For tests only: repeatable coins, which void every bound.")
+@click.option("--seed", type=SEED, help="For tests only: repeatable coin tosses, which void every bound.")
 @force
 @common
 def plant_command(
@@ -99,12 +101,13 @@ def plant_command(
 
     A fair coin from the operating system decides for each canary whether it is included, with all its copies. The
     printed hash commits to the coins, the secrets and the numbers of guesses: publish it before training, and keep the
-    manifest away from whoever trains. DATA is records with "text", or with "prompt" and "response"; canaries have
-    these fields and no others. With --prefix-from each canary has a prefix of its own, which the model can be asked to
+    manifest from the people who train. DATA holds records with "text", or with "prompt" and "response"; canaries have
+    these fields and no others. With --prefix-from each canary has its own prefix, which the model can be asked to
     complete.
 
     The number of canaries limits the epsilon that an audit can certify. --to-see says before training whether they can
-    refute a claim, and how many could. A training report's own mechanism is tested too, which needs far fewer.
+    refute a claim, and how many could. The audit also tests the mechanism that the training's report states, which
+    needs far fewer.
 
     \b
     Example:
@@ -149,12 +152,12 @@ def plant_command(
         if to_see is not None:
             click.echo(f"\n{_whether_seen(to_see, delta, powers, needed)}\n{_STRONGEST}")
     note(f"wrote {output} and {request.manifest}", quiet=quiet)
-    note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
+    note("publish the commitment before training, and keep the manifest from the people who train", quiet=quiet)
     for limitation in _limitations(planted, prefixed=prefix_from is not None):
         note(limitation, quiet=quiet)
 
 
-#: What kind of canary to choose.
+#: Advice on the kind of canary.
 _STRONGEST = (
     "planted text certifies no more than the model learns of it, and copies bound the epsilon of groups of as many "
     "records only; of a training by dp-sgd or dpquant, gradients show the most: privctl retrain dp-sgd "
@@ -177,15 +180,15 @@ def _whether_seen(epsilon: float, delta: float, powers: Sequence[CanaryPower], n
 
 
 def _limitations(manifest: Manifest, *, prefixed: bool) -> list[str]:
-    """What an audit of these canaries will not be able to show."""
+    """What an audit of these canaries cannot show: one sentence for each limitation."""
     from audits.canaries.conditions import is_exact_half
 
     limitations = []
     included = sum(canary.included for canary in manifest.canaries)
-    if included < _WANTED:
+    if included < _ENOUGH:
         limitations.append(
             f"{counted(included, 'canary is', 'canaries are')} included; an audit needs "
-            f"{_WANTED} to conclude that they left no trace, so plant more with --count"
+            f"{_ENOUGH} to conclude that they left no trace, so plant more with --count"
         )
     if is_exact_half(included, len(manifest.canaries)):
         limitations.append(
@@ -207,8 +210,8 @@ def _limitations(manifest: Manifest, *, prefixed: bool) -> list[str]:
 
 @canary.command("check")
 @click.argument("manifest", type=_FILE)
-@click.option("--data", type=_FILE, help="Planted data; by default the file beside MANIFEST that it names.")
-@click.option("--commitment", help="Hash of the manifest, as published before training.")
+@click.option("--data", type=_FILE, help="Planted data.  [default: the file beside MANIFEST that it names]")
+@click.option("--commitment", help="Hash of the manifest that was published before training.")
 @common
 def check_command(manifest: Path, data: Path | None, commitment: str | None, as_json: bool, quiet: bool) -> None:
     """Check that the planted data match MANIFEST, and that MANIFEST matches the commitment.
@@ -254,7 +257,7 @@ def _summary(commitment: str, planted: str, powers: Sequence[CanaryPower]) -> di
 
 
 def _power_text(powers: Sequence[CanaryPower], delta: float) -> str:
-    """The best that these canaries could show."""
+    """The table of what these canaries could show at best."""
     from privctl.show.text.style import number, table
 
     rows = [

@@ -1,4 +1,4 @@
-"""``privctl claims``: the collected claims of papers, and a claim given by flags."""
+"""``privctl claims``: judge the claims of papers, or one claim given by options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXIT = {
     Outcome.REFUTED: ExitCode.REFUTED,
     Outcome.INCONCLUSIVE: ExitCode.BAD_INPUT,
 }
-#: Longest number that is accepted, in characters.
+#: The most characters of a number.
 _LONGEST = 60
 
 
@@ -40,7 +40,7 @@ class _Exact(click.ParamType[Fraction]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
-        """``value`` as a fraction."""
+        """Return ``value`` as a fraction. Raises CommandError for a negative number."""
         if isinstance(value, Fraction):
             return value
         _, _, exponent = str(value).lower().partition("e")
@@ -59,12 +59,14 @@ _NUMBER = _Exact()
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--export``, ``--timeout``, ``--output`` and the options of all commands."""
+    """Add ``--export``, ``--timeout``, ``--output`` and the options that all commands have."""
     command = force(common(command))
     for option in (
         click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the JSON report here."),
-        click.option("--timeout", type=AMOUNT, default=10.0, show_default=True, help="Seconds for each proof."),
-        click.option("--export", type=click.Path(path_type=Path), help="Write the proofs to this folder, as SMT-LIB."),
+        click.option(
+            "--timeout", type=AMOUNT, default=10.0, show_default=True, help="Time limit for each proof, in seconds."
+        ),
+        click.option("--export", type=click.Path(path_type=Path), help="Folder to write the proofs to, as SMT-LIB."),
     ):
         command = option(command)
     return command
@@ -85,12 +87,12 @@ def claims() -> None:
 @click.option("--paper", "papers", multiple=True, metavar="NAME", help="Only the claims of this paper (repeatable).")
 @_shared
 def papers_command(papers: tuple[str, ...], **options: Any) -> None:
-    """Judge the privacy claims of five papers, and what private training rests on, one by one.
+    """Judge the privacy claims of five papers, and statements that private training relies on, one by one.
 
     PROVED and REFUTED rest on exact numbers and a solver's proof; a refutation names what to check by hand. CONSISTENT
     rests on an example and proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster; or correlated (noise),
     batches, steps (adaptive clipping, zeroth order, public gradients, search), or releases (counts, answers, choices,
-    zCDP). Exit code 0 means that every verdict is the expected one, 1 that one is not, 3 that one could not be reached.
+    zCDP). Exit code 0: every verdict is the expected one. 1: at least one is not. 3: at least one was not reached.
 
     \b
     Example:
@@ -116,7 +118,7 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
 
 @claims.group("check", cls=SuggestingGroup)
 def check() -> None:
-    """Judge one claim given by flags. Exit code 0: proved, 1: refuted, 3: neither.
+    """Judge one claim given by options. Exit code 0: proved, 1: refuted, 3: neither.
 
     \b
     Example:
@@ -128,7 +130,9 @@ def check() -> None:
 
 _EPSILON = click.option("--epsilon", type=_NUMBER, required=True, help="The claimed epsilon.")
 _DELTA = click.option("--delta", type=_NUMBER, required=True, help="The claimed delta, such as 1e-6.")
-_STEPS = click.option("--steps", type=COUNT, default=1, show_default=True, help="How often the mechanism is used.")
+_STEPS = click.option(
+    "--steps", type=COUNT, default=1, show_default=True, help="Number of times the mechanism is applied."
+)
 _RATE = click.option(
     "--sample-rate", type=_NUMBER, default="1", show_default=True, help="Sampling rate of Poisson batches."
 )
@@ -176,11 +180,11 @@ def laplace_command(**options: Any) -> None:
 
 
 @check.command("ferret")
-@click.option("--groups", type=COUNT, required=True, help="Groups of tensors.")
-@click.option("--steps", type=COUNT, required=True, help="Training steps.")
+@click.option("--groups", type=COUNT, required=True, help="Number of groups of tensors.")
+@click.option("--steps", type=COUNT, required=True, help="Number of training steps.")
 @click.option("--sample-rate", type=_NUMBER, required=True, help="Probability that a step uses an example.")
-@click.option("--fire-probability", type=_NUMBER, required=True, help="Chance that a group publishes in a step.")
-@click.option("--nats", type=_NUMBER, help="The claimed mutual information.")
+@click.option("--fire-probability", type=_NUMBER, required=True, help="Probability that a group publishes in a step.")
+@click.option("--nats", type=_NUMBER, help="The claimed mutual information, in nats.")
 @click.option(
     "--delta", type=_NUMBER, help="Instead of --nats, the claimed delta of (epsilon, delta)-DP at any epsilon."
 )
@@ -201,14 +205,20 @@ def ferret_command(**options: Any) -> None:
 
 
 @check.command("secret")
-@click.option("--record", "records", multiple=True, required=True, help="A record's chance, P or PxCOUNT (repeatable).")
+@click.option(
+    "--record",
+    "records",
+    multiple=True,
+    required=True,
+    help="A record's sampling probability, P or PxCOUNT (repeatable).",
+)
 @click.option("--noise-multiplier", type=_NUMBER, required=True, help="Noise standard deviation / clip norm.")
-@click.option("--steps", type=COUNT, required=True, help="Training steps.")
-@click.option("--prior", type=_NUMBER, required=True, help="Chance of guessing the secret blindly.")
-@click.option("--posterior", type=_NUMBER, required=True, help="The claimed bound on the chance of a right guess.")
+@click.option("--steps", type=COUNT, required=True, help="Number of training steps.")
+@click.option("--prior", type=_NUMBER, required=True, help="Probability of guessing the secret without the model.")
+@click.option("--posterior", type=_NUMBER, required=True, help="The claimed bound on the probability of a right guess.")
 @_shared
 def secret_command(**options: Any) -> None:
-    """Is a secret that is in several records guessed with at most the claimed posterior?
+    """Is a secret in several records guessed with at most the claimed posterior probability?
 
     \b
     Example:
@@ -222,7 +232,7 @@ def secret_command(**options: Any) -> None:
 
 
 def _check(judge: Callable[..., Judgement], names: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Judge one claim, print and write the judgement, and exit with its code."""
+    """Judge one claim, print and write the result, and exit with its exit code."""
     from privctl.domain.verdict import Verdict
     from privctl.show.text.claims import ClaimRow
     from verify.papers.book import CITED
@@ -264,7 +274,7 @@ def _finish(
     prover: Prover,
     options: Mapping[str, Any],
 ) -> None:
-    """Print, write and export the verdicts."""
+    """Print the verdicts, write their report, and export the proofs."""
     from privctl.reports.codec import encode
     from privctl.show.progress import note
     from privctl.show.text.claims import book_text, claim_text
@@ -323,7 +333,7 @@ def _shown(row: JudgedClaim) -> ClaimRow:
 
 
 def _check_output(options: Mapping[str, Any]) -> None:
-    """Raise for outputs that cannot be written, before anything is proved."""
+    """Raise CommandError or InputError for outputs that cannot be written, before anything is proved."""
     from privctl.reports.files import require_not_weights_or_report
     from privctl.storage.atomic import require_absent
 

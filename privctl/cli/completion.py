@@ -1,4 +1,4 @@
-"""``privctl completion``: the script with which a shell completes commands and options."""
+"""``privctl completion``: the script by which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script that makes SHELL complete privctl's commands and options.
+    """Print the script by which SHELL completes the commands and options of privctl.
 
     \b
     Example:

@@ -1,10 +1,11 @@
 """Settings from a file in the current folder: ``privctl.toml``, or ``[tool.privctl]`` in ``pyproject.toml``.
 
-A table for each command, such as ``[retrain.dp-sgd]``, with the names of its options: ``batch-size = 512``. The command
-line wins over the environment (``PRIVCTL_RETRAIN_DP_SGD_BATCH_SIZE``), and that over the file. A file comes with a
-folder, and whoever wrote the folder may not be whoever runs privctl in it: so no file is silent (the names of the
-settings taken are always shown, never their values), none sets anything for a command that judges, and none sets an
-option that lowers a guard.
+Each command has a table, such as ``[retrain.dp-sgd]``, with the names of its options: ``batch-size = 512``. The command
+line overrides the environment (``PRIVCTL_RETRAIN_DP_SGD_BATCH_SIZE``), which overrides the file.
+
+The author of a folder may not be the person who runs privctl in it. So the names of the settings that are taken are
+always printed, though never their values. A file cannot configure a command that judges, and cannot set an option that
+weakens a protection.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from privctl.domain.errors import CommandError
 from privctl.show.plain import plain
 
 FILE, PROJECT = "privctl.toml", "pyproject.toml"
-#: Commands that judge what others made, or sign it: they take nothing from a file found where they run.
+#: Commands that judge or sign what others made. They take no settings from files.
 JUDGES = ("gate", "verify", "sign")
-#: Parameters that no file sets, for all commands and for some: they overwrite, show what is private or hide what is
-#: said; move the log that every audit is entered in; send a training's measures to a service; keep exact scores of
-#: private records; void the guarantee of noise; or let canaries be foreseen.
+#: Parameters that no file can set, in all commands and in some. They overwrite files, print private measurements, hide
+#: messages, move the log of audits, send a training's measures to a service, keep exact scores of private records, void
+#: the guarantee of noise, or make canaries predictable.
 GUARDED = ("force", "show_unprotected", "quiet", "debug")
 GUARDED_IN = {
     "audit": ("log", "leaks", "keep_scores", "cache"),
@@ -31,15 +32,15 @@ GUARDED_IN = {
     "noise": ("seed",),
     "retrain": ("log",),
 }
-#: No settings are larger.
+#: The most bytes of a settings file.
 _LARGEST = 1 << 20
 _PLACE = "privctl.settings-file"
 
 
 def _read_settings(ctx: click.Context) -> None:
-    """Make the settings of the current folder's file, if any, the defaults of what ``ctx``'s group runs.
+    """Make the settings in the current folder's file, if there is one, the defaults of the commands of ``ctx``.
 
-    Raises CommandError for a file that is not TOML, or that has a table of no command.
+    Raises CommandError for a file that is not TOML or cannot be read, and where both files hold settings.
     """
     found = dict(_files())
     if len(found) > 1:
@@ -50,9 +51,10 @@ def _read_settings(ctx: click.Context) -> None:
 
 
 def apply_settings(ctx: click.Context, name: str, command: click.Command) -> None:
-    """Check the settings for the ``command`` that ``ctx``'s group is about to run, and turn them into its defaults.
+    """Check the settings for the ``command`` that the group of ``ctx`` is about to run, and make them its defaults.
 
-    Raises CommandError for a key that is no option, is guarded, or is for a command that takes none.
+    Raises CommandError for a key that is no command or option, for an option that no file can set, and for settings of
+    a command that takes none.
     """
     if ctx.parent is None:
         _read_settings(ctx)
@@ -62,7 +64,7 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
         return
     assert isinstance(ctx.command, click.Group)
     commands = ctx.command.list_commands(ctx)
-    # A group that is a command too has options of its own in its table, and its command the tables of the others.
+    # The table of a group that is also a command holds its own options and the tables of its subcommands.
     alone = getattr(ctx.command, "alone", None)
     for key in own:
         if key not in commands and (alone is None or isinstance(own[key], dict)):
@@ -88,11 +90,11 @@ def _files() -> Iterator[tuple[str, dict[str, Any]]]:
     if (data := _bytes(FILE)) is not None:
         yield FILE, _parsed(FILE, data)
     data = _bytes(PROJECT)
-    # Most projects have nothing for privctl, and parsing takes longer than a look.
+    # Searching for the name is faster than parsing, and most projects have no settings for privctl.
     if data is not None and b"privctl" in data:
         tool = _parsed(PROJECT, data).get("tool", {})
         settings = tool.get("privctl", {}) if isinstance(tool, dict) else {}
-        # The gate reads its policy from there itself.
+        # The gate reads its own policy from this table.
         settings = settings if isinstance(settings, dict) else {}
         if others := {key: value for key, value in settings.items() if key != "gate"}:
             yield PROJECT, others
@@ -129,7 +131,7 @@ def _defaults(
         flag.removeprefix("--"): option
         for option in command.params
         if isinstance(option, click.Option)
-        for flag in (*option.opts, *option.secondary_opts)
+        for flag in (*option.opts, *option.secondary_opts, *filter(None, [getattr(option, "alias", None)]))
         if flag.startswith("--")
     }
     for key, value in section.items():
@@ -161,7 +163,7 @@ def _shown(ctx: click.Context, name: str) -> str:
 
 
 def own_environment(command: click.Command) -> None:
-    """Let no option of ``command`` be set by a variable that is named after it: it reads its own."""
+    """Stop click from setting options of ``command`` by environment variables, for a command that reads its own."""
     for option in command.params:
         if isinstance(option, click.Option):
             option.allow_from_autoenv = False

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="New folder for all models, reports and records.  [default: privctl-demo, or the next free privctl-demo-N]",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the invented records.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the synthetic records.")
 @common
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
-    """Train a small GPT-2 on invented records, add noise at several epsilons, train one privately, and attack each.
+    """Train a small GPT-2 on synthetic records, add noise at several epsilons, train one privately, and attack each.
 
-    Needs no network and no files. Shows one table: epsilon claimed, epsilon that follows, noise, perplexity, and
-    how well an attacker distinguishes members from non-members. Every report is then verified, a policy passes one
-    model through privctl gate and refuses another, and all of it is written to one page. All files stay in one folder;
-    the exit code is that of privctl verify.
+    Needs no network and no files. Prints one table: epsilon claimed, epsilon that follows, noise, perplexity, and how
+    well an attacker distinguishes members from non-members. Then it verifies every report, runs privctl gate on two
+    models, of which one passes and one fails, and writes one page about all of it. All files stay in one folder; the
+    exit code is that of privctl verify.
 
     \b
     Example:

@@ -38,7 +38,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def _settings(command: Command) -> Command:
-    """A flag for every key of a policy."""
+    """Add an option for every key of a policy."""
     for key in reversed(KEYS.values()):
         flag = f"--{key.name.replace('_', '-')}"
         command = click.option(flag, key.name, metavar=key.metavar, help=key.about)(command)
@@ -54,16 +54,16 @@ _SHOWN = (
 
 @click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--model", type=MODEL, help="The model to release; its bytes must be those that the reports describe.")
+@click.option("--model", type=MODEL, help="The model to release; its files must be those that the reports describe.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
     help="The policy; by default ./privctl-policy.toml, or [tool.privctl.gate] in ./pyproject.toml.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(list(FORMATS)), help="Output format; text by default, json with --json."
+    "--format", "form", type=click.Choice(list(FORMATS)), help="Output format.  [default: text; json with --json]"
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write instead of standard output.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write to instead of standard output.")
 @click.option("--init", is_flag=True, help="Print or write (-o) a starter policy that explains every key.")
 @_settings
 @common
@@ -78,12 +78,12 @@ def gate(
     quiet: bool,
     **settings: str | None,
 ) -> None:
-    """Check REPORTS against a policy, and stop a build whose model is not safe enough.
+    """Check REPORTS against a policy, and stop a build whose model does not meet it.
 
-    Give the report that was written with the model, and those of its audits; or the model, which stands for --model and
-    for the reports beside it that fit its weights. Exit code 0 means that every requirement
-    holds, 1 that one does not, 3 that one cannot be decided: an audit was too small, or a report or step is missing.
-    2 means that the policy or the call is malformed.
+    Give the report that was written with the model, and those of its audits. Or give the model alone: then --model is
+    this model, and the reports are those beside it that match its weights. Exit code 0: every requirement holds. 1: one
+    does not. 3: one cannot be decided, as an audit was too small, or a report or step is missing. 2: the policy or the
+    call is malformed.
 
     \b
     Example:
@@ -100,24 +100,24 @@ def gate(
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
     """
-    from privctl.api.gating import judged_files, judgement_of
+    from privctl.api.gating import judge_reports, reports_and_model
     from privctl.reports.files import read_report
     from privctl.show.progress import note, progress
     from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
 
     if init:
-        _begin_policy(reports, output, quiet)
+        _write_starter_policy(reports, output, quiet)
         return
     if as_json and form not in (None, "json"):
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
     shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-    reports, at_hand = judged_files(reports, None if model is None else Path(model), shown, told)
+    reports, at_hand = reports_and_model(reports, None if model is None else Path(model), shown, told)
     form = form or ("json" if as_json else "text")
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
-    judgement = judgement_of(
+    judgement = judge_reports(
         reports,
         model=at_hand,
         policy=policy,
@@ -140,8 +140,11 @@ def gate(
     raise click.exceptions.Exit(_CODES[judgement.outcome])
 
 
-def _begin_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -> None:
-    """Print the starter policy, or write it to ``output``, where nothing may be: a policy is edited by hand."""
+def _write_starter_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -> None:
+    """Print the starter policy, or write it to ``output``.
+
+    Raises CommandError where a file exists there, because a policy is edited by hand.
+    """
     from privctl.gate.starter import STARTER
     from privctl.show.progress import note
     from privctl.storage.atomic import takes_a_stream, write_bytes
@@ -158,7 +161,7 @@ def _begin_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -
 
 
 def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
-    """Raise CommandError where the result would overwrite a file that the judgement reads."""
+    """Raise CommandError where ``output`` would overwrite a file that the gate reads."""
     if output is None:
         return
     from privctl.reports.files import require_not_weights_or_report
@@ -172,7 +175,7 @@ def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
 
 
 def _summarize(judgement: GateJudgement) -> None:
-    """Append to the job summary of a GitHub workflow, a file to which other steps append as well."""
+    """Append the result to the job summary of a GitHub workflow, a file that all steps append to."""
     from privctl.show.markdown.gate import render
 
     path = os.environ.get(_SUMMARY)
@@ -185,5 +188,5 @@ def _summarize(judgement: GateJudgement) -> None:
         raise FileSystemError(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None
 
 
-# Its variables, such as PRIVCTL_GATE_MAX_EPSILON, are read with the policy, which refuses those that it does not know.
+# The policy reads the gate's variables, such as PRIVCTL_GATE_MAX_EPSILON, and refuses unknown ones.
 own_environment(gate)

@@ -1,4 +1,4 @@
-"""Groups of commands that suggest the nearest name for a mistyped one, with every click that privctl runs on."""
+"""Click groups and commands with suggestions for mistyped names, rare options, and groups that are also commands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from privctl.cli.unknown_options import options_of_files
 
 
 class SuggestingGroup(click.Group):
-    """A group whose error on an unknown command names those that are spelled much like it."""
+    """A group whose error on an unknown command names commands with a similar spelling."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does. click itself suggests from 8.4 on, and only commands that are loaded."""
+        """Resolve the command, suggesting names for an unknown one, and apply its settings.
+
+        click's own suggestions would cover only commands that are loaded already.
+        """
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             close = [*self._inside(ctx, name)] or get_close_matches(name, self.list_commands(ctx))
@@ -35,7 +38,7 @@ class SuggestingGroup(click.Group):
         return found, command, rest
 
     def _inside(self, ctx: click.Context, name: str) -> Iterator[str]:
-        """Commands of groups below this one that have exactly this name."""
+        """The full names of commands called ``name`` in the groups of this group."""
         for beside in self.list_commands(ctx):
             group = self.get_command(ctx, beside)
             if isinstance(group, click.Group) and name in group.list_commands(ctx):
@@ -53,17 +56,17 @@ def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def _in_brief(name: str, text: str) -> tuple[str, str]:
-    """A row of the help with the first sentence of its text, and what that ends with in brackets: its default."""
+    """A row of the help, cut to the first sentence of its text and the default in brackets at its end."""
     sentence, end, rest = text.partition(". ")
     return name, sentence + end.strip() + (f"  [{rest.rpartition('[')[2]}" if rest.endswith("]") else "")
 
 
 class WithRareOptions(click.Command):
-    """A command whose ``--help`` leaves out its ``rare`` options, by their names; ``--help-all`` shows them too.
+    """A command with ``rare`` options, given by name, which ``--help-all`` lists and ``--help`` does not.
 
-    Where ``shown`` is given, all options are rare but those, which are listed in that order. Unlike hidden ones, rare
-    options are completed by shells. Of its text ``--help`` shows what stands before a form feed, ``--help-all`` all; of
-    an option's text, where ``shown`` is given, the first sentence.
+    Where ``shown`` is given, every other option is rare, ``--help`` lists the shown ones in that order, and it gives
+    only the first sentence of each option's text. Shells complete rare options, unlike hidden ones. ``--help`` ends the
+    command's text at its first form feed; ``--help-all`` shows the whole text.
     """
 
     rare_heading = "More options"
@@ -82,7 +85,7 @@ class WithRareOptions(click.Command):
         )  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; where there are too many arguments, the error says by which options files are given."""
+        """Parse ``args``. The error for surplus arguments names the options that take files."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -92,17 +95,17 @@ class WithRareOptions(click.Command):
             raise click.UsageError(f"{error.message}; files are given by options, such as {options}", ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """As click does, and ``--help-all`` behind ``--help``."""
+        """The command's parameters, then ``--help`` and ``--help-all``."""
         return [*super().get_params(ctx), self._help_all]
 
     def listed(self, params: Sequence[click.Parameter]) -> list[click.Option]:
-        """The options among ``params`` in the order of the help: required ones first."""
+        """The options among ``params`` in the order in which the help lists them: required ones first."""
         options = [each for each in params if isinstance(each, click.Option)]
         last = len(self._places)
         return sorted(options, key=lambda each: (not each.required, self._places.get(str(each.name), last)))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does, and the details too where these are asked for."""
+        """Write the command's text; with ``--help-all`` also the part after the form feed."""
         super().format_help_text(ctx, formatter)
         details = cleandoc(self.help or "").partition("\f")[2].strip("\n")
         if details and ctx.meta.get(_ALL_SHOWN):
@@ -111,7 +114,7 @@ class WithRareOptions(click.Command):
                 formatter.write_text(details)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, and under a heading of their own the rare ones, where these are asked for."""
+        """Write the options; with ``--help-all`` also the rare ones, under a heading of their own."""
         options = self.listed(self.get_params(ctx))
         for heading, asked in (("Options", False), (self.rare_heading, True)):
             records = [each.get_help_record(ctx) for each in options if (each.name in self.rare) is asked]
@@ -123,7 +126,7 @@ class WithRareOptions(click.Command):
 
 
 class CommandAlone(WithRareOptions):
-    """What a ``GroupWithCommand`` runs where no subcommand is named; its help lists the subcommands."""
+    """The command that a ``GroupWithCommand`` runs without a subcommand. Its help lists the subcommands."""
 
     rare_heading = "Options of the commands below"
 
@@ -132,17 +135,17 @@ class CommandAlone(WithRareOptions):
         self.subcommands: Mapping[str, click.Command] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options, then the subcommands."""
+        """Write the options, then the subcommands."""
         super().format_options(ctx, formatter)
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(60)) for name, each in self.subcommands.items()])
 
 
 class Subcommand(WithRareOptions):
-    """A command of a ``GroupWithCommand``. Where a file has its name, an error says how that is written."""
+    """A subcommand of a ``GroupWithCommand``. Where a file has its name, errors say how to give that file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does."""
+        """Parse ``args``; an error explains how to give a file that is called like the subcommand."""
         name = str(ctx.info_name)
         try:
             return super().parse_args(ctx, args)
@@ -157,9 +160,9 @@ class Subcommand(WithRareOptions):
 
 
 class GroupWithCommand(SuggestingGroup):
-    """A group that runs the command ``alone`` where the first word names no subcommand.
+    """A group that runs the command ``alone`` unless the first word names a subcommand.
 
-    The words then are those of ``alone``, options before or after its argument, as if there were no group.
+    All words are then arguments of ``alone``, with options before or after its argument.
     """
 
     def __init__(self, alone: CommandAlone, commands: Mapping[str, Subcommand]) -> None:
@@ -168,13 +171,13 @@ class GroupWithCommand(SuggestingGroup):
         alone.subcommands = self.commands
 
     def called(self, words: list[str]) -> click.Command:
-        """What ``words`` call: the group where they begin with a subcommand, else the command ``alone``."""
+        """The group where ``words`` begin with a subcommand, else the command ``alone``."""
         return self if words and words[0] in self.commands else self.alone
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """The context of the group where a subcommand is named, else that of ``alone``."""
+        """The context of the group where ``args`` name a subcommand, else that of ``alone``."""
         if args and args[0] in self.commands:
             return super().make_context(info_name, args, parent, **extra)
         if args and not args[0].startswith("-") and not extra.get("resilient_parsing"):
@@ -186,7 +189,7 @@ class GroupWithCommand(SuggestingGroup):
 
 
 def complete_subcommands(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What a shell may put for the first argument of a ``CommandAlone``: a file, or a subcommand."""
+    """Completions for the first argument of a ``CommandAlone``: a file, or a subcommand."""
     names = ctx.command.subcommands if isinstance(ctx.command, CommandAlone) else ()
     found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return [*found, CompletionItem(incomplete, type="file")]

@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=MODEL)
 @click.option(
-    "--report", type=click.Path(), help="The model's report, if neither its header nor a file beside it is that."
+    "--report", type=click.Path(), help="The model's report, where neither its header nor a file beside it leads to it."
 )
 @click.option(
-    "--group-size", type=IN_GROUP, help="Also show the epsilon of so many examples that are added or removed together."
+    "--group-size",
+    type=IN_GROUP,
+    help="Also show the epsilon of this many examples that are added or removed together.",
 )
 @click.option(
     "--write-report",
     is_flag=True,
-    help="Write a first report of a model that has none, beside it: its files' digests, and no privacy guarantee.",
+    help="Write a report for a model that has none: digests of its files, and no privacy guarantee.",
 )
 @common
 @click.pass_context
@@ -51,19 +53,19 @@ def inspect(
 ) -> None:
     """Show the chain of reports behind MODEL, and its tensors with their digests.
 
-    The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
-    that one no longer matches, or that a report beside the model, under its name, describes other weights; 3 that the
-    model's own report or a file that it names is missing. The claims of the reports are shown as written, not
-    recomputed. Without --verbose, tensors whose names differ only in numbers share a line.
+    The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1: one
+    no longer matches, or a report beside the model, under its name, describes other weights. 3: the model's own report,
+    or a file that it names, is missing. The claims of the reports are shown as written, not recomputed. Without
+    --verbose, tensors whose names differ only in numbers share a line.
 
-    With --group-size K, what the model's own report guarantees to one example is turned into what that means for K,
-    such as all records of one user: by the loss distribution of the group, from the ledger, in real arithmetic.
+    With --group-size K, the guarantee for one example becomes one for K examples, such as all records of one user. It
+    is computed from the ledger, by the privacy loss distribution of the group, in real arithmetic.
 
-    With --write-report, a model of another program gets a report that says no more than what its files hold: verify,
-    gate and report take it, and audits and noise build on it. A gate with a limit on epsilon fails.
+    With --write-report, a model of another program gets a report of its files alone. Then verify, gate and report
+    accept it, and audits and noise can refer to it. A gate with a limit on epsilon fails.
 
-    Of a log of audits (.jsonl), its audits are shown, and the head that stands for all of its lines; exit code 3 says
-    that its chain is broken.
+    For a log of audits (.jsonl), inspect lists the audits and prints the head of the hash chain, which covers all
+    lines; exit code 3 means that the chain is broken.
 
     \b
     Example:
@@ -85,7 +87,7 @@ def inspect(
             raise CommandError("--write-report does not apply to a log of audits; remove it")
         _of_log(Path(model), as_json=as_json)
         return
-    _no_report(Path(model))
+    _require_no_report(Path(model))
     if write_report:
         _first_report(model, report, quiet=quiet)
     with open_checkpoint(Path(model)) as checkpoint:
@@ -94,7 +96,7 @@ def inspect(
         if report:
             read_report(Path(report))  # raises unless the named file exists and is a report
         start = Path(report) if report else pointer_of(checkpoint) or _own(Path(model), hashed)
-        _no_scores(Path(model), start)
+        _require_no_scores(Path(model), start)
         chain = check_chain(start, hashed) if start else ()
         beside = tuple(check_beside(_beside(checkpoint, start), hashed))
         own = chain[0].report if chain else None
@@ -130,9 +132,10 @@ def _first_report(model: str, given: str | None, *, quiet: bool) -> None:
 
 
 def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, float | None]:
-    """Epsilon of ``size`` examples together and of one, at the delta of the report's guarantee; None: none is finite.
+    """Epsilon of ``size`` examples together and of one, at the delta of the report's guarantee.
 
-    Raises CommandError where the report states no such guarantee, or there is no bound on its steps for groups.
+    An epsilon is None where no finite one follows. Raises CommandError where the report states no proved or conditional
+    guarantee for one example, and where one of its steps has no bound for groups.
     """
     from privctl.accounting.guarantees import finite
     from privctl.accounting.ledger import epsilon_bound
@@ -148,8 +151,8 @@ def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, 
     ]  # fmt: skip
     if not isinstance(mechanism, Ledger) or not stated:
         raise CommandError(
-            f"--group-size {size} needs a report with a guarantee for one example that is proved or conditional, and "
-            f"its ledger, which {model} has not; remove it"
+            f"--group-size {size} needs a report with its ledger and a proved or conditional guarantee for one "
+            f"example, which {model} does not have; remove it"
         )
     try:
         together = epsilon_bound(of_group(mechanism, size), stated[0].delta)
@@ -216,8 +219,8 @@ def _log_as_report(log: AuditLog) -> PrivacyReport:
     )
 
 
-def _no_report(path: Path) -> None:
-    """Raise InputError where ``path`` is JSON: other commands read reports."""
+def _require_no_report(path: Path) -> None:
+    """Raise InputError where ``path`` is a JSON file: inspect reads models, and other commands read reports."""
     from privctl.domain.errors import InputError
     from privctl.reports.files import read_report
 
@@ -230,8 +233,8 @@ def _no_report(path: Path) -> None:
     )
 
 
-def _no_scores(path: Path, report: Path | None) -> None:
-    """Raise InputError where ``path`` is the file of scores that the audit in ``report`` kept."""
+def _require_no_scores(path: Path, report: Path | None) -> None:
+    """Raise InputError where ``path`` is the file of scores that the audit of ``report`` wrote."""
     from privctl.domain.errors import InputError, PrivctlError
     from privctl.reports.files import read_report
 
@@ -247,7 +250,7 @@ def _no_scores(path: Path, report: Path | None) -> None:
 
 
 def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
-    """Other reports than ``start`` that a reader may take for the model's: that of its name, and that of its header."""
+    """The reports under the model's name and in its header that are not ``start``, but may be taken for its report."""
     from privctl.reports.chain import absolute_path
     from privctl.reports.files import pointer_of, report_beside
 
@@ -257,7 +260,7 @@ def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
 
 
 def _own(model: Path, hashed: Mapping[Path, TensorHasher]) -> Path | None:
-    """The one report beside ``model`` that says it wrote these weights; None where there is none, or several."""
+    """The report beside ``model`` whose outputs are these weights; None where there is none, or several."""
     from privctl.domain.errors import InputError
     from privctl.reports.of_model import reports_of
 

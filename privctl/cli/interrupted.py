@@ -1,4 +1,4 @@
-"""What is said where Ctrl-C ends a training, or several, at once: what there is to go on from."""
+"""The message after Ctrl-C ended a training or shadow models: what is saved, and how to continue."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from pathlib import Path
 
 from privctl.domain.errors import RunInterruptedError
 
-#: Where there is no more to say: files are written under other names, and renamed when they are whole.
+#: The message of all other commands. Files are written under temporary names and renamed when they are complete.
 INTERRUPTED = "interrupted; every file under its final name is complete"
 
 
 @contextmanager
-def telling_what_is_saved(output: Path) -> Iterator[None]:
-    """Inside, a training for ``output`` is made; Ctrl-C raises RunInterruptedError, which says how to go on."""
+def explaining_interrupts(output: Path) -> Iterator[None]:
+    """A context for a training into ``output``. Ctrl-C raises RunInterruptedError, which says how to continue."""
     before = _written(output)
     try:
         yield
     except KeyboardInterrupt:
-        raise RunInterruptedError(_told(output, before)) from None
+        raise RunInterruptedError(_message(output, before)) from None
 
 
 @contextmanager
-def telling_what_is_stored(folder: Path, count: int) -> Iterator[None]:
-    """Inside, ``count`` shadow models are trained; Ctrl-C raises RunInterruptedError, which says how to go on."""
+def explaining_interrupts_of_shadows(folder: Path, count: int) -> Iterator[None]:
+    """A context for training ``count`` shadow models into ``folder``. Ctrl-C raises RunInterruptedError."""
     try:
         yield
     except KeyboardInterrupt:
-        raise RunInterruptedError(_of_shadows(folder, count)) from None
+        raise RunInterruptedError(_message_on_shadows(folder, count)) from None
 
 
-def _of_shadows(folder: Path, count: int) -> str:
+def _message_on_shadows(folder: Path, count: int) -> str:
     from audits.membership.shadows import REPORT_NAME, shadow_paths
 
     stored = len(shadow_paths(folder))
     if stored >= count:
-        return f"interrupted when all {count} shadow models were finished already; {folder / REPORT_NAME} lists them"
+        return f"interrupted after all {count} shadow models were finished; {folder / REPORT_NAME} lists them"
     if stored:
         return (
             f"interrupted; {stored} of {count} shadow models are finished, and their scores are in {folder}: run the "
@@ -45,12 +45,12 @@ def _of_shadows(folder: Path, count: int) -> str:
     return "interrupted before a shadow model was finished: nothing is saved, so run the same command again"
 
 
-def _told(output: Path, before: tuple[int, int] | None) -> str:
+def _message(output: Path, before: tuple[int, int] | None) -> str:
     from privctl.train.preparation.places import STATE, report_path, run_folder
 
     after = _written(output)
     if after is not None and after != before:
-        return f"interrupted when {output} was finished already; {report_path(output).name} is its report"
+        return f"interrupted after {output} was finished; {report_path(output).name} is its report"
     folder, search = run_folder(output), output.with_name(output.name + ".search")
     if search.is_dir():
         return f"interrupted; the search is kept in {search}: continue with --resume and the same settings"
@@ -65,7 +65,7 @@ def _told(output: Path, before: tuple[int, int] | None) -> str:
 
 
 def _written(output: Path) -> tuple[int, int] | None:
-    """Which report lies beside ``output``: its inode and time of change; None where there is none."""
+    """The inode and modification time (nanoseconds) of the report beside ``output``; None where there is none."""
     try:
         found = output.with_name(f"{output.name}.report.json").stat()
     except (OSError, ValueError):  # a name such as / has none beside it

@@ -1,4 +1,4 @@
-"""Command-line options from a method's settings class."""
+"""Make command-line options from the settings class of a training method."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from privctl.train.settings.own_settings import option_fields
 
 
 def own_options(settings: type[MethodSettings]) -> list[Callable[[Any], Any]]:
-    """A click option for each field that is declared as one, in their order."""
+    """A click option for each field of ``settings`` that is declared as an option, in the order of the fields."""
     return [_option(field, kind, option) for field, kind, option in option_fields(settings)]
 
 
 def _option(field: Field[Any], kind: type, option: Option) -> Callable[[Any], Any]:
-    """``--flag`` with the field's default, which is shown where there is one."""
+    """The click option of one field, with the field's default."""
     default = None if field.default is MISSING else field.default
     shown = not option.required and default not in (None, ())
     parsed: Any = kind
@@ -28,7 +28,7 @@ def _option(field: Field[Any], kind: type, option: Option) -> Callable[[Any], An
         default = None if default is None else str(default)
     elif kind in (bytes, tuple):
         parsed = str
-    # A default of None, where one is given, would count as an answer.
+    # click would treat an explicit default of None as a value of a required option.
     answer: dict[str, Any] = {"required": True} if option.required else {"default": default}
     return click.option(
         flag_of(field),

@@ -36,54 +36,56 @@ _SHOWN = (
 @click.option("--epsilon", type=POSITIVE, multiple=True, help="Target epsilon; repeatable.  [default: 1]")
 @click.option("--delta", type=FRACTION, help="Target delta.  [default: 1 / dataset-size squared]")
 @click.option(
-    "--facts", type=click.Path(), help='JSON object of the facts below, such as {"epochs": 10, "batch_size": 5}.'
+    "--facts", type=click.Path(), help='JSON file of the facts below, such as {"epochs": 10, "batch_size": 5}.'
 )
-@click.option("--epochs", type=COUNT, help="Epochs of training.")
-@click.option("--learning-rate", type=AMOUNT, help="Constant learning rate.")
+@click.option("--epochs", type=COUNT, help="Number of epochs of the training.")
+@click.option("--learning-rate", type=AMOUNT, help="Learning rate, which must have been constant.")
 @click.option("--clip-norm", type=AMOUNT, help="L2 norm that each example's gradient was clipped to.")
 @click.option("--dataset-size", type=COUNT, help="Number of training examples.")
-@click.option("--batch-size", type=COUNT, help="Examples per batch; the divisor of the summed gradients.")
+@click.option("--batch-size", type=COUNT, help="Examples per batch, by which summed gradients were divided.")
 @click.option("--steps", type=COUNT, help="Optimizer steps.  [default: epochs * dataset-size / batch-size, rounded up]")
 @click.option("--optimizer", type=click.Choice([str(o) for o in Optimizer]), help="Update rule.  [default: sgd]")
 @click.option("--momentum", type=BELOW_ONE, help="Heavy-ball factor, with --optimizer momentum.")
 @click.option("--beta1", type=BELOW_ONE, help="Adam's first decay rate.  [default: 0.9]")
 @click.option("--beta2", type=BELOW_ONE, help="Adam's second decay rate.  [default: 0.999]")
 @click.option("--weight-decay", type=AMOUNT_OR_ZERO, help="Decoupled weight decay.  [default: 0]")
-@click.option("--smoothness", type=POSITIVE, help="Lipschitz constant of every example's gradient, if known.")
-@click.option("--strong-convexity", type=POSITIVE, help="Strong convexity of every example's loss, if known.")
+@click.option(
+    "--smoothness", type=POSITIVE, help="Lipschitz constant of the gradient of every example's loss, if known."
+)
+@click.option("--strong-convexity", type=POSITIVE, help="Strong convexity constant of every example's loss, if known.")
 @click.option(
     "--noise-stddev",
     type=POSITIVE,
     multiple=True,
-    help="Noise of this standard deviation, whatever the training; guarantees nothing.  Repeatable.",
+    help="Add noise of this standard deviation, which guarantees nothing. Repeatable.",
 )
 @click.option(
     "--calibration",
     type=click.Choice([_PUBLISHED, str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
-    help="gaussian: noise whose epsilon follows under --regime. published (or dp-weights): the paper's formula, whose "
-    "epsilon does not follow.  [default: gaussian]",
+    help="gaussian: noise for which epsilon holds under --regime. published (or dp-weights): the paper's formula, for "
+    "which it does not.  [default: gaussian]",
 )
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
-    help="Which version of the formula, with --calibration published.  [default: algorithm2]",
+    help="Version of the formula, with --calibration published.  [default: algorithm2]",
 )
 @click.option(
     "--regime",
     type=click.Choice([str(r) for r in Regime]),
-    help="What is known about the loss; nonconvex is any loss.  [default: nonconvex]",
+    help="What is known about the loss; nonconvex means any loss.  [default: nonconvex]",
 )
 @click.option(
     "--adjacency",
     type=click.Choice([str(Adjacency.REPLACE_ONE), str(Adjacency.ZERO_OUT)]),
-    help="Which neighbours the gaussian calibration protects.  [default: replace-one]",
+    help="Neighbouring data sets, with --calibration gaussian.  [default: replace-one]",
 )
 @click.option("--include", multiple=True, help="Add noise only to tensors matching this glob (repeatable).")
 @click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
-@click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
+@click.option("--base", type=MODEL, help="Public model: tensors that are identical in it get no noise.")
 @data_option("--evaluate", "Records to measure perplexity, or accuracy, on (repeatable).")
 @click.option(
-    "--dry-run", is_flag=True, help="Show the table, write nothing; without facts, what usual ones would give."
+    "--dry-run", is_flag=True, help="Show the table and write nothing; without facts, show the noise for typical ones."
 )
 @click.option(
     "--threads", type=Whole(Range(low=1, high=64, whole=True)), default=2, show_default=True, help="Worker threads."
@@ -93,7 +95,7 @@ _SHOWN = (
     "-o",
     "--output",
     type=click.Path(),
-    help="Where to write.  [default: NAME.private beside MODEL, or NAME.noised where nothing useful follows]",
+    help="Where to write.  [default: NAME.private beside MODEL, or NAME.noised without a useful guarantee]",
 )
 @force
 @common
@@ -101,10 +103,10 @@ def noise(model: str, **options: Any) -> None:
     """Add calibrated Gaussian noise to the weights of MODEL, once, after training.
 
     MODEL is a .safetensors file, a Hugging Face directory, or an adapter's directory as peft writes it. The training
-    facts come from flags, from --facts, or from the report of a model that privctl trained. Give --epsilon several
-    times for several candidates to choose from. The noise is as large as epsilon needs under --regime; the table shows
-    the published formula's beside it. Without facts, --noise-stddev adds noise of that size; its report guarantees
-    nothing.
+    facts come from options, from --facts, or from the report of a model that privctl trained. Give --epsilon several
+    times to make several candidates. The noise is as large as epsilon requires under --regime; the table shows the
+    published formula's noise beside it. Without facts, --noise-stddev adds noise of that size, and its report
+    guarantees nothing.
 
     \b
     Example:
@@ -122,12 +124,12 @@ def noise(model: str, **options: Any) -> None:
 
 
 def _noise(model: Path, options: dict[str, Any]) -> None:
-    from privctl.api.noising import checked_plan, make_candidates, planned
+    from privctl.api.noising import checked_plan, make_candidates, planned_candidates
     from privctl.noise.privatize import COARSE, measures_of
     from privctl.show.progress import note, progress
 
     quiet = options["quiet"]
-    with planned(model, options, partial(note, quiet=quiet)) as (release, candidates):
+    with planned_candidates(model, options, partial(note, quiet=quiet)) as (release, candidates):
         if options["dry_run"]:
             coarse = checked_plan(release, candidates, options)
             if options["as_json"]:
@@ -151,7 +153,7 @@ def _noise(model: Path, options: dict[str, Any]) -> None:
 
 
 def _note_crowded_folders(written: set[Path], notify: Callable[[str], None]) -> None:
-    """Say where files of weights were written among those of a model: some loaders read every one in its folder."""
+    """Warn of weights written into a model's folder, because some loaders read every file of weights in a folder."""
     for folder in sorted(
         {path.parent for path in written if path.is_file() and (path.parent / "config.json").is_file()}
     ):
@@ -162,9 +164,9 @@ def _note_crowded_folders(written: set[Path], notify: Callable[[str], None]) -> 
 
 
 def _show_outlook(model: Path, options: dict[str, Any], error: MissingFactsError) -> None:
-    from privctl.api.noising import opened
+    from privctl.api.noising import open_model_and_base
     from privctl.cli.noise_outlook import show_outlook
     from privctl.noise.request import target_of
 
-    with opened(model, options) as (checkpoint, base):
+    with open_model_and_base(model, options) as (checkpoint, base):
         show_outlook(checkpoint, base, options, error, target_of((options["epsilon"] or (1.0,))[0], 0.5, options))

@@ -1,4 +1,4 @@
-"""What ``privctl noise --dry-run`` answers where facts of the training are missing."""
+"""The output of ``privctl noise --dry-run`` where facts of the training are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def show_outlook(
     error: MissingFactsError,
     target: PrivacyTarget,
 ) -> None:
-    """Which facts are known and which are not, and the noise for usual values of those that are not."""
+    """Print which facts are known and which are missing, and the noise for typical values of the missing ones."""
     from privctl.noise.facts import REQUIRED
     from privctl.noise.grain import typical_weight
     from privctl.noise.outlook import outlook

@@ -1,4 +1,4 @@
-"""What ``privctl noise`` prints: its table with notes, its reports, or the plan of a dry run."""
+"""The output of ``privctl noise``: a table with notes, reports as JSON, or the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from privctl.noise.candidates import Candidate, NoiseRelease
 
-#: Noise of more than so many times the weights' root mean square leaves little of a model.
+#: The noise, in root mean squares of the weights, above which a note says that the model will be of no use.
 _MUCH = 2.0
 
 
 def print_json(reports: Any) -> None:
-    """One report, or a list of several."""
+    """Print one report as JSON, or several as a list."""
     from privctl.reports.codec import encode
 
     texts = [encode(report).rstrip("\n") for report in reports]
@@ -25,7 +25,7 @@ def print_json(reports: Any) -> None:
 
 
 def _target_of(candidate: Candidate) -> dict[str, Any]:
-    """What the noise is made for; nothing where its size was given."""
+    """The target of the noise by field name; empty where its size was given."""
     target = candidate.target
     if target is None:
         return {}
@@ -33,7 +33,7 @@ def _target_of(candidate: Candidate) -> dict[str, Any]:
 
 
 def print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
-    """What ``--dry-run`` shows, as JSON: a plan and no report, as no file with a digest exists."""
+    """Print the plan of ``--dry-run`` as JSON. It is no report, because there is no file to name by a digest."""
     import json
 
     from privctl.reports.codec import encode_value
@@ -62,9 +62,10 @@ def print_table(
     *,
     dry_run: bool = False,
 ) -> None:
-    """The candidates, a line each, with ``notes``; ``original`` are the input's own ``measures``.
+    """Print a table with one line for each candidate, and the ``notes``.
 
-    Of each the first that is measured is shown.
+    ``measures`` are the measures of each candidate by quantity, and ``original`` those of the input. The table shows
+    the first quantity only.
     """
     from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
 
@@ -95,7 +96,7 @@ def print_table(
 def notes_on(
     release: NoiseRelease, candidates: Sequence[Candidate], coarse: Sequence[str], *, quiet: bool = False
 ) -> list[str]:
-    """What a reader should know beside the table; when ``quiet`` only what voids or undoes the noise."""
+    """The notes below the table; when ``quiet``, only those on what voids the guarantee or removes the noise."""
     from privctl.noise.grain import typical_weight
     from privctl.noise.selection import untouched_counts
 
@@ -114,8 +115,8 @@ def notes_on(
     size, most = typical_weight(release.checkpoint, release.selection.streams.keys()), max(c.stddev for c in candidates)
     if most > _MUCH * size:
         notes.append(
-            f"the noise (standard deviation {most:.3g}) drowns the weights (root mean square {size:.3g}): expect a "
-            "model of no use; for the same epsilon, privctl retrain dp-sgd usually leaves a useful one"
+            f"the noise (standard deviation {most:.3g}) is far larger than the weights (root mean square {size:.3g}): "
+            "expect a model of no use; for the same epsilon, privctl retrain dp-sgd usually gives a useful one"
         )
     counts = untouched_counts(release.selection)
     return notes + [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]

@@ -1,4 +1,4 @@
-"""Numeric types of options: a value out of range is one sentence that names its option, before any file is read."""
+"""Numeric types of options. A value out of range is an error that names the option, before any file is read."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from privctl.domain.ranges import Range
 
 
 class Number(click.types.FloatParamType):
-    """A number within a range."""
+    """A click type: a number within a range."""
 
     def __init__(self, within: Range) -> None:
         self.within = within
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """``value`` as a float. Raises CommandError where it is out of range."""
+        """Return ``value`` as a float. Raises CommandError where it is out of range."""
         number = float(super().convert(value, param, ctx))
         _require(self.within, param, number)
         return number
 
 
 class Whole(click.types.IntParamType):
-    """A whole number within a range."""
+    """A click type: a whole number within a range."""
 
     def __init__(self, within: Range) -> None:
         self.within = within
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """``value`` as an int. Raises CommandError where it is out of range."""
+        """Return ``value`` as an int. Raises CommandError where it is out of range."""
         number = int(super().convert(value, param, ctx))
         _require(self.within, param, number)
         return number
 
 
 def flag(param: click.Parameter | None) -> str:
-    """The option's long name."""
+    """The option's longest name, such as ``--epsilon``, for error messages."""
     return "the number" if param is None else max(param.opts, key=len)
 
 

@@ -35,12 +35,12 @@ def verbose() -> bool:
 
 
 def to_standard_output(output: str | Path | None) -> bool:
-    """Whether ``--output`` asks for the JSON report on standard output, as ``--json`` does."""
+    """Whether ``--output`` names standard output (``-`` or ``/dev/stdout``), which means the same as ``--json``."""
     return output is not None and str(output) in ("-", "/dev/stdout")
 
 
 def common(command: Command) -> Command:
-    """``--json``, ``--quiet``, ``--verbose`` and ``--debug``."""
+    """Add ``--json``, ``--quiet``, ``--verbose`` and ``--debug``."""
     for option in (
         click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks."),
         click.option(
@@ -59,7 +59,7 @@ def common(command: Command) -> Command:
 
 
 def reports_at(paths: tuple[Path, ...], quiet: bool, *, examined: bool = False) -> tuple[Path, ...]:
-    """As ``privctl.reports.of_model.reports_at``, and says on standard error which reports it found."""
+    """Call ``privctl.reports.of_model.reports_at``, noting on standard error which reports it found."""
     from privctl.reports.of_model import reports_at as found
     from privctl.show.progress import note, progress
 
@@ -67,19 +67,18 @@ def reports_at(paths: tuple[Path, ...], quiet: bool, *, examined: bool = False) 
 
 
 def given(options: Mapping[str, Any]) -> set[str]:
-    """Those of the options that the user stated, whatever their values."""
+    """The names of those ``options`` that the user gave, on the command line or otherwise."""
     context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
     return {name for name in options if context.get_parameter_source(name) is not default}
 
 
 def show(text: str, *, as_json: bool = False) -> None:
-    """Print a result; JSON is escaped so that no terminal or CI runner interprets its content as commands."""
+    """Print a result. JSON is escaped, so that terminals and CI runners find no commands in it."""
     from privctl.show.plain import json_text
 
     click.echo(json_text(text) if as_json else text, nl=False)
 
 
-#: ``--text-column`` and ``--label-column``, and both.
 TEXT_COLUMN = click.option("--text-column", metavar="NAME", help="Field of the text.  [default: text, source]")
 LABEL_COLUMN = click.option("--label-column", metavar="NAME", help="Field of the label.  [default: label, target]")
 COLUMNS = (TEXT_COLUMN, LABEL_COLUMN)
@@ -91,21 +90,52 @@ def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return data_at(value) if value else None
 
 
-#: Click's settings of an option of a path of data, or several where it is repeated, as one ``DataPath``.
+#: Click's settings of a repeatable option for paths of data, whose values become one ``DataPath``.
 DATA_PATHS: Mapping[str, Any] = {"type": click.Path(), "multiple": True, "callback": _joined}
 
 
-def data_option(flag: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
-    """An option of a path of data, as ``DATA_PATHS`` says, with the help ``text``."""
-    return click.option(flag, required=required, help=text, **DATA_PATHS)
+class AliasedOption(click.Option):
+    """An option that is also accepted as ``alias``, a spelling that help, completion and error messages leave out.
+
+    Settings files and environment variables may use either spelling.
+    """
+
+    def __init__(self, *args: Any, alias: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alias = alias
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add the option to click's parser under both spellings."""
+        super().add_to_parser(parser, ctx)
+        action = "append" if self.multiple else "store"
+        parser.add_option(obj=self, opts=[self.alias], dest=self.name, action=action, nargs=self.nargs)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """The text of the variable named after the option, or else of the one named after the alias."""
+        found = super().resolve_envvar_value(ctx)
+        if found is None and self.allow_from_autoenv and ctx.auto_envvar_prefix is not None:
+            suffix = self.alias.removeprefix("--").replace("-", "_").upper()
+            found = os.environ.get(f"{ctx.auto_envvar_prefix}_{suffix}") or None
+        return found
 
 
-#: The argument DATA, of one path or several, likewise.
+def data_option(
+    flag: str, text: str, *, required: bool = False, alias: str | None = None
+) -> Callable[[Command], Command]:
+    """An option for one or several paths of data (see ``DATA_PATHS``), with the help ``text``.
+
+    ``alias`` is a second spelling of ``flag`` that the help does not show.
+    """
+    kind: dict[str, Any] = {} if alias is None else {"cls": AliasedOption, "alias": alias}
+    return click.option(flag, required=required, help=text, **kind, **DATA_PATHS)
+
+
+#: The argument DATA: one or several paths of data as one ``DataPath``.
 DATA = click.argument("data", type=click.Path(), nargs=-1, required=True, callback=_joined)
 
 
 def force(command: Command) -> Command:
-    """``--force``."""
+    """Add ``--force``."""
     return click.option("-f", "--force", is_flag=True, help="Replace existing files, and folders of privctl.")(command)
 
 

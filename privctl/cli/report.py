@@ -1,4 +1,4 @@
-"""``privctl report``: one page, or another format, from the reports of a model."""
+"""``privctl report``: a page, a model card or a chart from the reports of a model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FORMATS = ("html", "markdown", "model-card", "intoto")
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write, or - for standard output; by "
-              "default a file beside the first report.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write, or - for standard output.  "
+              "[default: a file beside the first report]")  # fmt: skip
 @click.option("--format", "kind", type=click.Choice(list(FORMATS)), help="html: one page with plots. markdown: "
-              "text. model-card: a section in a README.md. intoto: a statement over the model's files.  [default: "
-              "markdown for an --output that ends in .md, else html]")  # fmt: skip
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw utility against epsilon and attack of several "
-              "models to FILE.svg or .png and print the numbers; a page only with --output or --format.")  # fmt: skip
-@click.option("--title", help="Title of the page; by default it names the models.")
+              "text. model-card: a section of a README.md. intoto: an in-toto statement about the model's files.  "
+              "[default: markdown for an --output that ends in .md, else html]")  # fmt: skip
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart of several models, utility against epsilon "
+              "and attacks, to FILE.svg or .png; print its numbers. A page needs --output or --format.")  # fmt: skip
+@click.option("--title", help="Title of the page.  [default: the names of the models]")
 @force_option
 @click.option("-q", "--quiet", is_flag=True, help="No notes; only results and errors.")
 @click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
@@ -37,15 +37,15 @@ def report(
 ) -> None:
     """Make one page from the REPORTs of a model and the reports they build on.
 
-    A model in place of a REPORT stands for the reports beside it that fit its weights: its own, if it has one, and
-    those of its audits and verifications.
+    A model in place of a REPORT means the reports beside it that match its weights: its own, if it has one, and those
+    of its audits and verifications.
 
     The page is a single HTML file that needs no network. It shows what is proved, conditional, claimed or refuted,
     which attacks were run and how well they worked, the chain of steps, the numbers behind it, and what was not
     checked. Curves are drawn from the scores stored beside an audit's report.
 
-    The model card is written between two markers in a new or an existing README.md. A second run replaces it and keeps
-    everything else byte for byte. The in-toto statement is not signed.
+    The model card is written between two markers in a new or existing README.md. A second run replaces it and leaves
+    the rest of the file as it is. The in-toto statement is not signed.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def report(
       privctl report private.report.json --format markdown -o -
       privctl report plain/ noised/ private/ --plot chart.svg
     """
-    from privctl.api.reporting import check_title, place_of, written
+    from privctl.api.reporting import check_title, page_path_and_format, write_page
     from privctl.data.places import require_inputs
     from privctl.show.progress import note
 
@@ -67,9 +67,9 @@ def report(
         _draw(reports, plot, output, force, quiet)
         if output is None and kind is None:
             return
-    place, kind = place_of(reports, output, kind, force=force)
+    place, kind = page_path_and_format(reports, output, kind, force=force)
     standard = str(place) == "-"
-    text = written(reports, None if standard else place, kind, title, force=force)
+    text = write_page(reports, None if standard else place, kind, title, force=force)
     if standard:
         show(text.decode(), as_json=kind == "intoto")
         return
@@ -77,7 +77,7 @@ def report(
 
 
 def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: bool, quiet: bool) -> None:
-    """Write the chart of several models, and print what it shows."""
+    """Write the chart of several models, and print its numbers."""
     from privctl.reports.files import require_not_weights_or_report
     from privctl.show.comparison import HEADINGS, compare
     from privctl.show.gather.load import load

@@ -1,4 +1,4 @@
-"""``privctl retrain``: one command per method; the method's settings class defines its options."""
+"""``privctl retrain``: one subcommand for each training method, whose settings class defines its options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.groups import SuggestingGroup, WithRareOptions
-from privctl.cli.interrupted import telling_what_is_saved
+from privctl.cli.interrupted import explaining_interrupts
 from privctl.cli.method_options import own_options
 from privctl.cli.options import common, force, given, show
 from privctl.cli.running import STOPPING, on_epoch, rendered
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.train.runs.method import TrainingMethod
 
-#: Options that ``--replay`` allows; any other would change what it repeats.
+#: Options that may go with ``--replay``; any other would change the training that it repeats.
 _REPLAYED = {"model", "base", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
 
 
-#: What ``--help`` lists before a method's usual options, and after them; ``--help-all`` shows the others too.
+#: What ``--help`` lists before and after the method's usual options; ``--help-all`` shows the others too.
 _FIRST = ("data", "output", "epsilon", "noise_multiplier", "delta")
 _THEN = (
     "held_out", "epochs", "batch_size", "learning_rate", "clip_norm", "text_column", "labels", "unit", "secrets",
@@ -37,20 +37,20 @@ _THEN = (
 
 
 class _Methods(SuggestingGroup):
-    """A command for every row of the table of methods."""
+    """A group with one command for each training method."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the table's order."""
+        """The names of the methods, in the order of their table."""
         return list(METHODS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of the method called ``name``, or None."""
+        """The command of the method called ``name``; None where there is no such method."""
         return _command(method_named(name)) if name in METHODS else None
 
 
 @click.group(cls=_Methods)
 def retrain() -> None:
-    """Train MODEL on your own data: with a guarantee, with clipped gradients only, or plainly.
+    """Train MODEL on your own data: privately, with clipped gradients only, or plainly.
 
     \b
     Example:
@@ -74,13 +74,13 @@ def _command(method: TrainingMethod) -> click.Command:
         elif options["dry_run"]:
             _plan(method, options)
         else:
-            with telling_what_is_saved(Path(options["output"])):
+            with explaining_interrupts(Path(options["output"])):
                 _train(method, options)
 
     call.__doc__ = method.help
     groups = [option for name in method.takes for option in shared(name, method.helps)]
     private_options = [unprotected] if method.private else []
-    replay = click.option("--replay", type=click.Path(), help="Stream of updates to replay on MODEL. No data is read.")
+    replay = click.option("--replay", type=click.Path(), help="Recorded updates to repeat on MODEL. No data is read.")
     decorators = [
         training,
         data(required=method.replay is None),
@@ -91,7 +91,7 @@ def _command(method: TrainingMethod) -> click.Command:
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Show noise, steps, time, memory; write nothing. Records are made up.",
+            help="Show noise, steps, time, memory; write nothing. Times are measured on synthetic records.",
         ),
         force,
         common,
@@ -104,7 +104,10 @@ def _command(method: TrainingMethod) -> click.Command:
 
 
 def _unwritten(options: dict[str, Any]) -> str:
-    """A name that is free, for a plan that writes nothing there; raises MissingParameter for a run that would."""
+    """An unused name for the plan of ``--dry-run``, which writes nothing there.
+
+    Raises MissingParameter for a run that writes.
+    """
     from privctl.storage.atomic import fresh_folder
 
     if not options["dry_run"]:
@@ -145,7 +148,7 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
 
 
 def _audited(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The audit of what was trained, as words after ``privctl audit``; empty where the data cannot be read again."""
+    """The arguments of ``privctl audit`` for the trained model; empty where the data came from standard input."""
     from privctl.data.several import data_at, paths_of
 
     sides = [("--members", str(path)) for path in paths_of(data_at(options["data"]))]

@@ -1,4 +1,4 @@
-"""What a training shows on the terminal: the measures of each epoch, then the report."""
+"""The terminal output of a training: the measures of each epoch, then the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOPPING = "stopping after this step to save it; interrupt again to stop now and
 
 
 def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
-    """Note an epoch's measures."""
+    """Print an epoch's ``measures`` to standard error, unless ``quiet``."""
     from privctl.show.progress import note
 
     if measures:
@@ -25,9 +25,9 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
 
 
 def rendered(report: PrivacyReport, caveat: str, *, quiet: bool = False, resumed: bool = False) -> str:
-    """The report for a terminal; of its notes, when ``quiet``, only the method's ``caveat``.
+    """The report as text for a terminal; when ``quiet``, ``caveat`` is its only note.
 
-    Epochs are listed where ``on_epoch`` did not show all of them, and with ``--verbose``.
+    Epochs are listed with ``--verbose``, and where ``on_epoch`` did not print all of them.
     """
     from privctl.show.text.retrain import retrain_text
 

@@ -1,4 +1,4 @@
-"""``privctl secrets``: find secrets in training data, and plan how to protect each of them."""
+"""``privctl secrets``: find secrets in training data, and plan their protection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.cli.secrets_scan import merge, scan
 
 @click.group(cls=SuggestingGroup)
 def secrets() -> None:
-    """Find the secrets in a data set, and plan a training that protects each of them to its own degree.
+    """Find the secrets in a data set, and plan a training that protects each of them to a chosen degree.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``privctl secrets plan``: weights, sampling probabilities and noise that protect every secret to its own degree."""
+"""``privctl secrets plan``: weights, sampling probabilities and noise that protect every secret to a chosen degree."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ _SWEEP = "sweep"
 
 @DATA
 @click.option(
-    "--secrets", type=_FILE, required=True, help="The book of secrets, from privctl secrets scan or your own."
+    "--secrets", type=_FILE, required=True, help="The book of secrets: a file that privctl secrets scan, or you, made."
 )
 @click.option("--steps", type=COUNT, required=True, help="Steps of the training: epochs x records / batch size.")
 @click.option("--batch-size", type=COUNT, required=True, help="Expected records per batch.")
 @click.option(
     "--cap",
-    help="Largest total weight of a secret's records, per nat of its budget. Give several numbers, or the word sweep, "
-    "to compare caps.  [default: none]",
+    help="Largest total weight of a secret's records, per nat of its budget. To compare caps, give several numbers "
+    "separated by commas, or the word sweep.  [default: none]",
 )
 @click.option(
-    "--prior", type=FRACTION, default=0.001, show_default=True, help="Chance of guessing a secret beforehand."
+    "--prior", type=FRACTION, default=0.001, show_default=True, help="Probability of guessing a secret before training."
 )
 @click.option(
-    "--posterior", type=FRACTION, default=0.1, show_default=True, help="Largest chance of guessing it afterwards."
+    "--posterior",
+    type=FRACTION,
+    default=0.1,
+    show_default=True,
+    help="Largest probability of guessing it after training.",
 )
 @click.option(
     "--target", "targets", multiple=True, help="Prior and posterior of one kind, KIND=PRIOR:POSTERIOR; repeatable."
@@ -52,7 +56,7 @@ _SWEEP = "sweep"
 @click.option(
     "--calibration",
     type=click.Choice(["curve", "fano"]),
-    help="How the noise is chosen: by the trade-off curve, or by Fano's inequality (more noise).  "
+    help="Bound that chooses the noise: the trade-off curve, or Fano's inequality (more noise).  "
     "[default: curve; fano with --form pairwise]",
 )
 @click.option(
@@ -60,15 +64,15 @@ _SWEEP = "sweep"
     type=click.Choice(["auto", "interior", "first-order"]),
     default="auto",
     show_default=True,
-    help="Solver for the weights: interior point, or PDLP, a first-order method; auto chooses by problem size.",
+    help="Solver for the weights: interior point, or first-order (PDLP); auto chooses by problem size.",
 )
 @click.option(
     "--gap",
     type=FRACTION,
-    help="Relative gap at which the first-order method stops.  "
+    help="Relative duality gap at which the first-order solver stops.  "
     "[default: 1e-4; 1e-3 for more than a million memberships]",
 )
-@click.option("--delta", type=FRACTION, help="Delta of the record-level guarantee.  [default: below 1 / records]")
+@click.option("--delta", type=FRACTION, help="Delta of the guarantee for records.  [default: below 1 / records]")
 @click.option("-o", "--output", type=_FILE, help="Plan to write (.safetensors); its report is written beside it.")
 @TEXT_COLUMN
 @force
@@ -96,9 +100,9 @@ def plan(
     """Plan the protection of the secrets in DATA.
 
     The prior of a secret is the largest probability that an adversary who knows everything else gives to any value of
-    it. Its posterior is the largest that this probability may become once the model is seen. A linear program lowers
-    the weight of records that hold many or strongly protected secrets, and keeps as much total weight as it can. The
-    noise is the least with which every secret stays within its posterior. Train with the plan by `privctl retrain
+    it. Its posterior is the largest that this probability may become for someone who sees the model. A linear program
+    lowers the weight of records that hold many or strongly protected secrets, and keeps as much total weight as it can.
+    The noise is the least with which every secret stays within its posterior. Train with the plan by `privctl retrain
     dp-sgd --secrets plan.safetensors`.
 
     \b
@@ -107,7 +111,7 @@ def plan(
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 \\
           --batch-size 64 --cap sweep
     \f
-    In other words: without the secret's records, a guess of its value is right with probability at most the prior.
+    In other words, without the secret's records, a guess of its value is right with probability at most the prior.
     After training on them, no guess by any method is right with probability above the bound, over the randomness of
     the training. The trade-off curve derives the bound from the best test between the two trainings. Fano's inequality
     derives it from the information released, which is looser and so needs more noise.
@@ -155,7 +159,7 @@ def plan(
 
 
 def _caps(text: str | None) -> tuple[float | None, ...]:
-    """The caps of ``--cap``: numbers separated by commas, or the word none."""
+    """The caps that ``--cap`` lists, separated by commas; None where it has the word none, or was not given."""
     if text is None:
         return (None,)
     caps: list[float | None] = []

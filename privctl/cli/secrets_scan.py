@@ -1,4 +1,4 @@
-"""``privctl secrets scan`` and ``merge``: find the secrets in a data set and the records that hold them."""
+"""``privctl secrets scan`` and ``privctl secrets merge``: find the secrets in a data set and their records."""
 
 from __future__ import annotations
 
@@ -23,30 +23,41 @@ if TYPE_CHECKING:
     from privctl.secrets.scan.shard import ShardResult
 
 _FILE = click.Path(path_type=Path)
-#: What ``privctl retrain dp-sgd`` takes by default.
+#: The defaults of ``privctl retrain dp-sgd``.
 _EPOCHS, _BATCH = 3, 64
 
 
 @DATA
-@click.option("-o", "--output", type=_FILE, help="Book of secrets to write: .jsonl or .jsonl.gz; none by default.")
+@click.option("-o", "--output", type=_FILE, help="Book of secrets to write, .jsonl or .jsonl.gz.  [default: none]")
 @click.option(
-    "--kinds", help="Some of card,iban,nhs,ssn,mrn,dob,key,email,phone; none: only what is named below.  [default: all]"
+    "--kinds",
+    help="Some of card,iban,nhs,ssn,mrn,dob,key,email,phone; or none, for the options below only.  [default: all]",
 )
-@click.option("--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Matches are secrets; repeatable.")
-@click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they occur, one per line.")
-@click.option("--by", metavar="FIELD", help="Each value of this field is a secret of the records that have it.")
-@click.option("--rare-words", type=COUNT, metavar="N", help="Words in at most N records are secrets.")
-@click.option("--rare-least", type=COUNT, default=1, show_default=True, help="Fewest records that a rare word is in.")
-@click.option("--most-secrets", type=COUNT, default=1_000_000, show_default=True, help="Fail if there are more.")
 @click.option(
-    "--pattern-seconds", type=AMOUNT, default=1.0, show_default=True, help="Time limit per pattern and record."
+    "--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Each match of REGEX is a secret; repeatable."
+)
+@click.option("--literals", type=_FILE, help="File of texts, one per line, that are secrets wherever they occur.")
+@click.option("--by", metavar="FIELD", help="Each value of FIELD is a secret of the records that have it.")
+@click.option("--rare-words", type=COUNT, metavar="N", help="Words that are in at most N records are secrets.")
+@click.option("--rare-least", type=COUNT, default=1, show_default=True, help="Fewest records of a rare word.")
+@click.option(
+    "--most-secrets", type=COUNT, default=1_000_000, show_default=True, help="Fail if there are more secrets than this."
+)
+@click.option(
+    "--pattern-seconds",
+    type=AMOUNT,
+    default=1.0,
+    show_default=True,
+    help="Time limit for each pattern and record, in seconds.",
 )
 @click.option(
     "--shard",
     metavar="I/N",
     help="Scan the I-th of N shards only, and write a partial result for privctl secrets merge.",
 )
-@click.option("--presidio", is_flag=True, help="Presidio's recognizers too (names, places, ...), if installed.")
+@click.option(
+    "--presidio", is_flag=True, help="Use the recognizers of Presidio too (names, places, ...), if it is installed."
+)
 @TEXT_COLUMN
 @force
 @common
@@ -89,11 +100,11 @@ def scan(
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.
 
-    Without --output, how many secrets of each kind there are is shown, and nothing is written. The book that --output
+    Without --output, the number of secrets of each kind is printed, and nothing is written. The book that --output
     names holds the secrets themselves and is readable by its owner only. A report without them is written beside it. If
     no secret is found, only the report is written, and the exit code is 0.
 
-    With --shard I/N only one of N shares of the data is read, which together hold each record once, and --output names
+    With --shard I/N only one of N shards of the data is read, which together hold each record once, and --output names
     a partial result, as private as the book; `privctl secrets merge` joins those of all N shards (see docs/scale.md).
 
     \b
@@ -138,7 +149,7 @@ def scan(
 
 
 def _planned(data: DataPath, text_column: str | None, book: Path, report: PrivacyReport) -> str:
-    """The command that plans for as many steps as ``privctl retrain`` makes by itself."""
+    """The command that plans for the number of steps that ``privctl retrain`` makes by default."""
     from privctl.data.several import paths_of
     from privctl.reports.parameters import ScanParameters, parameters_as
 
@@ -150,7 +161,7 @@ def _planned(data: DataPath, text_column: str | None, book: Path, report: Privac
 
 
 @click.argument("parts", type=_FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=_FILE, help="Book of secrets to write: .jsonl or .jsonl.gz; none by default.")
+@click.option("-o", "--output", type=_FILE, help="Book of secrets to write, .jsonl or .jsonl.gz.  [default: none]")
 @force
 @common
 def merge(parts: tuple[Path, ...], output: Path | None, force: bool, as_json: bool, quiet: bool) -> None:
@@ -172,7 +183,7 @@ def merge(parts: tuple[Path, ...], output: Path | None, force: bool, as_json: bo
 
 
 def show_scan(scanned: ScanResult, output: Path | None, *, as_json: bool, quiet: bool) -> None:
-    """Show what was found, and say what was written."""
+    """Print what was found, and note on standard error what was written."""
     from privctl.reports.codec import encode
     from privctl.secrets.scan.request import report_beside
     from privctl.show.progress import note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.groups import WithRareOptions
-from privctl.cli.interrupted import telling_what_is_stored
+from privctl.cli.interrupted import explaining_interrupts_of_shadows
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_option, show
 from privctl.domain.errors import CommandError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TASKS = tuple(str(task) for task in TaskName)
 _FILE = click.Path(path_type=Path)
-#: Options of ``privctl retrain`` that go into its request under their own names.
+#: Options of ``privctl retrain`` whose names are those of fields of its request.
 _SAME = (
     "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "warmup_steps",
     "micro_examples", "micro_tokens", "device", "bf16", "seed",
@@ -39,12 +39,12 @@ _SHOWN = (
 
 @click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.argument("model", type=MODEL)
-@data_option("--data", "Records of the pool (repeatable).", required=True)
+@data_option("--data", "Records to train on halves of: members and non-members (repeatable).", required=True)
 @TEXT_COLUMN
 @LABEL_COLUMN
-@click.option("--count", type=COUNT, default=16, show_default=True, help="Number of models.")
-@click.option("--task", type=click.Choice(_TASKS), metavar="TASK", help="As for privctl retrain.")
-@click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the pool.  [default: 3]")
+@click.option("--count", type=COUNT, default=16, show_default=True, help="Number of shadow models.")
+@click.option("--task", type=click.Choice(_TASKS), metavar="TASK", help="As in privctl retrain.")
+@click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the records.  [default: 3]")
 @click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs.")
 @click.option("--batch-size", type=COUNT, default=64, show_default=True, help="Average number of examples per step.")
 @click.option("--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate.")
@@ -59,7 +59,13 @@ _SHOWN = (
 @click.option("--beta1", type=BELOW_ONE, default=0.9, show_default=True, help="Adam's first decay rate.")
 @click.option("--beta2", type=BELOW_ONE, default=0.999, show_default=True, help="Adam's second decay rate.")
 @click.option("--weight-decay", type=AMOUNT_OR_ZERO, default=0.0, show_default=True, help="Decoupled weight decay.")
-@click.option("--warmup-steps", type=COUNT_OR_ZERO, default=0, show_default=True, help="Steps of rising learning rate.")
+@click.option(
+    "--warmup-steps",
+    type=COUNT_OR_ZERO,
+    default=0,
+    show_default=True,
+    help="Steps of rising learning rate, at the start.",
+)
 @click.option(
     "--schedule",
     type=click.Choice(["constant", "linear", "cosine"]),
@@ -79,43 +85,45 @@ _SHOWN = (
 )
 @click.option("--train", multiple=True, help="Train only parameters matching this glob (repeatable).")
 @click.option("--lora-rank", type=COUNT, help="Train only low-rank adapters of this rank (needs peft).")
-@click.option(
-    "--base", type=MODEL, help="Base of MODEL, where that is an adapter; by default the folder that it names."
-)
-@click.option("--save-adapter", is_flag=True, help="With --lora-rank: train adapters as retrain --save-adapter does.")
+@click.option("--base", type=MODEL, help="Base of MODEL, if that is an adapter.  [default: the folder that it names]")
+@click.option("--save-adapter", is_flag=True, help="With --lora-rank: train like retrain --save-adapter.")
 @click.option("--labels", help="Class names in order: a,b,c or a file with one per line.")
 @click.option(
     "--long",
     type=click.Choice(["refuse", "truncate"]),
     help="What to do with texts longer than the model's context.  [default: truncate]",
 )
-@click.option(
-    "--max-length", type=COUNT, help="Most tokens of a text, or samples of every sound; give the audit the same."
-)
+@click.option("--max-length", type=COUNT, help="Most tokens of a text, or samples of a sound. Give the audit the same.")
 @click.option("--response-only", is_flag=True, help="Train only on the response's tokens.")
 @click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to.")
 @click.option("--dropout", is_flag=True, help="Keep the model's dropout active.")
-@click.option("--micro-examples", type=COUNT, default=64, show_default=True, help="Most examples processed at once.")
-@click.option("--micro-tokens", type=COUNT, default=16_384, show_default=True, help="Most tokens processed at once.")
-@click.option("--vectorize", type=COUNT, help="Models trained at once; chosen by their size by default.")
+@click.option("--micro-examples", type=COUNT, default=64, show_default=True, help="Most examples in one forward pass.")
+@click.option("--micro-tokens", type=COUNT, default=16_384, show_default=True, help="Most tokens in one forward pass.")
+@click.option("--vectorize", type=COUNT, help="Models trained at once.  [default: by their size]")
 @click.option("--keep-models", is_flag=True, help="Keep the models' weights, not only their scores.")
 @click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
 @click.option(
     "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
-    help="float32 or bfloat16: format of the passes that score; give the audit the same.  [default: float32]",
+    help="float32 or bfloat16: format of the passes that score. Give the audit the same.  [default: float32]",
 )  # fmt: skip
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of halves, weights and orders; public.")
-@click.option("-o", "--output", type=_FILE, required=True, help="Folder to write, or to continue.")
+@click.option(
+    "--seed",
+    type=SEED,
+    default=0,
+    show_default=True,
+    help="Seed of halves, random weights and orders of records; not private.",
+)
+@click.option("-o", "--output", type=_FILE, required=True, help="Folder to write to, or to continue in.")
 @common
 def shadow(**options: Any) -> None:
     """Train shadow models: like the audited model, each on a random half of the same records.
 
-    MODEL is what the audited model was trained from, not the audited model: a checkpoint, a directory with a
+    MODEL is the model from which the audited model was trained, not the audited model: a checkpoint, a directory with a
     config.json and no weights, or an adapter's directory, of which only the adapter is trained. Give all records of the
     audit, members and non-members, and the settings of the audited model's training. Each model scores all records, and
     only the scores are kept. Run the command again to continue an interrupted run (models trained together are lost
-    together), or with a larger --count to add models. Processes that torchrun starts share the models.
+    together), or with a larger --count to add models. Processes that torchrun starts share the models among them.
 
     \b
     Example:
@@ -138,7 +146,7 @@ def shadow(**options: Any) -> None:
     device = choose_device(request.training.device)
     if slow := why_slow(request.precision, device):
         note(slow, quiet=quiet)
-    with telling_what_is_stored(options["output"], options["count"]), start_workers(device) as workers:
+    with explaining_interrupts_of_shadows(options["output"], options["count"]), start_workers(device) as workers:
         report = run_shadows(request, partial(progress, quiet=quiet) if workers.is_main else unseen, workers)
     if report is None:  # the main process of torchrun has it
         return
@@ -149,7 +157,7 @@ def shadow(**options: Any) -> None:
 
 
 def _refuse_early(options: dict[str, Any]) -> None:
-    """Raise for an output in the way and for missing inputs before torch is imported, which takes seconds."""
+    """Raise for an existing output and for missing inputs, before torch is imported, which takes seconds."""
     from privctl.data.places import require_inputs
     from privctl.storage.atomic import require_folder
     from privctl.storage.reader import missing_model

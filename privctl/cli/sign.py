@@ -27,7 +27,9 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("reports", nargs=-1, type=_FILE)
 @click.option("--key", type=_FILE, help="Private key to sign with.")
-@click.option("--check", "checks", multiple=True, type=_FILE, help="Public key to check signatures with (repeatable).")
+@click.option(
+    "--check", "checks", multiple=True, type=_FILE, help="Public key to check signatures against (repeatable)."
+)
 @click.option("--new-key", "stem", type=_FILE, help="Create the key pair NAME.key (keep it secret) and NAME.pub.")
 @force
 @click.option("-q", "--quiet", is_flag=True, help="No notes.")
@@ -37,19 +39,19 @@ def sign(
 ) -> None:
     """Sign REPORTS or logs of audits with an Ed25519 key, or check who signed them.
 
-    The signature is written beside each report as NAME.dsse.json: a DSSE envelope over an in-toto statement that names
-    the report and its output files by digest. It shows who issued the report, not that the report is true. `privctl
-    gate --require-signer NAME.pub` accepts only reports with such a signature. A model stands for the reports beside
-    it.
+    The signature is written beside each report as NAME.dsse.json: a DSSE envelope with an in-toto statement, which
+    names the report and its output files by digest. It shows who issued the report, not that the report is true.
+    `privctl gate --require-signer NAME.pub` accepts only reports with such a signature. A model in place of a report
+    means the reports beside it.
 
-    For a log (.jsonl), its head is signed, which stands for every line so far: a log that is cut short or rewritten
-    afterwards no longer has that head. Sign it again after each audit, and hand the signature out.
+    For a log (.jsonl), the head of its hash chain is signed, which covers all lines so far: a log that is later
+    truncated or rewritten no longer has that head. Sign it again after each audit, and publish the signature.
 
     Bundles that Sigstore's model_signing made with a key are accepted too, as NAME.sigstore.json beside a report or log
     (`model_signing sign key m.report.json --private_key ec.key --signature m.sigstore.json`): --check and
     `--require-signer` take its public key. Signing without a key (keyless) needs a network and an identity
     provider, which privctl does not use: sign and verify the files with `model_signing sign sigstore` and
-    `model_signing verify sigstore`, or cosign; a gate does not read such signatures.
+    `model_signing verify sigstore`, or cosign. A gate does not read such signatures.
 
     With --check, exit code 1 means that a report or log is not signed by any of the keys, or was changed afterwards.
     Lines that were added to a log after it was signed are named, and do not change the exit code.
@@ -96,7 +98,7 @@ def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
     _require_apart(paths)
     made = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
     for place, log, _ in made:
-        require_absent(place, force or (log is not None and _goes_on(log, place, itself)), option="")
+        require_absent(place, force or (log is not None and _extends_signed(log, place, itself)), option="")
     replaced = force or any(log is not None for _, log, _ in made)
     write_together({place: content for place, _, content in made}, replace=replaced, public=True)
     return [place for place, _, _ in made]
@@ -117,7 +119,7 @@ def _require_apart(paths: Sequence[Path]) -> None:
 
 
 def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, bytes]:
-    """The envelope of the report or log at ``path``; and the log, where it is one."""
+    """The log at ``path``, or None for a report, and its signed envelope."""
     from privctl.gate.files import LARGEST_REPORT, LoadedReport, read_bounded
     from privctl.reports.signing import envelope, head_envelope
 
@@ -128,8 +130,8 @@ def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, b
     return found, head_envelope(found, secret)
 
 
-def _goes_on(log: AuditLog, place: Path, itself: Signer) -> bool:
-    """Whether the signature there is, by the same key, is of an earlier head of ``log``, which may be replaced."""
+def _extends_signed(log: AuditLog, place: Path, itself: Signer) -> bool:
+    """Whether the signature at ``place`` is by the same key and of an earlier head of ``log``; it may be replaced."""
     from privctl.gate.files import read_bounded
     from privctl.reports.signing import LARGEST, signed_head
 
@@ -141,7 +143,7 @@ def _goes_on(log: AuditLog, place: Path, itself: Signer) -> bool:
 
 
 def _read(path: Path) -> LoadedReport | AuditLog:
-    """The log of audits at ``path`` where its name says that it is one, and else the report."""
+    """The log of audits at ``path`` where its name ends in .jsonl, else the report."""
     from privctl.gate.files import LARGEST_REPORT, load, read_bounded
     from privctl.reports.audit_log import read_log
 
@@ -149,7 +151,7 @@ def _read(path: Path) -> LoadedReport | AuditLog:
 
 
 def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
-    """Print who signed each report or log; whether one of the keys signed all of them."""
+    """Print who signed each report or log, and return whether each is signed by one of the ``keys``."""
     from privctl.gate.files import read_bounded
     from privctl.gate.signatures import first_accepted
     from privctl.reports.signing import LARGEST, signer
@@ -169,7 +171,7 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
 
 
 def _unsigned(log: AuditLog, signed: Entry) -> str:
-    """What is said of the lines of ``log`` after the one that was ``signed``; "" where there are none."""
+    """The remark on lines of ``log`` after the ``signed`` one; empty where there are none."""
     first, last = signed.number + 1, len(log.entries)
     if first > last:
         return ""

@@ -1,4 +1,4 @@
-"""A line on a terminal where importing libraries takes long, as after an installation or a restart."""
+"""A message on the terminal while slow imports run, as after an installation or a restart."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-#: Seconds after which it is said.
+#: Seconds until the message is printed.
 _AFTER = 2.0
-#: What takes long to import: what comes first is named first.
+#: Packages that are slow to import, in the order in which the message prefers to name them.
 _ENGINES = ("transformers", "torch", "opacus", "scipy", "numpy")
 _OWN = ("privctl", "audits", "verify")
 
 
 @contextmanager
-def telling_of_slow_imports(arguments: Sequence[str], after: float = _AFTER) -> Iterator[None]:
-    """Inside, say once what is being imported ``after`` so many seconds, if standard error is a terminal."""
+def reporting_slow_imports(arguments: Sequence[str], after: float = _AFTER) -> Iterator[None]:
+    """A context that prints once, ``after`` this many seconds, which library is being imported.
+
+    It prints nothing where standard error is no terminal, in CI, and with ``--quiet`` among the ``arguments``.
+    """
     if not _is_wanted(arguments):
         yield
         return
@@ -44,7 +47,7 @@ def _tell() -> None:
 
 
 def being_imported() -> str | None:
-    """The library whose import has begun and not ended; of several the one that imports the others."""
+    """The name of the library that is being imported; of several, the first in the list above. None without any."""
     begun = {
         name.partition(".")[0] for name, module in list(sys.modules.items())
         if getattr(getattr(module, "__spec__", None), "_initializing", False)

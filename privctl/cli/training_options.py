@@ -1,4 +1,4 @@
-"""Options of the training commands."""
+"""The options of ``privctl retrain`` and its subcommands."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 
 def data(*, required: bool = True) -> Callable[[Command], Command]:
-    """``--data``."""
-    help_text = "Private examples: files, folders, patterns or -. Repeatable; see docs/data.md."
+    """The option ``--data``, whose help mentions ``--replay`` where it is not ``required``."""
+    help_text = "Private examples: files, folders, patterns or -. Repeatable; - is standard input; see docs/data.md."
     if not required:
         help_text += " Not with --replay."
     return data_option("--data", help_text, required=required)
 
 
 def training(command: Command) -> Command:
-    """Options that all methods share, except ``--data``."""
+    """Add the options that all methods share, except ``--data``."""
     for option in reversed(
         (
             click.argument("model", type=MODEL),
-            data_option("--held-out", "Other examples, to evaluate on (repeatable)."),
+            data_option("--held-out", "Other examples, to evaluate on (repeatable).", alias="--heldout"),
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
                 metavar="TASK",
-                help=f"What to train, read from MODEL's config.json by default: {', '.join(_TASKS)}.",
+                help=f"One of {', '.join(_TASKS)}. By default it is read from MODEL's config.json.",
             ),
             *COLUMNS,
             click.option("--epochs", type=AMOUNT, help="Passes over the data.  [default: 3]"),
@@ -58,7 +58,7 @@ def training(command: Command) -> Command:
                 type=COUNT,
                 default=64,
                 show_default=True,
-                help="Examples per step. Where batches are Poisson, the expected number.",
+                help="Examples per step. For Poisson batches, the expected number.",
             ),
             click.option(
                 "--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate."
@@ -76,7 +76,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--vocabulary",
                 type=click.Path(),
-                help="Public file of words to build a tokenizer from, or the word private to use the data's.",
+                help="Public file of words to build a tokenizer from; or the word private, to use those of the data.",
             ),
             click.option(
                 "--norm",
@@ -88,8 +88,8 @@ def training(command: Command) -> Command:
             click.option("--labels", help="Class names in order: a,b,c, or a file of them."),
             click.option(
                 "--unit",
-                help="Protect owners, such as patients, by field. All records of one are protected together. "
-                "With 'fold(FIELD)' names may differ in case, spaces and Unicode form.",
+                help="Field of owners, such as patients, to protect. All records of an owner are protected together. "
+                "With 'fold(FIELD)' spellings of a name may differ in case, spaces and Unicode form.",
             ),
             click.option(
                 "--long",
@@ -99,7 +99,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--max-length",
                 type=COUNT,
-                help="Most tokens of a text, if fewer than the model's context; of sounds, the samples of each.",
+                help="Most tokens of a text, if fewer than the model's context; for sounds, the samples of each.",
             ),
             click.option(
                 "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."
@@ -107,28 +107,34 @@ def training(command: Command) -> Command:
             click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to."),
             click.option("--dropout", is_flag=True, help="Keep the model's dropout active."),
             click.option(
-                "--micro-examples", type=COUNT, default=64, show_default=True, help="Most examples processed at once."
+                "--micro-examples", type=COUNT, default=64, show_default=True, help="Most examples in one forward pass."
             ),
             click.option(
                 "--micro-tokens",
                 type=COUNT,
-                help="Most tokens processed at once, padding included.  [default: 2048 on a CPU, else 16384]",
+                help="Most tokens in one forward pass, padding included.  [default: 2048 on a CPU, else 16384]",
             ),
             click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]"),
             click.option(
                 "--bf16/--float32",
                 default=None,
-                help="Run the network in bfloat16, or all in float32. Weights, norms and clipped sums are float32 "
-                "in both cases.  [default: bfloat16 on a GPU that has it, else float32]",
+                help="Run the network in bfloat16 or in float32. Weights, norms and clipped sums are float32 in both "
+                "cases.  [default: bfloat16 on a GPU that supports it, else float32]",
             ),
-            click.option("--checkpointing", is_flag=True, help="Recompute activations to save memory."),
+            click.option(
+                "--checkpointing", is_flag=True, help="Recompute activations in the backward pass, to save memory."
+            ),
             click.option(
                 "--fsdp",
                 is_flag=True,
                 help="Under torchrun: each process holds a shard of parameters, gradients and optimizer state.",
             ),
             click.option(
-                "--seed", type=SEED, default=0, show_default=True, help="Seed of random weights and public orders."
+                "--seed",
+                type=SEED,
+                default=0,
+                show_default=True,
+                help="Seed of random weights and of orders that are not secret.",
             ),
             click.option(
                 "--resume",
@@ -140,9 +146,9 @@ def training(command: Command) -> Command:
                 "--log",
                 multiple=True,
                 type=click.Choice([str(name) for name in LogName]),
-                help="Log the training: OUTPUT.log.csv, OUTPUT.tensorboard, or to a service (repeatable).",
+                help="Log the training to OUTPUT.log.csv, to OUTPUT.tensorboard, or to a service (repeatable).",
             ),
-            click.option("-o", "--output", type=click.Path(), help="Directory to write; required but for --dry-run."),
+            click.option("-o", "--output", type=click.Path(), help="Directory to write; optional with --dry-run."),
         )
     ):
         command = option(command)
@@ -150,7 +156,7 @@ def training(command: Command) -> Command:
 
 
 def unprotected(command: Command) -> Command:
-    """``--show-unprotected``, for private methods."""
+    """Add ``--show-unprotected``, which private methods have."""
     return click.option(
         "--show-unprotected",
         is_flag=True,
@@ -166,7 +172,12 @@ def _choices(kind: type[StrEnum]) -> click.Choice[str]:
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "clip_norm": (
         "--clip-norm",
-        {"type": CLIP_NORM, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
+        {
+            "type": CLIP_NORM,
+            "default": 1.0,
+            "show_default": True,
+            "help": "L2 norm that gradients are clipped to.",
+        },
     ),
     "clipping": (
         "--clipping",
@@ -183,8 +194,8 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
             "type": _choices(ClippingPasses),
             "default": "1",
             "show_default": True,
-            "help": "Backward passes of a micro-batch. With --checkpointing, 2 keep less of each layer and take "
-            "longer; auto takes 2 where memory does not hold one record in one.",
+            "help": "Backward passes of a micro-batch. With --checkpointing, 2 need less memory and more time; auto "
+            "takes 2 where memory does not suffice for one record in one pass.",
         },
     ),
     "schedule": (
@@ -198,7 +209,12 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "warmup_steps": (
         "--warmup-steps",
-        {"type": COUNT_OR_ZERO, "default": 0, "show_default": True, "help": "Steps of rising learning rate."},
+        {
+            "type": COUNT_OR_ZERO,
+            "default": 0,
+            "show_default": True,
+            "help": "Steps of rising learning rate, at the start.",
+        },
     ),
     "epsilon": ("--epsilon", {"type": POSITIVE, "help": "Privacy budget, from which the noise is computed."}),
     "noise_multiplier": (
@@ -216,30 +232,30 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "--secrets",
         {
             "type": click.Path(),
-            "help": "Plan of protection from `privctl secrets plan`. It sets batches, steps and the least noise.",
+            "help": "Plan from `privctl secrets plan`. It sets batches, steps and the least noise.",
         },
     ),
     "public": (
         "--public",
         {
             **DATA_PATHS,
-            "help": "Public records, read as those of --data: each step adds their gradient to the private one, at no "
+            "help": "Public records, in the form of --data. Each step adds their gradient to the private one, at no "
             "cost in epsilon (repeatable).",
         },
     ),
     "public_weight": (
         "--public-weight",
-        {"type": AMOUNT_OR_ZERO, "help": "What the mean public gradient is multiplied by.  [default: 1]"},
+        {"type": AMOUNT_OR_ZERO, "help": "Factor of the mean public gradient.  [default: 1]"},
     ),
     "public_batch_size": (
         "--public-batch-size",
-        {"type": COUNT, "help": "Public records a step.  [default: --batch-size, or all if they are fewer]"},
+        {"type": COUNT, "help": "Public records per step.  [default: --batch-size, or all if there are fewer]"},
     ),
     "public_overlap": (
         "--public-overlap",
         {
             "type": _choices(PublicOverlap),
-            "help": "Where a public record stands in --data too: refuse to train, or keep it in both.  [default: "
+            "help": "What to do if --data holds a public record too: refuse to train, or keep it in both.  [default: "
             "refuse]",
         },
     ),
@@ -252,24 +268,24 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "base": (
         "--base",
-        {"type": MODEL, "help": "Base of MODEL, where that is an adapter; by default the folder that it names."},
+        {"type": MODEL, "help": "Base of MODEL, if that is an adapter.  [default: the folder that it names]"},
     ),
     "save_adapter": (
         "--save-adapter",
-        {"is_flag": True, "help": "With --lora-rank: write the adapters alone, as peft does, not merged weights."},
+        {"is_flag": True, "help": "With --lora-rank: write only the adapters, in peft's format, not merged weights."},
     ),
     "base_bits": (
         "--base-bits",
         {
             "type": click.Choice(["4"]),
-            "help": "Hold an adapter's frozen base in 4 bits (QLoRA's NF4; needs bitsandbytes).",
+            "help": "Hold an adapter's frozen base in 4 bits (NF4 of QLoRA; needs bitsandbytes).",
         },
     ),
 }
 
 
 def shared(group: str, helps: Mapping[str, str] = MappingProxyType({})) -> list[Callable[[Any], Any]]:
-    """The options of a shared ``group``; ``helps`` replaces the help text of some of them."""
+    """Click options for the shared ``group`` of options; ``helps`` replaces the help texts of some, by name."""
     options = []
     for name in GROUPS[group]:
         flag, settings = _SHARED[name]

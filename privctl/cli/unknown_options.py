@@ -1,10 +1,10 @@
-"""Which option was meant, where a command does not have the one that was given, or takes no further argument."""
+"""Suggestions for an option that a command does not have, and for surplus arguments."""
 
 from __future__ import annotations
 
 import click
 
-#: What other tools call an option -> its names here, of which a command has at most a few.
+#: Name of an option in other tools -> its names in privctl, of which a command has at most a few.
 _ELSEWHERE = {
     "lr": ("--learning-rate",), "eps": ("--epsilon",), "target-epsilon": ("--epsilon",),
     "sigma": ("--noise-multiplier", "--noise-stddev"), "noise": ("--noise-multiplier", "--noise-stddev"),
@@ -22,19 +22,19 @@ _ELSEWHERE = {
     "sampling-rate": ("--sample-rate",), "sampling-probability": ("--sample-rate",),
 }  # fmt: skip
 
-#: Options that take files which people give as arguments, those of one question together.
-_OF_FILES = (("members", "nonmembers"), ("train", "heldout"), ("canaries",), ("secrets", "data"), ("data",))
+#: Groups of options for files that users may give as arguments by mistake.
+_OF_FILES = (("members", "nonmembers"), ("canaries",), ("secrets", "data"), ("data",), ("train", "held_out"))
 
 
 def options_of_files(command: click.Command) -> str:
-    """The options of ``command`` by which it is given files of records, as they are typed; empty where it has none."""
+    """The options of ``command`` for files of records, as a user types them; empty where it has none."""
     here = {each.name for each in command.params if isinstance(each, click.Option)}
     meant = next((names for names in _OF_FILES if here.issuperset(names)), ())
-    return " ".join(f"--{name} FILE" for name in meant)
+    return " ".join(f"--{name.replace('_', '-')} FILE" for name in meant)
 
 
 def known_by(error: click.NoSuchOption) -> list[str]:
-    """The command's options that go elsewhere by the name that was given, or that differ in hyphens alone."""
+    """The command's options that other tools call by the given name, or whose names differ only in hyphens."""
     if error.ctx is None:
         return []
     name = error.option_name.lstrip("-").lower().replace("_", "-")
@@ -45,7 +45,7 @@ def known_by(error: click.NoSuchOption) -> list[str]:
 
 
 def taken_beside(error: click.NoSuchOption) -> list[str]:
-    """The commands of the same group, such as other ways to train, that have exactly this option."""
+    """The commands of the same group, such as other training methods, that have exactly this option."""
     group = error.ctx.parent if error.ctx is not None else None
     if group is None or group.parent is None or not isinstance(group.command, click.Group):
         return []

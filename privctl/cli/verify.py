@@ -21,8 +21,8 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("report", type=_FILE)
-@click.option("-o", "--output", type=_FILE, help="Report of the verdicts to write.")
-@click.option("--simulate", is_flag=True, help="Also simulate the mechanism, and a toy training with it.")
+@click.option("-o", "--output", type=_FILE, help="File to write the report of the verdicts to.")
+@click.option("--simulate", is_flag=True, help="Also simulate the mechanism, and a small training with it.")
 @click.option(
     "--seed",
     type=SEED32,
@@ -35,10 +35,10 @@ _FILE = click.Path(path_type=Path)
     type=AMOUNT,
     default=20.0,
     show_default=True,
-    help="Approximate time limit of simulations.",
+    help="Approximate time limit of simulations, in seconds.",
 )
-@data_option("--data", "Training data, as retrain read it, to count and compare its digests (repeatable).")
-@data_option("--public", "Public records that were mixed in, to count and compare likewise (repeatable).")
+@data_option("--data", "Training data, as given to retrain, to count its examples and compare digests (repeatable).")
+@data_option("--public", "Public records of the training, to count them and compare digests (repeatable).")
 @TEXT_COLUMN
 @click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
 @force
@@ -61,19 +61,19 @@ def verify(
 ) -> None:
     """Verify REPORT: its chain and files, its internal consistency, and every guarantee in it.
 
-    A model in place of REPORT stands for its own report: the one beside it that was written with these weights, or
-    else the one that names its files, which are then refuted.
+    A model in place of REPORT means its own report: the one beside it that was written with these weights, or else the
+    one that names its files, which are then refuted.
 
-    Each guarantee is recomputed by code that shares nothing with the code behind the claim, and is PROVED, REFUTED with
-    a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
-    first weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
-    available), and the released weights must be where its steps and its noise can have moved them. With --data the
-    examples are counted; with --public too, public records that were mixed in are compared with them. Results of an
-    audit are recomputed from the ranks it kept, and its line is looked up in the log of audits; other measurements are
-    not repeated. That an assumption was enforced is the word of the report's author; privctl sign shows whose.
+    Each guarantee is recomputed by code that is independent of the code behind the claim, and is PROVED, REFUTED with a
+    counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
+    initial weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
+    available), and the released weights must be within reach of its steps and its noise. With --data the examples are
+    counted; with --public too, public records are compared with them. Results of an audit are recomputed from the ranks
+    in its files, and its entry in the log of audits is checked; other measurements are not repeated. Only the author of
+    a report vouches that an assumption was enforced; privctl sign shows who that is.
 
-    Exit code 1 means that a digest, a parameter or a guarantee to rely on is refuted, 3 that one remains undecided.
-    Guarantees that the report itself marks as claimed do not affect the exit code.
+    Exit code 1 means that a digest, a parameter or a guarantee is refuted, 3 that one remains undecided. Guarantees
+    that the report itself marks as claimed do not affect the exit code.
 
     \b
     Example:
@@ -82,7 +82,7 @@ def verify(
       privctl verify private.report.json --data train.jsonl
       privctl verify private.report.json --simulate --plot loss.svg
     """
-    from privctl.api.verifying import report_of, verification_at
+    from privctl.api.verifying import report_path_of, verify_given
     from privctl.data.places import require_inputs
     from privctl.reports.codec import encode
     from privctl.reports.files import require_not_weights_or_report
@@ -94,14 +94,14 @@ def verify(
     if to_standard_output(output):
         output, as_json = None, True
     shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-    given, report = report, report_of(report, shown)
+    given, report = report, report_path_of(report, shown)
     require_inputs(report, data, public)
     _check(report, output, plot)
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
             require_absent(path, force, option=option)
             require_not_weights_or_report(path, but="verify" if path == output else "")
-    verification = verification_at(
+    verification = verify_given(
         given,
         report,
         data=data,

@@ -1,1 +1,1 @@
-"""For training loops that are not privctl's: private steps, audits during training, and reports of what was done."""
+"""For training loops of your own or of other programs: private steps, audits, and reports of the training."""

@@ -1,7 +1,7 @@
-"""``privctl.audit_module``: an audit of a network of the user's own class, by a function of the user's own.
+"""``privctl.audit_module``: audit a network of the user's own class, by scores from the user's own function.
 
-privctl compares the network with the checkpoint, gives the function records in an order drawn for this, without saying
-which are members, and judges what it returns. What the function does is the user's word, as the report says.
+privctl compares the network with the checkpoint, passes records to the function in a random order without their
+membership, and judges the scores. It cannot check what the function does; the report states that as an assumption.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from privctl.accounting.profile import profile
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import require_saved
-from privctl.integrations.own_records import content_of, require_apart, require_one_each
+from privctl.integrations.own_records import content_of, require_disjoint, require_scores_of_records
 from privctl.reports.codec import encode
 from privctl.storage.atomic import require_absent, require_regular, write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import missing_model, open_checkpoint
 
-#: A function of a network and of n records, which returns one score a record (n,), or several by name.
+#: A function of a network and n records, which returns their scores (n,), or a mapping of names to such scores.
 Scores = Callable[[nn.Module, list[Any]], Any]
 _ONLY = "score"
 _RESERVED = frozenset({"id", "member"})
@@ -44,9 +44,9 @@ _RESERVED = frozenset({"id", "member"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Records:
-    """What is to be scored: whether each is a ``member`` [records], its name among ``ids``, and what ``reads`` it.
+    """The records to score: ``ids`` and ``member`` [records], and ``reads``, which returns record i.
 
-    ``drawn`` says that coins of a split decided, which know of lines that occur twice.
+    ``drawn`` is True for the records of a split, whose manifest already accounts for duplicates.
     """
 
     ids: Sequence[str]
@@ -70,24 +70,25 @@ def audit_module(
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> PrivacyReport:
-    """Audit ``module``, whose weights are saved at ``model``, by the ``scores`` that a function of yours gives records.
+    """Audit ``module``, whose weights are saved at ``model``, by ``scores``, a function that scores records.
 
-    ``scores(module, records)`` takes the network, in evaluation mode, and a list of n records, and returns one number
-    for each, higher for what looks more like training data: a tensor (n,), or several by name, an attack each. Records
-    come in batches of ``batch_size`` in a random order, members among others. They are the items of ``members`` and
-    ``nonmembers``, which should be a random split of one source; or with ``split``, the folder or manifest of one that
-    ``privctl.audit_split`` drew, the JSON of its lines. Such scores also bound epsilon from below, at ``delta``, and
-    test the claims of the model's own report; where users or other groups have the coins, groups are judged by the
-    scores of their records. ``least_auc`` is the AUC that must be detectable for silence to count.
+    ``scores(module, records)`` gets the network, in evaluation mode, and a list of n records. It returns a tensor (n,)
+    of scores, higher for records that look like training data, or a mapping of such tensors, one for each attack.
+    Records come in batches of ``batch_size`` in a random order, with members and non-members mixed. They are the items
+    of ``members`` and ``nonmembers``, which should be a random split of one source. With ``split``, the folder or
+    manifest of a split by ``privctl.audit_split``, they are the JSON values of its lines. The scores of a split also
+    bound epsilon from below, at ``delta``, and test the claims of the model's own report; if its coins are those of
+    users or other groups, groups are judged. ``least_auc`` is the AUC that must be detectable for a result without a
+    leak to count.
 
-    Writes the scores and the report beside ``model``, or the report to ``output``; returns the report, which is not for
-    release. The audit is entered into a log beside the model (``log``), before the function is called. It rests on the
-    assumption ``scores of the model``: that the function scored by nothing but the record and the network. A gate
-    counts the audit where its policy accepts that.
+    Writes the scores and the report beside ``model``, or the report to ``output``, and returns the report; do not
+    publish it. The audit is entered into the log of audits beside the model, or at ``log``, before the function is
+    called. It rests on the assumption ``scores of the model``: that the scores depend on the record and the network
+    only. A gate counts the audit only where its policy accepts that assumption.
 
-    Raises InputError for a module that is not what is saved, for a function that does not run it or gives no finite
-    number for each record, or one number for all of a batch, and for records that are on both sides; CommandError for
-    settings that do not go together and files in the way.
+    Raises InputError for a module that differs from the saved one, for a function that does not run the module, that
+    returns no finite number for a record, or one number for a whole batch, and for records among both members and
+    non-members; CommandError for settings that do not go together and for existing files.
     """
     if not isinstance(module, nn.Module) or not isinstance(model, str | os.PathLike) or not callable(scores):
         raise CommandError(
@@ -101,7 +102,7 @@ def audit_module(
     if not 0.5 < least_auc < 1:
         raise CommandError(f"least_auc is {least_auc}; it must be above 0.5 and below 1")
     if drawn is None and delta is not None:
-        raise CommandError("delta is that of bounds, which need a split that was drawn; give split too")
+        raise CommandError("delta is for bounds, which need a drawn split; give split too")
     records = _records(members, nonmembers, drawn)
     path, ranks = output_paths(place, None if output is None else Path(output))
     table = ranks.with_suffix(".csv")
@@ -110,7 +111,7 @@ def audit_module(
         require_absent(each, force)
     entered = logged_beside(place, path, None if log is None else Path(log), warnings.warn)
     require_saved(module, dict(module.named_parameters()), place)
-    _require_no_more(module, place)
+    _require_no_other_tensors(module, place)
     audited = scored_model(place, path, None if drawn is None else profile, by_function=True)
     settings = {"function": getattr(scores, "__qualname__", type(scores).__name__), "records": len(records.ids)}
     settings |= {"least_auc": least_auc, **({} if delta is None else {"delta": delta})}
@@ -137,10 +138,12 @@ def audit_module(
 def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, drawn: DrawnSplit | None) -> _Records:
     if drawn is not None:
         if members is not None or nonmembers is not None:
-            raise CommandError("a split names its own members and non-members; give either split, or the two of them")
+            raise CommandError(
+                "a split has its own members and non-members; give either split, or members and nonmembers"
+            )
         return _of_split(drawn)
     if members is None or nonmembers is None:
-        raise CommandError("an audit compares members and non-members; give both, or a split that was drawn")
+        raise CommandError("an audit compares members and non-members; give both, or a drawn split")
     sides = (("members", members), ("nonmembers", nonmembers))
     for name, side in sides:
         if isinstance(side, str | os.PathLike):
@@ -171,7 +174,7 @@ def _of_split(drawn: DrawnSplit) -> _Records:
 
 
 def _scored(module: nn.Module, scores: Scores, records: _Records, batch_size: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The scores [records] by name, asked for in an order that says nothing of membership."""
+    """The scores [records] by name, computed in a random order that does not depend on membership."""
     count = len(records.ids)
     order = np.random.default_rng(list(os.urandom(16))).permutation(count)
     named: dict[str, np.ndarray[Any, Any]] = {}
@@ -191,19 +194,25 @@ def _scored(module: nn.Module, scores: Scores, records: _Records, batch_size: in
                 )
             found = given if isinstance(given, Mapping) else {_ONLY: given}
             if named and found.keys() != named.keys():
-                raise InputError("the function of scores named other scores for one batch than for another; name all")
+                raise InputError(
+                    "the function of scores returned different names for different batches; return all names for "
+                    "each batch"
+                )
             for name, values in found.items():
                 named.setdefault(_column(name), np.full(count, math.nan))[rows] = _numbers(values, len(rows), name)
     if not named:
-        raise InputError("the function of scores returned none; return a tensor of one score a record")
-    require_apart(contents, records.member)
-    require_one_each(named, batches)
+        raise InputError("the function of scores returned no scores; return a tensor with one score per record")
+    require_disjoint(contents, records.member)
+    require_scores_of_records(named, batches)
     return named
 
 
 @contextmanager
 def _evaluated(module: nn.Module) -> Iterator[list[None]]:
-    """Inside, ``module`` is in evaluation mode without gradients; the value grows with each run of one of its parts."""
+    """A context with ``module`` in evaluation mode, without gradients.
+
+    The value is a list that grows by one item whenever the module or a submodule runs.
+    """
     runs: list[None] = []
     modes = [(each, each.training) for each in module.modules()]
     hooks = [each.register_forward_pre_hook(lambda *_: runs.append(None)) for each in module.modules()]
@@ -221,8 +230,8 @@ def _evaluated(module: nn.Module) -> Iterator[list[None]]:
 def _column(name: Any) -> str:
     if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum() or name in _RESERVED:
         raise InputError(
-            f"the function of scores named one {name!r}; name scores by letters, digits, hyphens and underscores, and "
-            f"none {' or '.join(sorted(_RESERVED))}"
+            f"the function of scores returned the name {name!r}; use letters, digits, hyphens and underscores, and not "
+            f"{' or '.join(sorted(_RESERVED))}"
         )
     return name
 
@@ -242,8 +251,8 @@ def _numbers(values: Any, count: int, name: str) -> np.ndarray[Any, Any]:
     return found
 
 
-def _require_no_more(module: nn.Module, place: Path) -> None:
-    """Raise InputError where the checkpoint holds tensors that ``module`` does not have."""
+def _require_no_other_tensors(module: nn.Module, place: Path) -> None:
+    """Raise InputError where the checkpoint holds a tensor that ``module`` does not have."""
     own = module.state_dict().keys()
     with open_checkpoint(place) as checkpoint:
         held = [tensor.name for file in checkpoint.files for tensor in file.tensors]

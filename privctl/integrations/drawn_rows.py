@@ -1,4 +1,4 @@
-"""Which rows of the batch that a private loop drew have clipped gradients, where not all are computed at once."""
+"""Track which rows of a drawn batch have clipped gradients, where a private loop computes it in pieces."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from privctl.domain.errors import CommandError
 
 
 class DrawnRows:
-    """The rows of one batch, of which those of one example, ``together``, are never parted.
+    """The rows of one batch. Pieces never divide the ``together`` consecutive rows of one example.
 
-    ``rows`` is how many were drawn, ``done`` how many have gradients in the sum so far.
+    ``rows`` is the number of rows drawn, ``done`` the number of those whose gradients are in the sum.
     """
 
     def __init__(self, together: int) -> None:
@@ -18,17 +18,17 @@ class DrawnRows:
         self.begin(0)
 
     def begin(self, rows: int) -> None:
-        """So many rows were drawn, and none has a gradient yet."""
+        """Start a batch of ``rows`` rows, none of which has a gradient yet."""
         self.rows, self.done = rows, 0
         self._piece: slice | None = None
 
     def expected(self) -> int:
-        """How many rows the next ``backward`` is of: those of the piece, or all.
+        """The number of rows of the next ``backward``: those of the current piece, or all without pieces.
 
-        Raises CommandError where those of the piece have gradients.
+        Raises CommandError where the rows of the piece already have gradients.
         """
         if self._piece is None:
-            self.done = 0  # all rows anew, whatever pieces were computed before
+            self.done = 0  # all rows, so discard pieces that were computed before
             return self.rows
         if self.done >= self._piece.stop:
             raise CommandError(
@@ -38,9 +38,9 @@ class DrawnRows:
         return int(self._piece.stop - self._piece.start)
 
     def pieces(self, most: int) -> Iterator[slice]:
-        """Slices of at most ``most`` rows that cover all, those of an example in one; ``done`` starts from none.
+        """Slices of at most ``most`` rows that cover the batch, with the rows of an example in one slice.
 
-        Raises CommandError for a ``most`` that holds no example, and where a piece was left without ``backward``.
+        Raises CommandError for a ``most`` below the rows of one example, and for a piece without ``backward``.
         """
         if type(most) is not int or most < self._together:
             several = ", the records of one user that a step draws" if self._together > 1 else ""

@@ -1,4 +1,4 @@
-"""``privctl.from_elsewhere``: a first report of a finished model of which nothing is known but its files."""
+"""``privctl.from_elsewhere``: a report of a finished model of which only the files are known."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NOTHING_KNOWN = (
 
 
 def from_elsewhere(model: str | os.PathLike[str]) -> PrivacyReport:
-    """Write a report of the finished ``model`` beside it, with the digests of its files and no guarantee.
+    """Write a report beside the finished ``model``, with the digests of its files and no guarantee, and return it.
 
-    ``model`` is a safetensors file or a Hugging Face directory that another program made. Audits, ``noise`` and
-    trainings of it name that report as the one that they build on.
+    ``model`` is a safetensors file or a Hugging Face directory that another program made. Reports of later audits,
+    noise and trainings refer to this report as their parent.
 
-    Raises CommandError for a model that has a report, or names one, and where another file is in the way; InputError
-    for a model that is not safetensors.
+    Raises CommandError for a model that already has a report, or names one, and for another file in its place;
+    InputError for a model that is not in safetensors format.
     """
     place = report_beside(absolute_path(Path(model)))
     with open_checkpoint(Path(model)) as checkpoint:
         if (named := pointer_of(checkpoint)) is not None:
-            raise CommandError(f"{model} names its report, {named}; use that one, or ask for it whoever made the model")
+            raise CommandError(f"{model} names its report, {named}; use that one, or ask the maker of the model for it")
         if found := own_reports(Path(model)):
             raise CommandError(f"{model} has a report already, {os.path.relpath(found[0].path)}; use that one")
         if os.path.lexists(place):

@@ -1,4 +1,4 @@
-"""``privctl.from_opacus``: the report of a training that Opacus made private, from its accountant's history."""
+"""``privctl.from_opacus``: a report of a private training by Opacus, from its accountant's history."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guara
 from privctl.integrations.users import Users
 
 _NAME = "opacus"
-#: Of what is allowed between an expected batch size and what a rate gives.
+#: Tolerance between the optimizer's expected batch size and the sampling rate times the number of examples.
 _ROUNDING = 1e-6
 _NOTE = "for noise in real arithmetic: what Opacus adds in floating point, and does not round, is not counted"
-#: What only an engine, and an optimizer, of adaptive clipping are.
+#: Opacus's class of engines, and attributes of optimizers, of adaptive clipping.
 _ADAPTIVE_ENGINE, _OF_ADAPTIVE = "PrivacyEngineAdaptiveClipping", ("unclipped_num_std", "_adjusted_noise_multiplier")
 _HISTORY = Assumption(
     name="reported ledger",
@@ -42,29 +42,28 @@ def from_opacus(
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> PrivacyReport:
-    """Write a report of what ``engine``, an ``opacus.PrivacyEngine``, says it did to the weights at ``model``.
+    """Write a report of the training that ``engine``, an ``opacus.PrivacyEngine``, made private, and return it.
 
-    Where the engine is gone, its accountant or the ``history`` itself may stand in its place: a list of (noise
-    multiplier, sampling rate, steps).
-
+    ``engine`` may also be the engine's accountant, or its history: a list of (noise multiplier, sampling rate, steps).
     ``model`` is the finished model, saved as a safetensors file or a Hugging Face directory. ``examples`` is the number
-    of training examples, ``delta`` the smaller of 1e-5 and 1 / examples^1.1 by default, ``clip_norm`` the L2 norm
-    (``max_grad_norm``), for the record. With the ``optimizer`` that Opacus made, its noise multiplier and its expected
-    batch size are held against the history, and its ``max_grad_norm`` is the clip norm. The report lies beside the
-    model, or at ``output``.
+    of training examples. ``delta`` is by default the smaller of 1e-5 and 1 / examples^1.1. ``clip_norm`` is the L2 norm
+    (``max_grad_norm``), which the report states. With ``optimizer``, the one that Opacus returned, its noise multiplier
+    and expected batch size are compared with the history, and its ``max_grad_norm`` is the clip norm. The report is
+    written beside the model, or to ``output``.
 
-    The epsilon is privctl's own, from ``engine.accountant.history``. Nothing of the training was seen, so everything
-    that the guarantee rests on is asserted.
+    privctl computes epsilon itself, from ``engine.accountant.history``. It did not see the training, so every
+    assumption of the guarantee is marked as asserted.
 
-    Raises InputError for an engine without such a history, one that is not the optimizer's, a clip norm that followed
-    the examples, or a model that is not safetensors; CommandError for numbers out of range and a report in the way.
+    Raises InputError for an engine without such a history, for an optimizer that does not match it, for adaptive
+    clipping, and for a model that is not in safetensors format; CommandError for numbers out of range and for an
+    existing report.
     """
     _require_fixed_norm(engine, optimizer)
     events = tuple(_events(_history(engine)))
     ledger = Ledger(events=events)
     _check_examples(examples, getattr(engine, "dataset", None))
     if optimizer is not None:
-        clip_norm = _held_against(optimizer, events[-1], examples, clip_norm)
+        clip_norm = _checked_clip_norm(optimizer, events[-1], examples, clip_norm)
     if clip_norm is not None:
         try:
             positive("clip_norm", clip_norm)
@@ -101,10 +100,10 @@ def from_opacus(
 
 
 def _require_fixed_norm(engine: Any, optimizer: Any) -> None:
-    """Raise InputError where the clip norm followed counts of unclipped gradients.
+    """Raise InputError for adaptive clipping, where the clip norm depends on counts of unclipped gradients.
 
-    Opacus divides counts that are not centred by the exact sizes of batches. A record moves such a count by 1, where
-    its history has the cost of 1/2, and the sizes get no noise.
+    Opacus does not center these counts and divides them by the exact batch sizes. A record changes such a count by 1,
+    but the history accounts for 1/2, and the batch sizes get no noise.
     """
     adaptive = type(engine).__name__ == _ADAPTIVE_ENGINE or any(hasattr(optimizer, name) for name in _OF_ADAPTIVE)
     if adaptive:
@@ -114,8 +113,12 @@ def _require_fixed_norm(engine: Any, optimizer: Any) -> None:
         )
 
 
-def _held_against(optimizer: Any, last: SampledGaussian, examples: int, clip_norm: float | None) -> float | None:
-    """The clip norm of ``optimizer``, or the one given; raises InputError where the ``last`` steps were not its own."""
+def _checked_clip_norm(optimizer: Any, last: SampledGaussian, examples: int, clip_norm: float | None) -> float | None:
+    """The clip norm of ``optimizer``, or else the given one.
+
+    Raises InputError where the noise or batch size of ``optimizer`` differs from the ``last`` entry of the history, and
+    CommandError where ``clip_norm`` differs from its clip norm.
+    """
     try:
         noise, expected = float(optimizer.noise_multiplier), float(optimizer.expected_batch_size)
         processes = int(getattr(optimizer, "world_size", 1))
@@ -129,7 +132,7 @@ def _held_against(optimizer: Any, last: SampledGaussian, examples: int, clip_nor
             f"the optimizer's noise multiplier is {noise:g}, and the last entry of the history has "
             f"{last.noise_multiplier:g}; entries are (noise multiplier, sampling rate, steps)"
         )
-    # Opacus rounds the expected size down, for each process.
+    # Opacus rounds the expected batch size of each process down.
     if not -_ROUNDING <= last.sample_rate * examples / processes - expected < 1 + _ROUNDING:
         raise InputError(
             f"the optimizer expects batches of {expected:g}, and a sampling rate of {last.sample_rate:g} gives "
@@ -138,14 +141,12 @@ def _held_against(optimizer: Any, last: SampledGaussian, examples: int, clip_nor
         )
     own = getattr(optimizer, "max_grad_norm", None)
     if clip_norm is not None and isinstance(own, int | float) and own != clip_norm:
-        raise CommandError(
-            f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own:g}; leave clip_norm out"
-        )
+        raise CommandError(f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own:g}; remove clip_norm")
     return float(own) if isinstance(own, int | float) else clip_norm
 
 
 def _doubtful(events: Sequence[SampledGaussian], examples: int) -> Iterator[str]:
-    """Entries that are possible and unlikely, as where two numbers of one were swapped."""
+    """Warnings of unlikely entries, such as those with two numbers swapped."""
     for number, event in enumerate(events, start=1):
         if event.noise_multiplier < event.sample_rate:
             yield (
@@ -160,7 +161,7 @@ def _doubtful(events: Sequence[SampledGaussian], examples: int) -> Iterator[str]
 
 
 def _check_examples(examples: Any, dataset: Any) -> None:
-    """Raise CommandError for a number of examples that is none, or not that of the engine's ``dataset``."""
+    """Raise CommandError where ``examples`` is no positive integer, or not the size of the engine's ``dataset``."""
     if type(examples) is not int or examples < 1:
         raise CommandError(f"examples is {examples!r}; it must be the number of training examples")
     if isinstance(dataset, Sized) and len(dataset) != examples:
@@ -170,7 +171,7 @@ def _check_examples(examples: Any, dataset: Any) -> None:
 
 
 def _history(engine: Any) -> Any:
-    """The history of an engine, of an accountant, or the list that was given itself."""
+    """The history of an engine or accountant; a list is the history itself. None where there is none."""
     if isinstance(engine, list | tuple):
         return engine
     return getattr(getattr(engine, "accountant", engine), "history", None)

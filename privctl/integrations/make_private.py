@@ -1,8 +1,9 @@
-"""``privctl.make_private``: private steps in a training loop of the user's own."""
+"""``privctl.make_private``: private steps in the user's own training loop."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence, Sized
 from functools import partial, wraps
 from typing import Any, ParamSpec
@@ -12,12 +13,12 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from privctl.accounting.calibrate import noise_multiplier_for
-from privctl.accounting.deltas import default_delta
+from privctl.accounting.deltas import default_delta, delta_warning
 from privctl.accounting.gridded import Released, exact_target
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.integrations.private_loader import steps_a_pass
+from privctl.integrations.private_loader import steps_per_pass
 from privctl.integrations.private_training import PrivateTraining
 from privctl.integrations.users import Users, users_of
 from privctl.randomness import NoiseSource
@@ -31,7 +32,7 @@ from privctl.train.settings.choices import ClippingStyle
 from privctl.train.steps.sampling import PoissonBatches
 
 _Given = ParamSpec("_Given")
-#: Opacus's name of an argument -> what it is called here.
+#: Name of an argument in Opacus -> name of the argument here.
 _OF_OPACUS = {
     "module": "model",
     "data_loader": "loader",
@@ -41,8 +42,8 @@ _OF_OPACUS = {
 }
 
 
-def _in_our_names(function: Callable[_Given, PrivateTraining]) -> Callable[_Given, PrivateTraining]:
-    """``function``, which refuses Opacus's names of its arguments with a sentence that has ours."""
+def _refusing_names_of_opacus(function: Callable[_Given, PrivateTraining]) -> Callable[_Given, PrivateTraining]:
+    """A decorator: Opacus's names of arguments raise a CommandError that gives privctl's names."""
 
     @wraps(function)
     def call(*arguments: _Given.args, **options: _Given.kwargs) -> PrivateTraining:
@@ -55,7 +56,7 @@ def _in_our_names(function: Callable[_Given, PrivateTraining]) -> Callable[_Give
     return call
 
 
-@_in_our_names
+@_refusing_names_of_opacus
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -74,32 +75,33 @@ def make_private(
     unit: str = "user",
     records_per_draw: int = 1,
 ) -> PrivateTraining:
-    """Make the steps of ``optimizer`` on ``model`` differentially private; ``loader`` says what a batch is.
+    """Make the steps of ``optimizer`` on ``model`` differentially private (DP-SGD, Abadi et al. 2016).
 
-    ``clip_norm`` is the L2 norm of each example's clipped gradient, ``noise_multiplier`` the noise standard deviation /
-    clip norm; or ``epsilon`` at ``delta`` after so many ``epochs``, from which the noise is found, and no step beyond
-    them is made. ``delta`` is the smaller of 1e-5 and 1 / examples^1.1 by default. ``clipping`` is ``flat``,
-    ``automatic`` or ``per-layer``.
+    ``loader`` has the data set and the batch size. ``clip_norm`` is the L2 norm that each example's gradient is clipped
+    to, and ``noise_multiplier`` the noise standard deviation / clip norm. Or give ``epsilon`` and ``epochs``: the noise
+    is then such that (``epsilon``, ``delta``) holds after that many epochs, and further steps are refused. ``delta`` is
+    by default the smaller of 1e-5 and 1 / examples^1.1; a warning is given for one not well below 1 / examples.
+    ``clipping`` is ``flat``, ``automatic`` or ``per-layer``.
 
-    With ``target_unclipped_quantile`` clipping is adaptive: ``clip_norm`` is that of the first step, and changes until
-    this share of gradients is not clipped (flat clipping only). Each step then also releases how many are not, with
-    noise of standard deviation ``unclipped_count_stddev`` (a twentieth of the batch size by default, at least twice the
-    noise multiplier); ``noise_multiplier`` and ``epsilon`` are for both releases. The result's ``clip_norms`` are the
-    norms so far.
+    With ``target_unclipped_quantile`` clipping is adaptive (flat only): ``clip_norm`` is that of the first step, and
+    changes until this share of gradients is not clipped. Each step then also releases the number of unclipped gradients
+    with noise of standard deviation ``unclipped_count_stddev`` (by default a twentieth of the batch size, at least
+    twice the noise multiplier). ``noise_multiplier`` and ``epsilon`` account for both releases. The result's
+    ``clip_norms`` are the norms so far.
 
-    With ``users``, the name of each record's user in the order of the data set, users are protected, with all of their
-    records. Steps then draw users instead of records: ``batch_size`` is the expected number of users in a batch, an
-    epoch draws each once in expectation, and ``delta`` and the report go by their number. Of each user that is drawn,
-    ``records_per_draw`` records are used, drawn afresh, and their mean gradient is clipped as one; of a user with
-    fewer, some more than once. ``unit`` is what reports call a user, such as the name of the field.
+    With ``users``, the name of each record's user in the order of the data set, users are protected with all of their
+    records. Steps draw users instead of records: ``batch_size`` is the expected number of users in a batch, an epoch
+    draws each user once in expectation, and ``delta`` and the report count users. A step uses ``records_per_draw``
+    random records of each drawn user, some of them repeatedly if the user has fewer, and clips their mean gradient.
+    ``unit`` is the name of a user in the report, such as the name of the field.
 
-    Iterate over the result's ``loader``, whose batches are Poisson samples (their expected size is that of ``loader``,
-    and an empty one is stepped for you). For each batch call ``backward`` with a function that returns the losses (n,)
-    of its n rows, then ``optimizer.step()``. A batch that is too large to compute at once goes in
-    ``pieces``. ``report`` writes what was done, once the model is saved. See ``PrivateTraining``.
+    Iterate over the result's ``loader``, whose batches are Poisson samples with the batch size of ``loader`` as their
+    expected size; it makes the steps of empty batches itself. For each batch call ``backward`` with a function that
+    returns the losses (n,) of its n rows, then ``optimizer.step()``. Divide batches that are too large by ``pieces``.
+    Save the model, then call ``report``. See ``PrivateTraining``.
 
-    Raises CommandError for settings that do not go together, InputError for a model in which examples are mixed or
-    whose gradients cannot be taken apart.
+    Raises CommandError for settings that do not go together, InputError for a model that mixes examples or whose
+    gradients cannot be computed for each example.
     """
     if (
         torch.distributed.is_available()
@@ -125,7 +127,7 @@ def make_private(
             numbers = trained + (target_unclipped_quantile is not None)
             noise_multiplier, most_steps = _noise_for(epsilon, epochs, delta, rate, numbers)
         elif epsilon is not None or epochs is not None:
-            raise CommandError("noise_multiplier sets the noise, as epsilon and epochs do; give one or the other")
+            raise CommandError("noise_multiplier sets the noise, and so do epsilon and epochs; give one or the other")
         positive("noise_multiplier", noise_multiplier)
         adaptive = None
         if target_unclipped_quantile is not None:
@@ -143,6 +145,8 @@ def make_private(
             raise CommandError("unclipped_count_stddev is a setting of target_unclipped_quantile; give that too")
     except ValueError as error:
         raise CommandError(str(error)) from None
+    if sentence := delta_warning(delta, examples):
+        warnings.warn(sentence, stacklevel=3)  # the caller's line, behind the decorator
     return PrivateTraining(
         model=model,
         optimizer=optimizer,
@@ -161,7 +165,7 @@ def make_private(
 
 
 def _require_kinds(model: object, optimizer: object, loader: object) -> None:
-    """Raise CommandError where an argument is of another kind, such as one that took another's place."""
+    """Raise CommandError for an argument of a wrong type, and for an optimizer that accelerate prepared."""
     what = "make_private takes a model, its optimizer and a DataLoader, in this order"
     kinds = (
         ("model", model, nn.Module),
@@ -172,18 +176,18 @@ def _require_kinds(model: object, optimizer: object, loader: object) -> None:
         if not isinstance(given, kind):
             raise CommandError(f"{name} is of type {type(given).__name__}; {what}")
     if hasattr(optimizer, "accelerator_state"):
-        raise CommandError("accelerate prepared the optimizer; give model, optimizer and loader as they were before")
+        raise CommandError("accelerate prepared the optimizer; give the model, optimizer and loader from before that")
 
 
 def _require_numbers(**given: object) -> None:
-    """Raise CommandError for what is given where a number is due."""
+    """Raise CommandError for an argument that is neither a number nor None."""
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise CommandError(f"{name} is {value!r}; it must be a number")
 
 
 def _records(loader: DataLoader[Any]) -> int:
-    """The number of records. Raises CommandError where the loader does not say."""
+    """The number of records. Raises CommandError where the data set has no length or no positions."""
     dataset = loader.dataset
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise CommandError(
@@ -194,11 +198,14 @@ def _records(loader: DataLoader[Any]) -> int:
 
 
 def _size(loader: DataLoader[Any], users: Users) -> int:
-    """How many examples a batch is expected to have. Raises CommandError where the loader does not say, or samples."""
+    """The expected number of examples in a batch.
+
+    Raises CommandError for a loader without a batch size, with one above the number of examples, or with a sampler.
+    """
     if loader.batch_size is None:
         raise CommandError(
-            "the loader has no batch_size, which says how large a batch is expected to be; give a DataLoader that has "
-            "one, not one that accelerate or a Trainer prepared"
+            "the loader has no batch_size, the expected size of a batch; give a DataLoader that has one, not one that "
+            "accelerate or a Trainer prepared"
         )
     examples = users.count
     if not 1 <= loader.batch_size <= examples:
@@ -217,14 +224,17 @@ def _size(loader: DataLoader[Any], users: Users) -> int:
 def _noise_for(
     epsilon: float | None, epochs: float | None, delta: float, rate: float, trained: int
 ) -> tuple[float, int]:
-    """The noise multiplier for ``epsilon`` at ``delta`` after so many epochs, and their steps."""
+    """The noise multiplier for ``epsilon`` at ``delta`` after ``epochs`` epochs, and the number of their steps.
+
+    ``rate`` is the sampling rate, and ``trained`` the number of values that each step releases.
+    """
     if epsilon is None:
         raise CommandError("give either noise_multiplier, or epsilon with epochs")
     if epochs is None:
         raise CommandError("epsilon needs epochs, the passes over the data that it is for")
     positive("epochs", epochs)
     positive("epsilon", epsilon)
-    steps = max(1, math.ceil(round(epochs * steps_a_pass(rate), 6)))
+    steps = max(1, math.ceil(round(epochs * steps_per_pass(rate), 6)))
     left, at = exact_target(Released(coordinates=steps * trained), epsilon, delta)
     return noise_multiplier_for(left, at, partial(_ledger, rate=rate, steps=steps)), steps
 

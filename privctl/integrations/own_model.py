@@ -1,4 +1,4 @@
-"""What a private training in a loop of the user's own asks of the model and its optimizer, before and after."""
+"""Checks of the model and the optimizer before and after a private training in the user's own loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import open_checkpoint
 from privctl.train.network.tensors import read_tensors
 
-#: Parameters that were trained privately in this process, whatever modules they are in by now.
-_KNOWN = WeakIdKeyDictionary()
+#: Parameters that were trained privately in this process, in whichever modules they are now.
+_TRAINED = WeakIdKeyDictionary()
 
 _Value = TypeVar("_Value")
 
 
 class SetOnce(Generic[_Value]):
-    """An attribute that steps and report both go by: it keeps its first value, and raises CommandError for another."""
+    """An attribute that is set once; setting it again raises CommandError, because all steps must use one value."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -35,56 +35,56 @@ class SetOnce(Generic[_Value]):
     def __set__(self, instance: Any, value: _Value) -> None:
         if self._name in vars(instance):
             raise CommandError(
-                f"{self._name} cannot be changed in a training: all its steps are made and accounted for by the first "
-                "one; call make_private with another"
+                f"{self._name} cannot be changed in a training: all its steps use the first value and are accounted "
+                "for by it; call make_private with another"
             )
         vars(instance)[self._name] = value
 
 
 def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise CommandError where ``optimizer`` took steps before, or weights of ``model`` were made private before.
+    """Raise CommandError where ``optimizer`` already took steps, or ``model`` was already trained privately.
 
     The state of an optimizer, such as its momentum, holds gradients without noise, which later steps would release. A
-    second private training of the same weights would report its own steps alone.
+    second private training of the same weights would report only its own steps.
     """
     if any(_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
-            "the optimizer took steps before, or was given the state of one that did, which holds their gradients "
-            "without noise; give a new one, and load weights alone"
+            "the optimizer already took steps, or has the state of one that did, which holds gradients without noise; "
+            "give a new optimizer, and load weights only"
         )
-    if any(parameter in _KNOWN for parameter in model.parameters()):
+    if any(parameter in _TRAINED for parameter in model.parameters()):
         raise CommandError(
-            "this model was made private before, and a new report would not count the steps of then; go on with the "
-            "private training of then, or load the starting weights into a new model"
+            "this model was made private before, and a new report would not count the earlier steps; continue the "
+            "earlier private training, or load the starting weights into a new model"
         )
 
 
 def note_training(trained: Sequence[nn.Parameter]) -> None:
-    """From here on ``require_unstepped`` refuses models with any of these: examples were looked at for them."""
+    """Make ``require_unstepped`` refuse models with any of the ``trained`` parameters from now on."""
     for parameter in trained:
-        _KNOWN[parameter] = True
+        _TRAINED[parameter] = True
 
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
-    """Digests by name of what ``model`` is saved with beside the ``trained`` parameters: frozen weights and buffers."""
+    """Digests, by name, of the frozen weights and buffers that ``model`` is saved with."""
     return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
 
 
 def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Mapping[str, str]) -> None:
-    """Raise InputError where a frozen weight or a buffer is not what it was when ``digests`` were made."""
+    """Raise InputError where a frozen weight or a buffer changed since ``fixed_digests`` returned ``digests``."""
     now = fixed_digests(model, trained)
     changed = next((name for name in {**digests, **now} if digests.get(name) != now.get(name)), None)
     if changed is not None:
         raise InputError(
-            f"{changed!r} is not trained and changed since make_private, so it may hold what no noise covers (such as "
-            "statistics of batch normalisation); keep it as it was, and train anew"
+            f"{changed!r} is not trained and changed since make_private, so it may reveal data without noise (such as "
+            "statistics of batch normalisation); keep it unchanged, and train again"
         )
 
 
 def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: Path) -> None:
-    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or holds other values than now.
+    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or differs from ``model``.
 
-    An adapter's folder is compared under the names that peft gives the tensors of ``model`` there.
+    In an adapter's folder the tensors have the names that peft gives them.
     """
     with open_checkpoint(place) as checkpoint:
         files = [file.path for file in checkpoint.files]
@@ -98,13 +98,13 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
             raise InputError(
-                f"{place} holds another {name!r} than the model; save the model there again, or if that checkpoint is "
-                "the one to release, load it into the model"
+                f"{place} holds another {name!r} than the model; save the model there again, or to release that "
+                "checkpoint, load it into the model"
             )
 
 
 def _stepped(state: Mapping[str, object]) -> bool:
-    """Whether a parameter's state is that of a step: a count above 0, or without one, any number but 0."""
+    """Whether an optimizer's ``state`` of a parameter is that after a step: a positive count, or any nonzero tensor."""
     if "step" in state:
         return bool(float(state["step"]) > 0)  # type: ignore[arg-type]
     return any(bool(value.any()) for value in state.values() if isinstance(value, Tensor))
@@ -115,7 +115,7 @@ def _saved(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _adapter(model: nn.Module) -> dict[str, Tensor]:
-    """What peft's ``save_pretrained`` writes of the adapter that is active."""
+    """The tensors that peft's ``save_pretrained`` writes for the active adapter."""
     from peft import get_peft_model_state_dict
 
     active = getattr(model, "active_adapter", "default")
@@ -132,14 +132,14 @@ def _digest(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {blake3(content.data).hexdigest()}"
 
 
-#: GradScaler calls the step of an optimizer that has this, and looks for no gradients itself; none lie in ``.grad``.
+#: GradScaler calls the step of an optimizer with this attribute without checking ``.grad``, which is empty here.
 _SUPPORTS = "_step_supports_amp_scaling"
-#: What it sets for that step.
+#: Attributes that GradScaler sets on the optimizer for that step.
 _SET = ("grad_scale", "found_inf")
 
 
 class ScalerRefused:
-    """Lets a GradScaler reach the step of ``optimizer``, where it is told from a plain call and refused."""
+    """Refuses a GradScaler with a clear error: lets it call the step of ``optimizer``, and detects it there."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -148,7 +148,7 @@ class ScalerRefused:
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
     def remove(self) -> None:
-        """Leave the optimizer as it was."""
+        """Restore the optimizer."""
         self._hook.remove()
         if self._before is None:
             vars(self._optimizer).pop(_SUPPORTS, None)
@@ -156,13 +156,13 @@ class ScalerRefused:
             setattr(self._optimizer, _SUPPORTS, self._before)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
-        """Raise CommandError where a GradScaler called the step; a plain step may follow."""
+        """Raise CommandError where a GradScaler called the step. The optimizer can still be stepped without it."""
         found = [name for name in _SET if name in vars(self._optimizer)]
         for name in found:
             delattr(self._optimizer, name)
         if found:
             raise CommandError(
-                "a GradScaler called optimizer.step(), and scaled losses are clipped by their scaled gradients; leave "
-                "the scaler out, give backward the losses as they are, and call optimizer.step() itself (bfloat16 "
-                "under autocast needs no scaler)"
+                "a GradScaler called optimizer.step(), and scaled losses are clipped by their scaled gradients; use no "
+                "scaler, give backward unscaled losses, and call optimizer.step() directly (bfloat16 under autocast "
+                "needs no scaler)"
             )

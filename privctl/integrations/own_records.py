@@ -1,4 +1,4 @@
-"""Records of the user's own kind, and what a function of the user's made of them: faults that would hide a leak."""
+"""Checks of the user's own records and scores, for mistakes that would hide a leak."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Bytes that identify a record, and how deep lists and mappings of it are looked into.
+#: Bytes of a record's hash, and the deepest nesting of lists and mappings in a record.
 _SIZE, _DEEPEST = 16, 16
 
 
 def content_of(record: Any) -> bytes | None:
-    """16 bytes of BLAKE2b over what ``record`` holds: tensors, arrays, texts, numbers, lists and mappings of them.
+    """A BLAKE2b hash (16 bytes) of a record of tensors, arrays, texts, numbers, and lists and mappings of them.
 
-    None where it holds anything else, so that it cannot be compared.
+    None for a record with anything else in it, which cannot be compared.
     """
     hasher = hashlib.blake2b(digest_size=_SIZE)
     try:
@@ -58,21 +58,25 @@ def _pieces(value: Any, depth: int) -> Iterable[bytes]:
         raise TypeError(f"{type(value).__name__} is not compared")
 
 
-def require_apart(contents: Sequence[bytes | None], member: Sequence[bool]) -> None:
-    """Raise InputError where records, by their ``contents`` [records], are members and non-members alike."""
+def require_disjoint(contents: Sequence[bytes | None], member: Sequence[bool]) -> None:
+    """Raise InputError where a record is both a member and a non-member.
+
+    ``contents`` [records] are hashes, or None for records that cannot be compared; ``member`` [records] says which
+    records are members.
+    """
     sides: tuple[set[bytes], set[bytes]] = set(), set()
     for content, inside in zip(contents, member, strict=True):
         if content is not None:
             sides[inside].add(content)
     if both := len(sides[0] & sides[1]):
         raise InputError(
-            f"{counted(both, 'record is', 'records are')} among members and non-members alike, which makes the two "
-            "sides look alike whatever the model learned; leave such records out of both"
+            f"{counted(both, 'record is', 'records are')} both a member and a non-member, which hides what the model "
+            "learned; remove such records from both sides"
         )
 
 
-def require_one_each(named: Mapping[str, NDArray[np.float64]], batches: Sequence[NDArray[np.int64]]) -> None:
-    """Raise InputError where scores [records] differ between ``batches`` of records alone, as means of batches do."""
+def require_scores_of_records(named: Mapping[str, NDArray[np.float64]], batches: Sequence[NDArray[np.int64]]) -> None:
+    """Raise InputError where scores [records] are equal within every one of ``batches``, like means over batches."""
     several = [rows for rows in batches if len(rows) > 1]
     for name, scores in named.items():
         flat = all((scores[rows] == scores[rows[0]]).all() for rows in several)

@@ -1,4 +1,4 @@
-"""The loader of a private loop: Poisson samples of the data set, in passes."""
+"""The data loader of a private loop: passes of Poisson samples of the data set."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def steps_a_pass(rate: float) -> int:
-    """Batches that a loader yields in one pass, empty ones counted, where each example is in one with ``rate``."""
+def steps_per_pass(rate: float) -> int:
+    """The number of batches in one pass over the data at sampling rate ``rate``, empty ones included."""
     return math.ceil(round(1 / rate, 6))
 
 
 class PoissonLoader:
-    """Batches of one pass in expectation: each example is in each of them with the sampling rate, independently.
+    """An iterable of Poisson samples: each example is in each batch with probability ``rate``, independently.
 
-    Where there are users they are drawn so, and a batch has the same number of records of each, one user's together.
+    A pass draws each example once in expectation. Where users are the examples, a batch has the same number of records
+    of each drawn user, in consecutive rows.
 
-    An empty batch is not yielded; ``step_alone`` makes its step, of noise alone. ``draw`` gives the rows of the next
-    step, and ``leave`` is told of a loop that ends within a pass.
+    ``draw`` returns the rows of the next batch. An empty batch is not yielded; ``step_alone`` makes its step, which is
+    noise only. ``leave`` is called where the loop ends within a pass.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class PoissonLoader:
         self._draw, self._step_alone, self._leave = draw, step_alone, leave
 
     def __len__(self) -> int:
-        """Steps in one pass, empty ones counted."""
-        return steps_a_pass(self._rate)
+        """The number of batches in one pass, empty ones included."""
+        return steps_per_pass(self._rate)
 
     def __iter__(self) -> Iterator[Any]:
-        """Raises CommandError for a batch that was not stepped before the next."""
+        """Yield the batches of one pass. Raises CommandError where the previous batch was not stepped."""
         try:
             for _ in range(len(self)):
                 if rows := self._draw():

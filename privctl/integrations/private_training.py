@@ -1,9 +1,9 @@
-"""Private steps in a loop of the user's own: a loader of Poisson batches, clipped gradients, noise before each step.
+"""Private steps in the user's own loop: a loader of Poisson batches, clipped gradients, and noise before each step.
 
-What this enforces: a step follows each batch drawn, once; its gradients are those of ``backward`` alone, one clipped
-gradient a row; noise is added before the optimizer sees any. What it cannot see is the loop itself: whether the losses
-are of the rows drawn, each from its row alone, and whether anything else is computed from the examples. The report
-therefore calls everything but the noise asserted.
+This enforces that exactly one step follows each drawn batch, that its gradients come from ``backward`` only, one per
+row and clipped, and that noise is added before the optimizer reads them. It cannot check the loop itself: that a loss
+belongs to a drawn row and depends on that row only, and that nothing else is computed from the examples. So the report
+marks every assumption but the noise as asserted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ROUNDING = Assumption(
 
 
 class _Stage(StrEnum):
-    """Where the loop is, between two steps."""
+    """The state of the loop between two steps."""
 
     STEPPED = "stepped"
     DRAWN = "drawn"
@@ -75,10 +75,10 @@ class _Stage(StrEnum):
 
 
 class PrivateTraining:
-    """A model, its optimizer and its data, in steps that are differentially private; see ``privctl.make_private``.
+    """A model, its optimizer and its data, trained in differentially private steps; see ``privctl.make_private``.
 
-    ``loader`` yields Poisson batches as the given loader collates them. ``steps_begun`` counts the batches drawn, all
-    of which are accounted for. ``close`` leaves model and optimizer as they were. It loads examples in this process.
+    ``loader`` yields Poisson batches, collated by the given loader's function and loaded in this process.
+    ``steps_begun`` is the number of batches drawn, all of which are accounted for. ``close`` removes all hooks.
     """
 
     noise_multiplier, clip_norm, clipping = SetOnce[float](), SetOnce[float](), SetOnce[ClippingStyle]()
@@ -108,7 +108,7 @@ class PrivateTraining:
         self._model, self._optimizer = model, optimizer
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._users, self._most_steps = users, most_steps
-        # What clipping leaves below the clip norm is for float rounding of a batch's sum.
+        # Gradients are clipped slightly below the clip norm, to leave a margin for float rounding of the sum.
         self._engine = PerExample(model, Clipping(norm=clip_norm * (1 - ROUNDING_MARGIN), style=clipping))
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
         self._count = torch.zeros((), dtype=torch.float64)
@@ -120,11 +120,11 @@ class PrivateTraining:
         self._parameters = list(self._engine.trainable.values())
         self._noise = noise_for(self._parameters[0].device)
         self._stage, self._drawn = _Stage.STEPPED, DrawnRows(users.per_draw)
-        #: The last backward failed on the batch that is drawn; such a batch was left out.
+        #: Whether the last backward on the drawn batch failed, and whether such a batch was left out.
         self._failed = self._left_failed = False
         self._sums: list[Tensor] = []
         require_unstepped(model, optimizer)
-        self._require_whole_optimizer()
+        self._require_same_parameters()
         self._require_no_gradients()
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks: list[Any] = [
@@ -134,17 +134,17 @@ class PrivateTraining:
         ]
 
     def backward(self, losses_of: Callable[[], Tensor]) -> ClippedBatch:
-        """Clip the gradient of each row of the batch just drawn, and hold their sum for ``optimizer.step()``.
+        """Clip the gradient of each row of the drawn batch, and keep their sum for ``optimizer.step()``.
 
-        ``losses_of`` runs the model on the batch, or on the piece of it that ``pieces`` gave, and returns its losses
-        (n,), that of row i from row i alone. The first call compares the sum with autograd's, which costs one more
-        backward pass. With several records a user, the rows of each are averaged and clipped together.
+        ``losses_of`` runs the model on the batch, or on the current piece from ``pieces``, and returns the losses (n,),
+        where loss i depends on row i only. The first call compares the sum with autograd's, which takes one more
+        backward pass. With several records per user, the mean gradient of each user's rows is clipped.
 
         Returns losses and norms of the rows, or of the users, which are private: no guarantee covers them.
 
-        Raises CommandError for a call out of turn, or another number of losses than rows were drawn; InputError for
-        losses or a model whose examples cannot be told apart. The step then counts as begun, and unless this is called
-        again for the same batch, the training ends here: a batch left out for its content is in no guarantee.
+        Raises CommandError for a call out of turn and for a wrong number of losses; InputError for losses or a model
+        from which no gradients of single examples follow. The step counts as begun. Call this again for the same batch,
+        or the training cannot go on: no guarantee holds if a batch is left out because of its content.
         """
         if self._stage is _Stage.STEPPED:
             raise CommandError(
@@ -166,7 +166,7 @@ class PrivateTraining:
             require_rows(len(found.losses) * several, rows)
             self._add(found)
             self._drawn.done += rows
-        except BaseException:  # an interrupt too: whoever catches it may go on with the next batch
+        except BaseException:  # interrupts too, as a caller that catches one may continue with the next batch
             self._failed = True
             raise
         finally:
@@ -178,26 +178,26 @@ class PrivateTraining:
         return found
 
     def pieces(self, most: int) -> Iterator[slice]:
-        """Slices of at most ``most`` rows of the batch just drawn, for a batch that is too large to compute at once.
+        """Slices of at most ``most`` rows of the drawn batch, for a batch that is too large to compute at once.
 
-        Call ``backward`` once for each, with losses of these rows alone, then ``optimizer.step()`` once. Their clipped
-        gradients are those of the whole batch. With several records a user, no user's are in two pieces.
+        Call ``backward`` once for each slice, with the losses of its rows only, then ``optimizer.step()`` once. The
+        result is that of the whole batch. The records of one user are never in two slices.
 
-        Raises CommandError for a call out of turn, a ``most`` that is no whole number or too small for the records of
-        one user, and a piece that was left without ``backward``.
+        Raises CommandError for a call out of turn, for a ``most`` that is no whole number or below the records of one
+        user, and for a slice without a call of ``backward``.
         """
         if self._stage is not _Stage.DRAWN:
-            raise CommandError("pieces are of a batch that was drawn and has no gradients yet; call it before backward")
+            raise CommandError("pieces divides a drawn batch that has no gradients yet; call it before backward")
         return self._drawn.pieces(most)
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        """What follows for the steps begun so far, at ``delta`` (by default that of ``make_private``).
+        """The guarantee for the steps begun so far, at ``delta`` (by default that of ``make_private``).
 
         Raises CommandError before the first step, after a batch that failed, and for a delta out of range.
         """
         self._require_no_failure()
         if not self.steps_begun:
-            raise CommandError("no step was begun yet, so nothing was spent and nothing is to be guaranteed")
+            raise CommandError("no step was begun yet, so there is no guarantee to state")
         noise = Assumption(
             name="secret noise",
             statement=f"nobody can foretell the noise: {self._noise.description}",
@@ -216,13 +216,13 @@ class PrivateTraining:
         output: str | os.PathLike[str] | None = None,
         force: bool = False,
     ) -> PrivacyReport:
-        """Write the report of the finished training, for the weights saved at ``model``; returns it.
+        """Write the report of the finished training, and return it.
 
-        ``model`` is a safetensors file or a Hugging Face directory that holds the trained weights, as they are now. The
-        report lies beside it, or at ``output``.
+        ``model`` is the safetensors file or Hugging Face directory that the trained weights were saved to. The report
+        is written beside it, or to ``output``.
 
         Raises InputError where other weights are saved there, or frozen weights or buffers changed during the training;
-        CommandError where a report is in the way, no step was begun or a batch failed.
+        CommandError for an existing report, before the first step, and after a batch that failed.
         """
         place = report_place(Path(model), None if output is None else Path(output), force)
         guarantee = self.guarantee(delta)
@@ -257,13 +257,13 @@ class PrivateTraining:
 
     @property
     def clip_norms(self) -> tuple[float, ...]:
-        """The clip norm of every step made so far, and last that of the next. All of it was released."""
+        """The clip norms of all steps so far and of the next one. They are part of what was released."""
         if self._changing is None:
             return (self.clip_norm,) * (self.steps_begun + 1)
         return tuple(self._changing.norms)
 
     def close(self) -> None:
-        """Leave model and optimizer as they were."""
+        """Remove all hooks from the model and the optimizer."""
         self._engine.close()
         for hook in self._hooks:
             hook.remove()
@@ -283,25 +283,25 @@ class PrivateTraining:
         return Ledger(events=(event,))
 
     def _draw(self) -> list[int]:
-        """The rows of the next step, which counts as begun from here on."""
+        """The rows of the next step, which counts as begun from now on."""
         self._require_no_failure()
         if self._stage is not _Stage.STEPPED:
             raise CommandError(
-                "the batch drawn before was not stepped; call backward and optimizer.step() for every batch, as one "
-                "that is left out makes the batches no Poisson samples"
+                "the previous batch was not stepped; call backward and optimizer.step() for every batch, as the "
+                "batches are no Poisson samples if one is left out"
             )
         if len(self._dataset) != self._users.records:
             raise CommandError(
-                f"the data set had {self._users.records} examples and has {len(self._dataset)} now; train on one data "
-                "set"
+                f"the data set had {self._users.records} examples and now has {len(self._dataset)}; do not change it "
+                "during the training"
             )
         if self._most_steps is not None and self.steps_begun >= self._most_steps:
             raise CommandError(
-                f"all {self._most_steps} steps that epsilon was for are spent; end the loop after so many epochs, or "
-                "begin anew with more epochs"
+                f"all {self._most_steps} steps that epsilon allows were made; end the loop after the given epochs, or "
+                "start again with more epochs"
             )
         if not self.steps_begun:
-            require_unstepped(self._model, self._optimizer)  # a state may have been loaded since
+            require_unstepped(self._model, self._optimizer)  # a state may have been loaded meanwhile
         drawn = self._batches.batch(self.steps_begun).tolist()
         rows = self._users.records_of(drawn, self.steps_begun)
         self.steps_begun += 1
@@ -311,14 +311,14 @@ class PrivateTraining:
         return rows
 
     def _step_without_rows(self) -> None:
-        """The step of an empty batch: noise alone, as leaving it out would tell that the batch was empty."""
+        """Make the step of an empty batch, with noise only: without a step, everyone could see that it was empty."""
         self._sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in self._parameters]
         self._count = torch.zeros((), dtype=torch.float64)
         self._stage = _Stage.DIFFERENTIATED
         self._optimizer.step()
 
     def _leave(self) -> None:
-        """The loop left its batch; the step counts as begun."""
+        """Discard the drawn batch of a loop that ended; its step counts as begun."""
         self._left_failed |= self._failed
         self._stage, self._sums, self._failed = _Stage.STEPPED, [], False
 
@@ -337,7 +337,7 @@ class PrivateTraining:
             )
         if any(callable(each) for each in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
-        self._require_whole_optimizer()
+        self._require_same_parameters()
         self._require_no_gradients()
         changing = self._changing
         stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
@@ -357,15 +357,15 @@ class PrivateTraining:
         self._stage = _Stage.STEPPED
 
     def _require_no_failure(self) -> None:
-        """Raise CommandError where a batch was left without a step for what was in it."""
+        """Raise CommandError where a batch that failed was left without a step, which reveals its content."""
         if self._left_failed or (self._failed and self._stage is _Stage.DRAWN):
             raise CommandError(
-                "backward failed for a batch, which was not stepped, and that shows what was in it; no guarantee holds "
-                "for these weights: repair the data or the loss, and begin anew"
+                "backward failed for a batch, which was not stepped, and that reveals its content; no guarantee holds "
+                "for these weights: repair the data or the loss, and start again"
             )
 
     def _require_no_gradients(self) -> None:
-        """Raise CommandError where somebody else computed a gradient, which would be neither clipped nor noised."""
+        """Raise CommandError where other code computed a gradient, which is neither clipped nor noisy."""
         for name, parameter in self._engine.trainable.items():
             if parameter.grad is not None:
                 raise CommandError(
@@ -373,18 +373,18 @@ class PrivateTraining:
                     "backward of the private training alone, and zero_grad() before it begins"
                 )
 
-    def _require_whole_optimizer(self) -> None:
-        """Raise CommandError where the optimizer changes other parameters than those that are trained."""
+    def _require_same_parameters(self) -> None:
+        """Raise CommandError where the optimizer's parameters are not exactly the trained ones."""
         trained = {id(parameter) for parameter in self._parameters}
         held = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
         if held != trained:
             raise CommandError(
-                "the optimizer holds other parameters than those of the model that require a gradient; give it exactly "
-                "these"
+                "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
+                "exactly these"
             )
 
     def _add(self, found: ClippedBatch) -> None:
-        """Add the gradients of the rows just computed to the sums, which begin with the first rows of a batch."""
+        """Add the gradients of the rows just computed to the sums; the first rows of a batch start new sums."""
         gradients = [self._taken(parameter) for parameter in self._parameters]
         count = self._count if self._changing is None else self._changing.count_of(found.norms)
         if not self._drawn.done:
@@ -397,4 +397,4 @@ class PrivateTraining:
     @staticmethod
     def _taken(parameter: nn.Parameter) -> Tensor:
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        return gradient.contiguous()  # as noise is added to stretches of it
+        return gradient.contiguous()  # noise is added to slices of the flat tensor

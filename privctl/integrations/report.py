@@ -1,7 +1,7 @@
-"""The report of a training in a loop that privctl did not write: what the loop did is asserted, and the report says so.
+"""The report of a training in a loop that is not privctl's.
 
-privctl enforces nothing there, whatever it lends: a loop may feed other records than it was given, or take other steps.
-So every assumption about it is asserted, and a gate counts the guarantee only where a policy accepts it by name.
+privctl cannot enforce anything in such a loop, which may use other records or take other steps than it should. So every
+assumption about it is asserted, and a gate counts the guarantee only where its policy accepts each of them by name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIBRARIES = ("torch", "transformers", "opacus", "numpy", "scipy", "blake3")
 
 
 def premises(examples: int, *of_program: Assumption, users: Users) -> Iterator[Assumption]:
-    """What a guarantee rests on beside its mechanism, all of it asserted; ``examples`` is their number."""
+    """The assumptions of a guarantee for ``examples`` examples, all asserted, those ``of_program`` first."""
     yield from of_program
     yield from users.premises()
     for name, statement in (
@@ -60,7 +60,7 @@ def premises(examples: int, *of_program: Assumption, users: Users) -> Iterator[A
 
 
 def delta_warnings(delta: float, examples: int) -> Iterator[str]:
-    """What is wrong with ``delta`` for so many ``examples``, if anything is."""
+    """A warning where ``delta`` is not well below 1 / ``examples``; else nothing."""
     if sentence := delta_warning(delta, examples):
         yield sentence
 
@@ -68,7 +68,10 @@ def delta_warnings(delta: float, examples: int) -> Iterator[str]:
 def guarantee_for(
     ledger: Ledger, delta: float, name: str, assumptions: Sequence[Assumption], note: str, released: Released | None
 ) -> Guarantee:
-    """The guarantee of ``ledger``, whose own assumptions are asserted too. Raises CommandError for a bad delta."""
+    """The guarantee of ``ledger`` at ``delta``. The assumptions of the ledger itself are asserted too.
+
+    Raises CommandError for a ``delta`` out of range.
+    """
     try:
         return guarantee_of(
             ledger, delta, name=name, state=ASSERTED, assumptions=assumptions, note=note, released=released
@@ -78,7 +81,7 @@ def guarantee_for(
 
 
 def report_place(model: Path, output: Path | None, force: bool) -> Path:
-    """Where the report of ``model`` goes: to ``output``, or beside it. Raises CommandError where something is there."""
+    """The path for the report of ``model``: ``output``, or beside it. Raises CommandError for an existing file."""
     name = model.name.removesuffix(".safetensors")
     place = output or model.absolute().with_name(name + REPORT_SUFFIX)
     require_absent(place, force, option="output", forced_by="force=True")
@@ -99,7 +102,7 @@ def write(
 ) -> PrivacyReport:
     """Write the report of the finished ``model`` to ``place``, and return it.
 
-    Raises InputError for a model that is no safetensors file or directory.
+    Raises InputError for a ``model`` that is no safetensors file or directory.
     """
     with open_checkpoint(model) as checkpoint:
         outputs = checkpoint_artifacts(checkpoint, place)

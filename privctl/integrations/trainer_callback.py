@@ -1,4 +1,4 @@
-"""``privctl.AuditCallback``: audits of membership while transformers' Trainer trains, and a report of the training."""
+"""``privctl.AuditCallback``: membership audits during a training by transformers' Trainer, and a report of it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _WARNING = "not for release: exact measures of private training examples, which 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMembership:
-    """How well the loss tells ``members`` from ``nonmembers`` (counts) after ``step`` steps: the AUC, with 95 %.
+    """The AUC of the loss attack after ``step`` steps, with its 95 % confidence interval; 0.5 is chance.
 
-    0.5 is guessing. All of it is measured on private examples.
+    ``members`` and ``nonmembers`` are numbers of examples. All of it is measured on private examples.
     """
 
     step: int
@@ -44,20 +44,20 @@ class MeasuredMembership:
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
-    """Measures how well a model's losses tell ``members`` from ``nonmembers`` while it trains.
+    """Measures during a training how well a model's losses distinguish ``members`` from ``nonmembers``.
 
-    Both are examples as the Trainer's data set yields them, records that are trained on and similar ones that are not;
-    they should be a random split of one source. They are measured every ``every_steps`` steps, or by default after
-    each epoch, one example at a time, in evaluation mode.
+    Both are sequences of examples as the Trainer's data set yields them: ones that are trained on, and similar ones
+    that are not. They should be a random split of one source. Their losses are measured every ``every_steps`` steps, or
+    by default after each epoch, one example at a time, in evaluation mode.
 
-    The measures are private: they are exact, and no guarantee covers them. They are in ``history`` and, when the
-    training ends, in ``OUTPUT.private-audit.json``, which only its owner may read; never in the Trainer's logs, which
-    go into checkpoints and to other services, and not in the report.
+    The measures are exact and therefore private: no guarantee covers them. They are in ``history`` and, after the
+    training, in ``OUTPUT.private-audit.json``, which only its owner can read. They are neither in the report nor in the
+    Trainer's logs, which go into checkpoints and to other services.
 
-    At the end the model (and its tokenizer or image processor) is saved in the directory ``output``, with a report of
-    a training that protected nothing beside it.
+    After the training the model (and its tokenizer or image processor) is saved in the directory ``output``, and a
+    report beside it, which states no guarantee.
 
-    Raises CommandError for settings that do not fit, or files in the way; InputError for a model that returns no loss
+    Raises CommandError for settings that do not fit and for existing files; InputError for a model that returns no loss
     for these examples.
     """
 
@@ -81,7 +81,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         self._collate: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse what would be in the way at the end."""
+        """Raise CommandError for existing outputs, before the training, and where there is no training data."""
         if state.is_world_process_zero:
             self._require_places()
         loader = kwargs.get("train_dataloader")
@@ -90,17 +90,17 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
             raise CommandError("the Trainer gave no training data with a collate_fn; give it a train_dataset")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure, where this is a step to do so."""
+        """Measure if this is one of every ``every_steps`` steps."""
         if self._every is not None and state.global_step % self._every == 0:
             self._measure(state, kwargs["model"])
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure after an epoch, unless steps were asked for."""
+        """Measure after an epoch, unless ``every_steps`` was given."""
         if self._every is None:
             self._measure(state, kwargs["model"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save the model, its report, and the private measures."""
+        """Measure once more, and save the model, its report and the private measures."""
         if not self.history or self.history[-1].step != state.global_step:
             self._measure(state, kwargs["model"])
         if not state.is_world_process_zero:
@@ -157,7 +157,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def _losses(self, model: Any, examples: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The loss of each example, nats [examples]; the training's own random draws go on as if nothing happened."""
+        """The loss of each example, in nats [examples]. The state of the random generators is left as it was."""
         training, device = model.training, next(model.parameters()).device
         accelerators = [device.index or 0] if device.type == "cuda" else []
         losses = []
@@ -176,6 +176,6 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _size(loader: Any) -> int | None:
-    """The number of training examples, where the loader knows it."""
+    """The number of training examples; None where the loader's data set has no length."""
     data = getattr(loader, "dataset", None)
     return len(data) if isinstance(data, Sized) else None

@@ -1,4 +1,4 @@
-"""Users of a training in a loop of the user's own: steps draw users, and clip the records of each together."""
+"""Users as the examples of a private training: steps draw users, and clip the records of each together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _EACH = "each record is one example; who is in several records is protected in each, not in all together"
-#: The longest name of a unit, which stands in every statement about it.
+#: The most characters of the name of a unit.
 _LONGEST = 100
 
 
@@ -26,9 +26,9 @@ _LONGEST = 100
 class Users:
     """The examples that steps draw: single records, or with a ``unit`` all records of a user.
 
-    ``rows`` [users] are the positions of each user's records; None where each of ``records`` is its own. A step uses
-    ``per_draw`` records of each user that it draws, by draws of ``source``. ``similar`` counts users whose names only
-    spelling tells apart.
+    ``records`` is the number of records. ``rows`` [users] are arrays of the positions of each user's records, or None
+    where each record is an example. A step uses ``per_draw`` records of each drawn user, chosen by ``source``.
+    ``similar`` is the number of users whose names differ from another's only in spelling.
     """
 
     records: int
@@ -40,14 +40,14 @@ class Users:
 
     @property
     def count(self) -> int:
-        """How many examples there are: records, or users."""
+        """The number of examples: records, or users."""
         return self.records if self.rows is None else len(self.rows)
 
     def records_of(self, drawn: Sequence[int], step: int) -> list[int]:
-        """The positions of the records to use of the examples ``drawn``, ``per_draw`` of each, one example's together.
+        """The positions of the records to use in ``step``: ``per_draw`` of each example in ``drawn``, consecutively.
 
-        Which of a user's are used is drawn afresh in each step, without looking at other users. All differ; of a user
-        with fewer each is used as often as any other, give or take once.
+        The records of a user are drawn again in each step, independently of other users and without replacement. Of a
+        user with fewer than ``per_draw``, each is used about equally often.
         """
         if self.rows is None:
             return list(drawn)
@@ -55,13 +55,13 @@ class Users:
         chosen: list[int] = []
         for user in drawn:
             own = self.rows[user]
-            # A place of the keystream for each user, so that what is drawn of one says nothing of another.
+            # Each user has its own part of the keystream, so that draws of different users are independent.
             order = np.random.default_rng(self.source.words(step, user, 4)).permutation(own)
             chosen += np.resize(order, self.per_draw).tolist()
         return chosen
 
     def together(self, losses_of: Callable[[], Tensor], rows: int) -> Callable[[], Tensor]:
-        """``losses_of`` of so many ``rows``, with one loss an example: the mean of its records'."""
+        """A function like ``losses_of``, for ``rows`` rows, that returns one loss per example: the mean of its rows."""
         if self.per_draw == 1:
             return losses_of
 
@@ -73,7 +73,7 @@ class Users:
         return means
 
     def premises(self) -> Iterator[Assumption]:
-        """What one example is, and that users whose names are spelled alike are different, all of it asserted."""
+        """The asserted assumptions: what one example is, and that similar names are those of different users."""
         yield Assumption(name="unit of privacy", statement=self._statement(), state=AssumptionState.ASSERTED)
         if self.similar:
             yield Assumption(
@@ -84,14 +84,14 @@ class Users:
             )
 
     def parameters(self) -> dict[str, Any]:
-        """What a report states of them."""
+        """The parameters of a report about users; empty without a ``unit``."""
         if self.unit is None:
             return {}
         several = {"records_per_draw": self.per_draw} if self.per_draw > 1 else {}
         return {"unit": self.unit, "records": self.records, "similar_names": self.similar, **several}
 
     def warnings(self) -> Iterator[str]:
-        """That names are spelled alike, where some are."""
+        """A warning where names of users differ only in spelling."""
         if self.similar and self.unit is not None:
             yield alike(self.similar, self.unit)
 
@@ -105,7 +105,7 @@ class Users:
 
 
 def require_rows(found: int, drawn: int) -> None:
-    """Raise CommandError where a loop returned losses of more or fewer rows than were drawn."""
+    """Raise CommandError where the number of losses ``found`` is not the number of rows ``drawn``."""
     if found != drawn:
         raise CommandError(
             f"{drawn} rows were drawn and {found} losses came back; train on each batch as it is drawn, neither cut "
@@ -115,9 +115,10 @@ def require_rows(found: int, drawn: int) -> None:
 
 
 def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int) -> Users:
-    """The examples of a data set of so many ``records``, of which record i is that of ``users[i]``, if they are given.
+    """The examples of a data set of ``records`` records: users, where record i belongs to ``users[i]``, or records.
 
-    Raises CommandError for settings that do not fit, InputError for names that are none.
+    Raises CommandError for settings that do not go together, InputError for names that are neither texts nor whole
+    numbers.
     """
     if type(per_draw) is not int or per_draw < 1:
         raise CommandError(f"records_per_draw is {per_draw!r}; it must be a whole number, at least 1")
@@ -129,7 +130,7 @@ def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int
         raise CommandError(f"unit is {unit!r}; it must be a short name of what users are, such as 'patient'")
     if isinstance(users, str) or len(users) != records:
         given = "one string" if isinstance(users, str) else f"{len(users)} names"
-        raise CommandError(f"users is {given}, and there are {records} records; give the user of each record")
+        raise CommandError(f"users is {given}, and there are {records} records; give one user name for each record")
     rows: dict[str, list[int]] = {}
     for row, user in enumerate(users):
         rows.setdefault(_name(user, row), []).append(row)
@@ -144,7 +145,7 @@ def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int
 
 
 def _name(user: Any, row: int) -> str:
-    """A user's name, for which 7 and "7" are one, as in files of records."""
+    """A user's name as text, so that 7 and "7" are the same user, as in files of records."""
     value = user.item() if hasattr(user, "item") and getattr(user, "ndim", 1) == 0 else user
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise InputError(f"users[{row}] is {user!r}; each record needs the name of one user, a text or a whole number")

@@ -46,7 +46,7 @@ class TokenCache:
         if self._workers.size == 1:
             files, shortened = self._written(records)
             return Corpus.of({name: _mapped(file.descriptor, name) for name, file in files.items()}, shortened)
-        announced = json.loads(self._workers.once_a_machine(lambda: self._announced(records)))
+        announced = json.loads(self._workers.once_per_machine(lambda: self._announced(records)))
         columns, fault = {}, None
         try:
             columns = {name: _opened(Path(announced["folder"], name), name) for name in COLUMNS}

@@ -25,12 +25,12 @@ CALLS = {
         "--canaries c.json --commitment x --canary-data d.jsonl --references 70 --exact --claim 1,1e-5 --delta 0"
     ),
     "extraction": (
-        "--train a.jsonl --heldout b.jsonl --prefix-tokens 9 --suffix-tokens 8 --least-prefix 4 --temperature 2 "
+        "--train a.jsonl --held-out b.jsonl --prefix-tokens 9 --suffix-tokens 8 --least-prefix 4 --temperature 2 "
         "--top-k 5 --top-p 0.5 --records 6 --queries 9 --query-probability 0.9 --cache kept --log own.jsonl"
     ),
     "secrets": (
         "--secrets b.jsonl --data a.jsonl --plan p.safetensors --base q --candidates 5 --most-secrets 7 --queries 3 "
-        "--heldout-secrets c.json --heldout-data d.jsonl "
+        "--held-out-secrets c.json --held-out-data d.jsonl "
         "--canaries c.json --commitment x --keep-scores -f"
     ),
 }

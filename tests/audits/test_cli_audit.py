@@ -390,7 +390,7 @@ def test_extraction_from_a_classifier_is_refused_and_says_what_to_do(
 
     train, heldout = (write_data(tmp_path / name, "vit", 4, seed) for seed, name in enumerate(("t", "h")))
     model = save(tmp_path / "m", "vit")
-    assert run(["audit", "extraction", str(model), "--train", str(train), "--heldout", str(heldout)]) == 2
+    assert run(["audit", "extraction", str(model), "--train", str(train), "--held-out", str(heldout)]) == 2
     error = capsys.readouterr().err
     assert f"{model} does not say; audit its records with --members and --nonmembers" in " ".join(error.split())
     assert not list(tmp_path.glob("*.report.json"))

@@ -71,7 +71,7 @@ def leak_of_canaries(report: PrivacyReport) -> str:
 
 def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sides = ["--members", str(place / "data.jsonl"), "--nonmembers", str(place / "other.jsonl")]
-    texts = ["--train", str(place / "data.jsonl"), "--heldout", str(place / "other.jsonl")]
+    texts = ["--train", str(place / "data.jsonl"), "--held-out", str(place / "other.jsonl")]
     cut = ["--prefix-tokens", "2", "--suffix-tokens", "2"]
     more = ["--commitment", commitment(place), "--claim", "0.1,1e-5"]
     assert audit(place, *sides, *texts, *cut, *canaries(place), *more) == 1, "a claim was refuted"
@@ -119,7 +119,7 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
     ("arguments", "sentence"),
     [
         (["--commitment", "blake3:00"], "--commitment needs --canaries"),
-        (["--heldout", "x"], "--heldout needs --train"),
+        (["--held-out", "x"], "--held-out needs --train"),
         (["--train", "DATA", "--greedy-only", "--top-k", "5"], "--greedy-only does not sample"),
         (["--train", "DATA", "--prefix-tokens", "2", "--suffix-tokens", "2", "--records", "0"], "--records is 0"),
         (["--canaries", "DATA", "-o", "nowhere/x.json"], "is not a folder to write x.json into"),

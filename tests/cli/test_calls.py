@@ -60,7 +60,7 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
             ["audit", "m", "a.jsonl", "b.jsonl"],
             "; files are given by options, such as --members FILE --nonmembers",
         ),
-        (["audit", "extraction", "m", "a.jsonl"], "such as --train FILE --heldout FILE"),
+        (["audit", "extraction", "m", "a.jsonl"], "such as --train FILE --held-out FILE"),
         (["audit", "canaries", "m", "a.json", "--canaries", "c.json"], "such as --canaries FILE"),
         (["retrain", "plain", "m", "a.jsonl", "--data", "d.jsonl"], "such as --data FILE"),
     ],

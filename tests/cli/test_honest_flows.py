@@ -34,7 +34,7 @@ _LEFT_OUT = {
     *("--data", "--output", "--epochs", "--steps", "--batch-size", "--epsilon", "--noise-multiplier", "--release"),
     *("--format", "--device", "--fsdp", "--base", "--base-bits", "--resume", "--dry-run", "--force", "--json"),
     *("--quiet", "--verbose", "--debug", "--log", "--cache", "--replay", "--secrets", "--vocabulary", "--search"),
-    *("--members", "--nonmembers", "--train", "--heldout", "--split", "--canaries", "--commitment", "--canary-data"),
+    *("--members", "--nonmembers", "--train", "--split", "--canaries", "--commitment", "--canary-data"),
     *("--shadow", "--claim", "--adversarial-budget", "--plan", "--gradient-canaries", "--help", "--help-all"),
 }
 _FILES = {"--held-out": "others", "--public": "public", "--measure-on": "public", "--prompts": "others"}
@@ -62,7 +62,8 @@ def options_of(*names: str) -> list[click.Option]:
     for name in names:
         command = command.get_command(click.Context(command), name)
     found = [each for each in command.params if isinstance(each, click.Option)]
-    return [each for each in found if _flag(each) not in _LEFT_OUT]
+    left_out = {*_LEFT_OUT, "--held-out"} if names[0] == "audit" else _LEFT_OUT
+    return [each for each in found if _flag(each) not in left_out]
 
 
 def _flag(option: click.Option) -> str:
@@ -147,7 +148,7 @@ def test_a_drawn_flow(seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[st
         output = noised if done(words, tmp_path, capfd) else output
     audited = []
     for number, kind in enumerate(("membership", "extraction")):
-        sides = ("--members", "--nonmembers") if kind == "membership" else ("--train", "--heldout")
+        sides = ("--members", "--nonmembers") if kind == "membership" else ("--train", "--held-out")
         records = [sides[0], str(tmp_path / "train.jsonl"), sides[1], str(tmp_path / "others.jsonl")]
         report = tmp_path / f"audit{number}.report.json"
         short = [] if kind == "membership" else ["--prefix-tokens", "1", "--suffix-tokens", "2"]

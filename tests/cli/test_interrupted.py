@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from privctl.cli.interrupted import telling_what_is_saved
+from privctl.cli.interrupted import explaining_interrupts
 from privctl.domain.errors import RunInterruptedError
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
@@ -16,7 +16,7 @@ from privctl.train.steps.saved_state import SavedState
 
 def told(output: Path, *, meanwhile: Path | None = None) -> str:
     """What is said of ``output`` where Ctrl-C comes right after ``meanwhile`` was written."""
-    with pytest.raises(RunInterruptedError) as raised, telling_what_is_saved(output):
+    with pytest.raises(RunInterruptedError) as raised, explaining_interrupts(output):
         if meanwhile is not None:
             meanwhile.write_text("{}")
         raise KeyboardInterrupt
@@ -38,9 +38,7 @@ def test_each_moment_has_its_own_sentence(tmp_path: Path) -> None:
         assert told(output) == (
             f"interrupted; the state saved last is in {output}.run: continue with --resume and the same settings"
         )
-    assert told(output, meanwhile=report) == (
-        f"interrupted when {output} was finished already; out.report.json is its report"
-    )
+    assert told(output, meanwhile=report) == (f"interrupted after {output} was finished; out.report.json is its report")
 
 
 def test_what_an_earlier_run_left_is_not_this_one(tmp_path: Path) -> None:
@@ -82,7 +80,7 @@ def test_shadow_models_say_how_many_are_finished(
     for stored, told in (
         (0, "interrupted before a shadow model was finished: nothing is saved, so run the same command again"),
         (2, f"interrupted; 2 of 3 shadow models are finished, and their scores are in {folder}: run the same command"),
-        (3, f"interrupted when all 3 shadow models were finished already; {folder / 'shadow.report.json'} lists them"),
+        (3, f"interrupted after all 3 shadow models were finished; {folder / 'shadow.report.json'} lists them"),
     ):
         folder.mkdir(exist_ok=True)
         for index in range(stored):

@@ -40,7 +40,7 @@ def required(command: click.Command, but: click.Parameter) -> list[str]:
     for each in command.params:
         if isinstance(each, click.Argument):
             call.append("nowhere")
-        elif (each.required or "required but" in (getattr(each, "help", "") or "")) and each is not but:
+        elif (each.required or "optional with --dry-run" in (getattr(each, "help", "") or "")) and each is not but:
             value = str(next(iter(each.type.choices))) if isinstance(each.type, click.Choice) else "1"
             call += [flag(each), getattr(value, "value", value)]
     return call

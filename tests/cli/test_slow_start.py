@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import slow_start
-from privctl.cli.slow_start import being_imported, telling_of_slow_imports
+from privctl.cli.slow_start import being_imported, reporting_slow_imports
 
 
 class Terminal(io.StringIO):
@@ -49,7 +49,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_it_is_named_on_a_terminal(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     terminal = at_terminal(monkeypatch)
-    with telling_of_slow_imports([], after=0.01):
+    with reporting_slow_imports([], after=0.01):
         importlib.import_module(engine)
     assert terminal.getvalue() == ("privctl: still importing slow_engine; that is quicker when it was used lately\n")
     assert being_imported() is None
@@ -63,7 +63,7 @@ def test_nothing_is_said_elsewhere(monkeypatch: pytest.MonkeyPatch, case: str) -
     if case == "no terminal":
         monkeypatch.setattr(terminal, "isatty", lambda: False)
     before = threading.active_count()
-    with telling_of_slow_imports(["audit", "-q"] if case == "quiet" else ["audit"], after=3600):
+    with reporting_slow_imports(["audit", "-q"] if case == "quiet" else ["audit"], after=3600):
         assert threading.active_count() == before
 
 

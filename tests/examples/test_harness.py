@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_and_measures_nothing_twice(root: Path, tmp_path: 
     stopped = toy(root, broken, KILL_AT="c", SIGNAL=name)
     assert stopped.returncode == code
     assert [row["key"] for row in ResultsFile.read(broken / "results.json").results["runs"]] == ["a", "b"]
-    assert name == "SIGKILL" or stopped.stderr.endswith("run.py: stopped; the same command goes on from here\n")
+    assert name == "SIGKILL" or stopped.stderr.endswith("run.py: stopped; run the same command again to continue\n")
     assert not (broken / "table.md").exists()
     again = toy(root, broken)
     assert again.returncode == 0

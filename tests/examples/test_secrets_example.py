@@ -116,7 +116,7 @@ def test_tables(example: SimpleNamespace) -> None:
     assert models[0][2:] == ["–", "5", "0.25", "–", "1"]
     assert models[3][3:] == ["6.5 (6 to 7)", "0.25 (0.25 to 0.25)", "0.5", "2"]
     assert told[0][:2] == ["0 (plain)", "0.900 (0.700 to 1.000)"]
-    assert told[1] == ["3", "0.400 (0.200 to 0.600)", "0.200 (0.100 to 0.500)", "0.7", "1 (says nothing)", "3", "2"]
+    assert told[1] == ["3", "0.400 (0.200 to 0.600)", "0.200 (0.100 to 0.500)", "0.7", "1 (no bound)", "3", "2"]
     assert "at which Fano's bound is 0.1 is 18." in example.showing.table(results())
 
 

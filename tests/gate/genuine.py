@@ -50,7 +50,7 @@ def _make(folder: Path) -> None:
         _done("noise", release / "clipped", "--epsilon", "1", "--calibration", "published", "-q",
               "-o", release / "noised")  # fmt: skip
         looked = ["--members", train, "--nonmembers", held_out, "--attack", "loss", "--no-cache", "--device", "cpu"]
-        _done("audit", release / "model", *looked, "--train", train, "--heldout", held_out, "--prefix-tokens", "2",
+        _done("audit", release / "model", *looked, "--train", train, "--held-out", held_out, "--prefix-tokens", "2",
               "--suffix-tokens", "2", "-q", "-o", release / "model.audit.report.json")  # fmt: skip
         _done("audit", release / "clipped", *looked, "-q", "-o", release / "clipped.audit.report.json")
     finally:

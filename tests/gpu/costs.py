@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.train.network.half_precision import hold_base
 from privctl.train.network.memory import checkpointed
 from tests.gpu.networks import POSITIONS, SIZES, TOY, Step, llama, peak_gib, plain, private, seconds, with_adapters
@@ -64,7 +64,7 @@ def _cost(way: Callable[..., Step], model: nn.Module, row: Result, device: torch
                 torch.cuda.reset_peak_memory_stats()
             taken = seconds(run, device, 1, warm=1 if row["bf16"] else 0)
     except RuntimeError as error:
-        if not short_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return {"s": None, "gib": None}
     return {"s": taken, "gib": peak_gib(device)}

@@ -170,9 +170,9 @@ BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] 
     ),
     "not finite": (lambda n, r: negative_losses(n, r) / 0, {}, InputError, "not finite"),
     "text": (lambda n, r: (negative_losses(n, r), ["x"] * len(r))[1], {}, InputError, "one number for each"),
-    "name": (lambda n, r: {"member": negative_losses(n, r)}, {}, InputError, "named one 'member'"),
+    "name": (lambda n, r: {"member": negative_losses(n, r)}, {}, InputError, "returned the name 'member'"),
     "batch": (negative_losses, {"batch_size": 0}, CommandError, "batch_size is 0"),
-    "both": (negative_losses, {"members": [1]}, CommandError, "either split, or the two"),
+    "both": (negative_losses, {"members": [1]}, CommandError, "either split, or members and nonmembers"),
     "auc": (negative_losses, {"least_auc": 1.5}, CommandError, "least_auc is 1.5"),
 }
 
@@ -209,7 +209,7 @@ def test_records_on_both_sides_are_refused(kind: str, split: Path) -> None:
         return output
 
     sides = {"members": list(map(of_kind, every[:30])), "nonmembers": list(map(of_kind, every[28:]))}
-    with pytest.raises(InputError, match="2 records are among members and non-members alike"):
+    with pytest.raises(InputError, match="2 records are both a member and a non-member"):
         privctl.audit_module(model, place, scores, **sides)
     assert not place.with_name("own.audit.report.json").exists()
     sides["nonmembers"] = [object() for _ in range(30)]  # what cannot be compared is taken to be another

@@ -109,6 +109,6 @@ def test_a_state_loaded_before_the_first_step_is_refused() -> None:
     stepped.optimizer.step()
     loop = Loop()
     loop.optimizer.load_state_dict({**loop.optimizer.state_dict(), "state": stepped.optimizer.state_dict()["state"]})
-    with pytest.raises(CommandError, match="given the state of one that did"):
+    with pytest.raises(CommandError, match="has the state of one that did"):
         next(iter(loop.private.loader))
     assert loop.private.steps_begun == 0

@@ -297,7 +297,7 @@ def a_schedule_of_clip_norms(loop: Loop) -> None:
         (a_gradient_of_autograd, "neither clipped nor noised"),
         (a_closure, "closure"),
         (more_parameters, "exactly these"),
-        (other_data, "has 30 now"),
+        (other_data, "now has 30"),
         (a_schedule_of_noise, "noise_multiplier cannot be changed"),
         (a_schedule_of_clip_norms, "clip_norm cannot be changed"),
     ],

@@ -73,7 +73,7 @@ def test_an_optimizer_that_took_steps_is_refused(options: dict[str, float]) -> N
     model(torch.randn(4, 5)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-    with pytest.raises(CommandError, match="took steps before"):
+    with pytest.raises(CommandError, match="already took steps"):
         privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
 
 
@@ -92,7 +92,7 @@ def test_the_steps_of_an_earlier_private_training_cannot_be_left_out_of_a_report
     below_a_head = nn.Sequential(*(layer.requires_grad_(False) for layer in loop.model), nn.Linear(3, 3))
     for model, trained in ((below_a_head, below_a_head[-1]), (wrapped.requires_grad_(True), wrapped)):
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
-        with pytest.raises(CommandError, match="would not count the steps of then"):
+        with pytest.raises(CommandError, match="would not count the earlier steps"):
             privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
     anew = nn.Linear(5, 3)
     assert privctl.make_private(anew, torch.optim.SGD(anew.parameters(), lr=0.1), loader, noise_multiplier=1.0)

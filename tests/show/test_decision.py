@@ -349,7 +349,7 @@ def test_the_held_out_side_is_the_next_option(tmp_path: Path) -> None:
     found = replace(extraction(31, None), inputs=inputs("members", "nonmembers", "train"), parameters=lengths)
     (tmp_path / "a-2.report.json").touch()
     words = parsed(next_step(found, tmp_path / "a.report.json").command)
-    assert words[words.index("--heldout") + 1] == str(tmp_path / "nonmembers.jsonl")
+    assert words[words.index("--held-out") + 1] == str(tmp_path / "nonmembers.jsonl")
     assert words[-4:] == ["--prefix-tokens", "3", "-o", str(tmp_path / "a-3.report.json")]
 
 

@@ -103,7 +103,7 @@ def audited(folder: Path) -> Path:
     """Membership and extraction, of the model that ``trained`` made by dp-sgd."""
     others, report = texts(folder / "others.jsonl", seed=1), folder / "model.audit.report.json"
     looked = ["--members", folder / "train.jsonl", "--nonmembers", others, "--attack", "loss", "--attack", "zlib"]
-    parts = ["--train", folder / "train.jsonl", "--heldout", others, "--prefix-tokens", "2", "--suffix-tokens", "2"]
+    parts = ["--train", folder / "train.jsonl", "--held-out", others, "--prefix-tokens", "2", "--suffix-tokens", "2"]
     _done("audit", folder / "dp-sgd", *looked, *parts, "--device", "cpu", "-q", "-o", report)
     return report
 

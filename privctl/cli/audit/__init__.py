@@ -1,4 +1,4 @@
-"""``privctl audit``: a command of its own, and a group of one command for each kind of attack."""
+"""``privctl audit``: a command that runs all attacks, and a group with a subcommand for each kind of attack."""
 
 from __future__ import annotations
 

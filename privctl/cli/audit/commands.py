@@ -1,4 +1,4 @@
-"""``privctl audit`` and its subcommands: attack a model, show what was found, and what that does not prove."""
+"""``privctl audit`` and its subcommands: attack a model, and print what was found and what that does not prove."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _subcommand = partial(click.command, cls=Subcommand)
 @given.MODEL_OR_SUBCOMMAND
 @given.taking(*given.ALL, *given.OF_ANY_MODEL)
 def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Does MODEL reveal its training data? Try every attack the files allow.
+    """Does MODEL reveal its training data? Run every attack for which there are files.
 
     MODEL is a Hugging Face directory, a .safetensors file or a LoRA adapter's directory. Records are JSONL, CSV,
     parquet, `datasets` folders or images (docs/data.md). The exit code is 1 if a claim of privacy was refuted and 0
-    for other findings, which are for a gate to judge. All options of the commands below work here too;
-    --help-all shows them.
+    otherwise: privctl gate judges all other findings. All options of the subcommands below work here too; --help-all
+    shows them.
 
     \b
     Example:
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
-      privctl audit model/ --train train.jsonl --heldout held-out.jsonl
+      privctl audit model/ --train train.jsonl --held-out held-out.jsonl
     """
     if options["from_scores"] is not None:
         _of_many_models(model, output, force, as_json, quiet, options)
@@ -57,14 +57,14 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
 @given.A_MODEL
 @given.taking(*given.MEMBERSHIP, *given.OF_ANY_MODEL)
 def membership(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Tell training records from others. Files that are not a random split may differ by themselves: docs/audits.md.
+    """Tell training records from others. The two files should be a random split of one source (docs/audits.md).
 
     \b
     Example:
       privctl audit membership model/ --members train.jsonl --nonmembers held-out.jsonl
     \f
     With --thorough the attacks min-k++-half, surp, slope, rises, neighbour, pac, repeat, recall, con-recall, augmented,
-    label-only, gradient-norm and gradient-alignment run too, as far as they apply to MODEL; --attack names single ones.
+    label-only, gradient-norm and gradient-alignment run too, where they apply to MODEL; --attack runs single ones.
     """
     _of_model(model, output, force, as_json, quiet, options)
 
@@ -76,7 +76,7 @@ def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet:
     """Measure what the model remembers of planted secrets.
 
     Secrets planted at random before training (`privctl canary plant`) give a certified lower bound on epsilon from one
-    model, as a random choice of records does (`privctl audit split`).
+    model. So does a random choice of training records (`privctl audit split`).
 
     \b
     Example:
@@ -93,7 +93,7 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
 
     \b
     Example:
-      privctl audit extraction model/ --train train.jsonl --heldout held-out.jsonl --prompts p.txt
+      privctl audit extraction model/ --train train.jsonl --held-out held-out.jsonl --prompts p.txt
       privctl audit extraction model/ --split split/manifest.json
     """
     _of_model(model, output, force, as_json, quiet, options)
@@ -103,7 +103,7 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
 @given.A_MODEL
 @given.taking(*given.SECRETS, *given.OF_ANY_MODEL)
 def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Rank true secrets among values they could have had.
+    """Rank true secrets among other values of the same form.
 
     With --plan, test whether the planned protection held. Only values drawn at random can refute a plan, so plant
     canaries and give --canaries too.
@@ -111,7 +111,7 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
     \b
     Example:
       privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl \\
-          --heldout-secrets others.jsonl --heldout-data held-out.jsonl
+          --held-out-secrets others.jsonl --held-out-data held-out.jsonl
     """
     _of_model(model, output, force, as_json, quiet, options)
 
@@ -120,22 +120,31 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 @click.argument("file", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--score-column", multiple=True, default=("score",), metavar="NAME",
-    help="Column of an attack; repeatable.  [default: score]",
+    help="Column of scores; repeatable.  [default: score]",
 )  # fmt: skip
-@click.option("--member-column", default="member", metavar="NAME", show_default=True, help="Column of 1 and 0.")
+@click.option(
+    "--member-column",
+    default="member",
+    metavar="NAME",
+    show_default=True,
+    help="Column of 1 (member) or 0.",
+)
 @click.option("--id-column", default="id", metavar="NAME", show_default=True, help="Column that names a record.")
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Checkpoint that the scores are of.",
+    help="Checkpoint that was scored.",
 )
 @click.option(
-    "--log", type=click.Path(path_type=Path), metavar="FILE", help="With --model: log; NAME.audits.jsonl by default."
+    "--log",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --model: log; NAME.audits.jsonl by default.",
 )
-@click.option("--models", is_flag=True, help="One score a model, not one a record.")
+@click.option("--models", is_flag=True, help="FILE has one score per model, not per record.")
 @click.option("--threshold", type=float, metavar="T", help="With --models: a threshold chosen beforehand.")
-@click.option("--seed", type=SEED32, hidden=True)  # nothing is drawn any more; scripts may still give it
+@click.option("--seed", type=SEED32, hidden=True)  # without effect, but accepted because scripts may give it
 @given.taking(given.SPLIT, given.LEAST_AUC, given.CLAIM, given.DELTA, given.OUTPUT)
 def scores(
     file: tuple[Path, ...], output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any
@@ -143,9 +152,9 @@ def scores(
     """Judge the scores that another attack tool gave to records.
 
     FILE is CSV, TSV or JSON lines, or Parquet files or a pattern of them, with a row for each record: its id, its
-    score, higher for what is more likely a member, and whether it is one. Of `privctl audit score-records` all scores
-    are judged. Those of a --split, whose ids are members:17 and so on after the lines, also bound epsilon and mu. With
-    --model the report is of that checkpoint by your word (docs/audits.md).
+    score (higher for likely members), and whether it is a member. Of files of `privctl audit score-records` all scores
+    are judged. Scores of a --split, whose ids are members:17 for line 17 and so on, also bound epsilon and mu. With
+    --model the report is about that checkpoint, on your word (docs/audits.md).
 
     With --models the file holds a score for each of many models, trained with (member 1) or without one record, as
     CSV, JSON {"with": [...], "without": [...]} or safetensors of these two. They bound epsilon and test a --claim.
@@ -174,11 +183,11 @@ def scores(
 def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Score records for a membership audit, to be judged by `privctl audit scores`.
 
-    Only attacks that score a record by itself are run: loss, zlib, min-k, min-k++, min-k++-all and, with --reference,
-    reference; --thorough adds all others of this kind. A row of the Parquet file is a record with its score from each
-    of them; it has no scores of tokens, and is readable by its owner only. Processes that torchrun starts each score a
-    share of the records and write a part of their own (scores-00000-of-00004.parquet); nothing is gathered, so records
-    may be many (docs/scale.md). No report is written, and nothing is entered into the log of audits.
+    Only attacks that score each record by itself are run: loss, zlib, min-k, min-k++, min-k++-all and, with
+    --reference, reference; --thorough adds all others of this kind. A row of the Parquet file holds the scores of a
+    record, but none of single tokens; the file is readable by its owner only. Each process that torchrun starts scores
+    a share of the records and writes its own file (scores-00000-of-00004.parquet), so that there may be very many
+    records (docs/scale.md). No report is written, and nothing is entered into the log of audits.
 
     \b
     Example:
@@ -228,7 +237,7 @@ def _of_model(
 
 
 def _entered(log: str | Path | None, lines: Sequence[Entry]) -> str:
-    """What is said of the line that the log of audits ends with."""
+    """The note on the line that this audit added to the log of audits."""
     return "".join(f"entered into {log}, whose head is now line {line.number}, {line.digest}" for line in lines)
 
 
@@ -251,7 +260,7 @@ def _finish(
     records: Sequence[LeakingRecord] = (),
     entered: str = "",
 ) -> None:
-    """Say what was written and found; exit with 1 where a claim was refuted."""
+    """Print what was written and found. Exits with code 1 where a claim was refuted."""
     from audits.claims import any_claim_refuted
     from privctl.reports.codec import encode
     from privctl.show.decision import conclusion

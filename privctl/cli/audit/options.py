@@ -1,4 +1,4 @@
-"""The options of ``privctl audit`` and its subcommands, each once."""
+"""The options of ``privctl audit`` and its subcommands, each defined once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from audits import ATTACKS, FUSED, THOROUGH
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
-from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, AliasedOption, Command, common, data_option, force
 from privctl.domain import ranges
 from privctl.domain.ranges import Range
 from privctl.models.choices import FloatFormat, TaskName
@@ -24,26 +24,26 @@ _FILE = click.Path(path_type=Path)
 
 MODEL_OR_SUBCOMMAND = click.argument("model", type=MODEL, required=False, shell_complete=complete_subcommands)
 A_MODEL = click.argument("model", type=MODEL)
-OUTPUT = click.option("-o", "--output", type=_FILE, help="Report; NAME.audit.report.json by default.")
+OUTPUT = click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json by default.")
 SEED = click.option(
     "--seed", type=SEED32, metavar="N", default=0, show_default=True, help="Seed of splits; not private."
 )
 DEVICE = click.option("--device", help="cpu, cuda:0, ...; a GPU by default if there is one.")
 PRECISION = click.option(
     "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
-    help="float32 or bfloat16: format of forward passes.",
+    help="Format of forward passes: float32 or bfloat16.",
 )  # fmt: skip
-#: What every audit of a model takes.
+#: Options of every audit of a model.
 OF_ANY_MODEL: tuple[Decorator, ...] = (
     OUTPUT,
     click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl by default."),
     SEED,
     click.option(
         "--keep-scores", is_flag=True,
-        help="Keep token scores, which reveal texts, for later.",
+        help="Keep scores of tokens, which reveal texts.",
     ),
     click.option("--cache", type=_FILE, help="Folder to keep scores in; implies --keep-scores."),
-    click.option("--no-cache", is_flag=True, hidden=True),  # the default now; scripts may still give it
+    click.option("--no-cache", is_flag=True, hidden=True),  # the default; accepted because scripts may give it
     TEXT_COLUMN,
     DEVICE,
     PRECISION,
@@ -52,7 +52,7 @@ TASK = click.option(
     "--task",
     type=click.Choice(_TASKS),
     metavar="TASK",
-    help="As for privctl retrain; from config.json by default.",
+    help="As in privctl retrain; from config.json by default.",
 )
 MAX_LENGTH = click.option(
     "--max-length", type=Whole(Range(low=2, high=1e12, whole=True)), metavar="N",
@@ -61,7 +61,7 @@ MAX_LENGTH = click.option(
 RESIZE = click.option("--resize", type=COUNT, nargs=2, metavar="N", help="Height and width to resize images to.")
 LEAKS = click.option(
     "--leaks", type=_FILE,
-    help="Private file: records, worst leak first.",
+    help="Private list of records to write, worst leak first.",
 )  # fmt: skip
 
 
@@ -75,31 +75,31 @@ def _sides(required: bool) -> tuple[Decorator, ...]:
 def _train(required: bool) -> tuple[Decorator, ...]:
     return (
         data_option("--train", "Training records to test; repeatable.", required=required),
-        data_option("--heldout", "Similar records not trained on; repeatable."),
+        data_option("--held-out", "Similar records not trained on; repeatable.", alias="--heldout"),
     )
 
 
 def _manifest(required: bool) -> Decorator:
-    return click.option("--canaries", type=_FILE, required=required, help="Manifest, from privctl canary plant.")
+    return click.option("--canaries", type=_FILE, required=required, help="Manifest from privctl canary plant.")
 
 
 def _book(required: bool) -> tuple[Decorator, ...]:
     return (
         click.option("--secrets", type=_FILE, required=required, help="Book, from privctl secrets scan."),
-        data_option("--data", "Data that the book was made from; repeatable.", required=required),
+        data_option("--data", "Data of that book; repeatable.", required=required),
     )
 
 
-SPLIT = click.option("--split", type=_FILE, metavar="FILE", help="Split that privctl audit split drew.")
+SPLIT = click.option("--split", type=_FILE, metavar="FILE", help="Split from privctl audit split.")
 _EXTRACTION_SPLIT = click.option(
-    "--split", "extraction_split", type=_FILE, metavar="FILE", help="Both, as privctl audit split drew them."
+    "--split", "extraction_split", type=_FILE, metavar="FILE", help="Both, from privctl audit split."
 )
 LEAST_AUC = click.option(
     "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
-    default=0.55, show_default=True, help="AUC it must be able to detect.",
+    default=0.55, show_default=True, help="AUC that must be detectable.",
 )  # fmt: skip
-THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/attacks.md. Slower.")
-_REFERENCE = click.option("--reference", type=MODEL, help="A model trained on neither file.")
+THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="Run more attacks (docs/attacks.md); slower.")
+_REFERENCE = click.option("--reference", type=MODEL, help="Model trained on neither file.")
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
@@ -107,7 +107,7 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
     ),
     THOROUGH_FLAG,
     _REFERENCE,
-    click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
+    click.option("--shadow", type=_FILE, help="Folder of shadow models from privctl shadow."),
     click.option(
         "--group-by", metavar="FIELD",
         help="Judge groups, such as users; none: records.",
@@ -116,33 +116,35 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
 _CANARIES: tuple[Decorator, ...] = (
-    click.option("--canary-data", type=_FILE, help="The planted data, to check the manifest."),
+    click.option("--canary-data", type=_FILE, help="Planted data, to check the manifest."),
     click.option(
-        "--references", type=COUNT, metavar="N", help="Fresh secrets for each canary; about 20,000 in all."
+        "--references", type=COUNT, metavar="N", help="Random secrets to compare each canary with; about 20,000 in all."
     ),
     click.option(
         "--exact/--no-exact", default=None,
-        help="Rank among all possible secrets; if cheap by default.",
+        help="Rank among all possible secrets; default: if cheap.",
     ),
 )  # fmt: skip
-CLAIM = click.option("--claim", metavar="EPS,DELTA", help="A claimed (epsilon, delta) to test.")
+CLAIM = click.option("--claim", metavar="EPS,DELTA", help="Claimed (epsilon, delta) to test.")
 DELTA = click.option("--delta", type=BELOW_ONE, metavar="D", help="Delta of the bound; by default that of the claim.")
 QUERIES: tuple[Decorator, ...] = (
     click.option(
-        "--queries", type=COUNT, metavar="N", default=100, show_default=True, help="How often an attacker may query."
+        "--queries", type=COUNT, metavar="N", default=100, show_default=True, help="Queries that an attacker may make."
     ),
     click.option(
         "--query-probability", type=FRACTION, metavar="P", default=0.5, show_default=True,
-        help="Chance that one must succeed.",
+        help="Probability that one of them must succeed.",
     ),
 )  # fmt: skip
-_REFERENCE_BEFORE = click.option("--reference", type=MODEL, help="MODEL before training: what it gives too is no leak.")
+_REFERENCE_BEFORE = click.option(
+    "--reference", type=MODEL, help="MODEL before training; text it writes too is no leak."
+)
 _EXTRACTION: tuple[Decorator, ...] = (
     click.option(
         "--prefix-tokens",
         type=Whole(ranges.COUNT_OR_ZERO),
         metavar="N",
-        help="Tokens given; 50 by default, of a target none.",
+        help="Tokens given; 50 by default, 0 of a target.",
     ),
     click.option(
         "--suffix-tokens", type=COUNT, metavar="N", help="Tokens it must reproduce; 50 by default, if they fit."
@@ -154,9 +156,9 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option(
         "--temperature", type=AMOUNT, metavar="T", default=1.0, show_default=True, help="Sampling temperature."
     ),
-    click.option("--top-k", type=COUNT, metavar="K", help="Sample from the K likeliest tokens."),
-    click.option("--top-p", type=CHANCE, metavar="P", help="Sample from the likeliest that sum to P."),
-    click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
+    click.option("--top-k", type=COUNT, metavar="K", help="Sample from the K most likely tokens."),
+    click.option("--top-p", type=CHANCE, metavar="P", help="Sample from the most likely tokens that sum to P."),
+    click.option("--greedy-only", is_flag=True, help="Only the greedy continuation; faster."),
     click.option("--exact-only", is_flag=True, help="Skip near-verbatim continuations; faster."),
     click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
     click.option(
@@ -167,9 +169,9 @@ _EXTRACTION: tuple[Decorator, ...] = (
         "--adversarial-tokens", type=COUNT, metavar="N",
         help="With --adversarial: tokens of the prefix; a quarter of --suffix-tokens by default.",
     ),
-    data_option("--prompts", "Prompts from elsewhere, to continue; repeatable."),
-    click.option("--divergence", is_flag=True, help="Prompts that repeat a word, and a control."),
-    click.option("--continuations", type=COUNT, metavar="N", help="Texts for each of these; 4 by default."),
+    data_option("--prompts", "Prompts of your own, to continue; repeatable."),
+    click.option("--divergence", is_flag=True, help="Add prompts that repeat a word, and a control."),
+    click.option("--continuations", type=COUNT, metavar="N", help="Texts for each prompt; 4 by default."),
     click.option(
         "--continuation-tokens", type=COUNT, metavar="N",
         help="With --prompts or --divergence: the most tokens of a text; by default 256, or three quarters of what "
@@ -179,28 +181,31 @@ _EXTRACTION: tuple[Decorator, ...] = (
         "--sampling-seed", type=Whole(ranges.SEED), metavar="N",
         help="With --prompts or --divergence: seed of the texts that are drawn; by default from the operating system.",
     ),
-    click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
+    click.option("--records", type=COUNT, metavar="N", help="Records to draw from each file; all by default."),
 )  # fmt: skip
 _SECRETS: tuple[Decorator, ...] = (
-    click.option("--heldout-secrets", type=_FILE, help="Book of records it was not trained on: the control."),
-    data_option("--heldout-data", "Data of that book; --nonmembers by default."),
-    click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
-    click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
+    click.option(
+        "--held-out-secrets", type=_FILE, cls=AliasedOption, alias="--heldout-secrets",
+        help="Book of other records: the control.",
+    ),
+    data_option("--held-out-data", "Data of that book; --nonmembers by default.", alias="--heldout-data"),
+    click.option("--plan", type=_FILE, help="Plan of the training from privctl secrets plan."),
+    click.option("--base", type=MODEL, help="MODEL before training; of an adapter, its base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
-    click.option("--beam", type=COUNT, metavar="N", help="Look for each among N guesses of a beam search too."),
-    click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
-)
+    click.option("--beam", type=COUNT, metavar="N", help="Look for each in N guesses of a beam search too."),
+    click.option("--most-secrets", type=COUNT, metavar="N", help="Most secrets and controls to use; 1000 by default."),
+)  # fmt: skip
 BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")
-BASE_BITS = click.option("--base-bits", type=_BITS, help="Bits to hold an adapter's base in, as trained.")
+BASE_BITS = click.option("--base-bits", type=_BITS, help="Bits of an adapter's base, as in its training.")
 FROM_SCORES = click.option(
-    "--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV."
+    "--from-scores", type=_FILE, help="File of scores of many models, in place of MODEL: safetensors, JSON or CSV."
 )
 
 MEMBERSHIP: tuple[Decorator, ...] = (
     *(*_sides(False), SPLIT, CLAIM, DELTA, *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE),
     *(BASE, BASE_BITS),
 )
-#: What scoring without judging takes.
+#: Options of ``privctl audit score-records``.
 SCORING: tuple[Decorator, ...] = (
     *_sides(True),
     click.option("-o", "--output", type=_FILE, required=True, help="Parquet file of scores to write."),
@@ -233,7 +238,7 @@ ALL: tuple[Decorator, ...] = (
     *(FROM_SCORES, DELTA, BASE_BITS),
     click.option("--extraction-split", type=_FILE, metavar="FILE", help="Split to test extraction on."),
 )
-#: Subcommand -> its options that only ``--help-all`` shows, as ``--help`` is a screen.
+#: Subcommand -> options that only ``--help-all`` shows, so that ``--help`` fits a screen.
 RARE: dict[str, frozenset[str]] = {
     "membership": frozenset({"base", "base_bits", "resize", "seed"}),
     "secrets": frozenset({"base_bits", "most_secrets", "query_probability", "cache", "seed"}),
@@ -242,15 +247,15 @@ RARE: dict[str, frozenset[str]] = {
         *("base", "base_bits", "label_column", "cache", "query_probability", "seed"),
     }),
 }  # fmt: skip
-#: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
+#: The options that the help of ``privctl audit`` shows; those of the subcommands show the others.
 SHOWN = (
-    "members", "nonmembers", "train", "heldout", "canaries", "secrets", "data", "leaks",
+    "members", "nonmembers", "train", "held_out", "canaries", "secrets", "data", "leaks",
     "output", "force", "as_json", "quiet", "verbose",
 )  # fmt: skip
 
 
 def taking(*options: Decorator) -> Callable[[Command], Command]:
-    """``options``, listed in this order, then those of all commands."""
+    """A decorator that adds ``options`` in this order, then the options that all commands have."""
 
     def decorate(command: Command) -> Command:
         command = force(common(command))

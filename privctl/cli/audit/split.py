@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write the split to.")
 @click.option(
     "--records", type=COUNT, metavar="N",
-    help="Draw N records only, or N groups, and train on all others.  [default: all]",
+    help="Draw only N records, or groups, and train on all others too.  [default: all]",
 )  # fmt: skip
 @click.option(
-    "--group-by", metavar="FIELD", help="Toss one coin for all records with one value of FIELD, such as a user's."
+    "--group-by", metavar="FIELD", help="Toss one coin for all records with the same value of FIELD, such as a user's."
 )
 @click.option(
     "--to-see",
     type=AMOUNT,
     metavar="EPSILON",
-    help="Claimed epsilon to be tested: says whether so many coins could refute it, and how many could.",
+    help="Claimed epsilon: says whether this many coins could refute it, and how many could.",
 )
-@click.option("--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of that claim; with --to-see.")
+@click.option("--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of that claim, with --to-see.")
 @TEXT_COLUMN
 @force
 @common
@@ -52,13 +52,13 @@ def split(
 ) -> None:
     """Draw members and non-members from DATA by fair coins, before a model is trained on the members.
 
-    A fair coin decides for each different record whether it is a member, so both files come from one distribution by
-    construction. Train on members.jsonl (with --records on train.jsonl, which holds all others too), then audit with
-    --split. The files and the manifest are readable by their owner only. Publish the printed commitment before
-    training, and keep the manifest: whoever has it knows who is a member.
+    A fair coin decides for each distinct record whether it is a member, so both files come from one distribution by
+    construction. Train on members.jsonl (with --records on train.jsonl, which holds all others too), and give the
+    audit the manifest (--split). The files and the manifest are readable by their owner only. Publish the printed
+    commitment before training, and keep the manifest secret: it says which records are members.
 
-    With --group-by the audit is about groups, such as users: all of their records share a coin, and what it certifies
-    is the epsilon of a group, which is what retrain --unit FIELD guarantees.
+    With --group-by the audit is about groups, such as users: all records of a group share a coin, and the audit bounds
+    the epsilon of a group, which is what retrain --unit FIELD guarantees.
 
     The number of coins limits the epsilon that an audit can certify. --to-see says before training whether they can
     refute a claim, and how many records, or groups, could.
@@ -83,7 +83,7 @@ def split(
     from privctl.show.progress import note
 
     if to_see is None and given({"delta": delta}):
-        raise CommandError("--delta is that of a claim to be tested; add --to-see with its epsilon, or remove --delta")
+        raise CommandError("--delta belongs to a claim; add --to-see with its epsilon, or remove --delta")
     columns = Columns(text=text_column)
     request = SplitRequest(data=data, folder=output, records=records, group_by=group_by, columns=columns, force=force)
     drawn = draw_split(request)
@@ -111,7 +111,7 @@ def split(
     if group_by is not None and drawn.similar_names:
         note(alike(drawn.similar_names, group_by), quiet=False)
     note(f"wrote {' and '.join(map(str, request.written))}", quiet=quiet)
-    note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
+    note("publish the commitment before training, and keep the manifest from the people who train", quiet=quiet)
 
 
 def _of_groups(drawn: SplitManifest) -> dict[str, int | None]:
@@ -123,7 +123,7 @@ def _of_groups(drawn: SplitManifest) -> dict[str, int | None]:
 
 
 def _whether_seen(powers: Sequence[SplitPower], what: str) -> str:
-    """Whether an audit by all attacks, or by one of them, could refute the claim by so many coins of ``what``."""
+    """Whether an audit could refute the claim, by all attacks or by one; ``what`` is "records" or "groups"."""
     if not powers:
         return "fewer than 2 records occur once, and only these have coins of their own: no claim can be refuted"
     parts = []

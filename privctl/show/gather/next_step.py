@@ -64,7 +64,7 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
         words: tuple[str | Path, ...] = (
             "--train",
             both[0],
-            "--heldout",
+            "--held-out",
             both[1],
             *_columns(report),
             "-o",
@@ -110,11 +110,12 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
     again = ("-o", _fresh(place))
     if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
         held_out = both[1] if both else "HELD-OUT.jsonl"
-        words = ("--train", files["train"], "--heldout", held_out, *_window(report), *_columns(report))
+        words = ("--train", files["train"], "--held-out", held_out, *_window(report), *_columns(report))
         advice = "compare with similar records that were not trained on"
         return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
-        words = ("--train", "MORE-TRAIN.jsonl", "--heldout", "MORE-HELD-OUT.jsonl", *_window(report), *_columns(report))
+        sides = ("--train", "MORE-TRAIN.jsonl", "--held-out", "MORE-HELD-OUT.jsonl")
+        words = (*sides, *_window(report), *_columns(report))
         advice = f"audit again with about {texts:,} records of each file"
         return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:

@@ -128,7 +128,7 @@ def _not_asked(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
         yield (
             "extraction",
             "",
-            "nobody asked which training text the model writes by itself; privctl audit takes --train and --heldout, "
+            "nobody asked which training text the model writes by itself; privctl audit takes --train and --held-out, "
             "which may be the same two files",
         )
     if SECRETS not in asked and "secrets" not in tried:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
@@ -236,7 +236,7 @@ class PerExample:
                 repeated = [
                     each.module for each in self._promoted.values() if each.repeats or each.mode is Mode.REPEATED
                 ]
-                if self._checked or not repeated or short_of_memory(error):
+                if self._checked or not repeated or is_out_of_memory(error):
                     raise
                 fault = f"cannot have its one output repeated for each example ({type(error).__name__})"
                 self._promote(NotSeparatedError(self._model, dict.fromkeys(repeated, fault)))

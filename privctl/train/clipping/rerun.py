@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.terms import chunks
 from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, tensors_in, with_tensors
 
@@ -254,7 +254,7 @@ class RepeatableUse:
                     totals[name] += gradients.sum(0)
                     squares[name] += float(gradients.double().square().sum())
         except UNRUNNABLE as error:
-            if short_of_memory(error):
+            if is_out_of_memory(error):
                 raise
             return None  # such as a module that branches on values or needs a fixed batch size
         everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5

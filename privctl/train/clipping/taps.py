@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
 from privctl.train.clipping.generic import generic
@@ -339,7 +339,7 @@ class Recorder:
                 terms = site.rule(site.module, use)
         except UNRUNNABLE as error:
             by_rows = layout is _Layout.ROWS and site.rule is not generic and site.rule not in OWN_LAYOUT
-            if by_rows or short_of_memory(error):
+            if by_rows or is_out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
             raise Inseparable(f"cannot be differentiated by itself ({reason})") from None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
@@ -275,7 +275,7 @@ class _Test:
             yield
         except (AssertionError, IndexError, RuntimeError, ValueError) as error:
             message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            if "input_ids" not in inputs or short_of_memory(error):
+            if "input_ids" not in inputs or is_out_of_memory(error):
                 raise
             length = inputs["input_ids"].shape[1]
             self._refuse_for(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.train.clipping import rules
 from privctl.train.directional import cost, reverse
 from privctl.train.directional.difference import STEP, difference_by_example
@@ -105,7 +105,7 @@ class Derivatives:
             except MethodUnavailableError:
                 pass
             except RuntimeError as error:
-                if not short_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
             self._failed.add((method, per_example))
             randomness.rewind()

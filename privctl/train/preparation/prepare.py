@@ -113,7 +113,7 @@ def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPl
     classify = request.task in CLASSIFICATION
     problem = problem_of(request.model.path, request.task)
     train = training_texts(request)
-    workers.once_a_machine(lambda: _read_first(train()))
+    workers.once_per_machine(lambda: _read_first(train()))
     similar = _similar_names(request, workers)
     if classify and problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _labels_in(train, workers, problem))
@@ -133,7 +133,7 @@ def _similar_names(request: RetrainRequest, workers: Workers) -> int | None:
     def count() -> bytes:
         return json.dumps(similar_names(texts_at(request, request.data.train, unit=unit, shared=shared))).encode()
 
-    return int(json.loads(workers.once_a_machine(count)))
+    return int(json.loads(workers.once_per_machine(count)))
 
 
 def training_texts(request: RetrainRequest) -> Callable[[], Iterator[TextRecord]]:
@@ -166,7 +166,7 @@ def _read_first(records: Iterator[TextRecord]) -> bytes:
 
 def _labels_in(train: Callable[[], Iterable[TextRecord]], workers: Workers, problem: HeadKind) -> set[str]:
     """The labels that occur in the records, each of which has one label or a list of them."""
-    stated = json.loads(workers.once_a_machine(lambda: json.dumps([*{r.label or "" for r in train()}]).encode()))
+    stated = json.loads(workers.once_per_machine(lambda: json.dumps([*{r.label or "" for r in train()}]).encode()))
     return _names(stated, problem)
 
 
@@ -369,7 +369,7 @@ def _vocabulary(model: ModelRequest, train: Callable[[], Iterable[TextRecord]], 
     if model.vocabulary is None:
         return None
     if model.vocabulary == "private":
-        words = workers.once_a_machine(lambda: json.dumps(frequent_words(train())).encode())
+        words = workers.once_per_machine(lambda: json.dumps(frequent_words(train())).encode())
         return private_vocabulary(json.loads(words))
     return vocabulary_from_file(Path(model.vocabulary))
 

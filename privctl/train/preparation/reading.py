@@ -88,7 +88,7 @@ def require_none_private(
             )
         return b""
 
-    workers.once_a_machine(compared)
+    workers.once_per_machine(compared)
 
 
 def sampling_rate(path: Path) -> int:

@@ -15,7 +15,7 @@ from privctl.models.activations import fused_activations
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
-from privctl.parallel import ALONE, Workers, short_of_memory
+from privctl.parallel import ALONE, Workers, is_out_of_memory
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.clipping.shards import reset_after_error
@@ -100,7 +100,7 @@ def _within_memory(
         try:
             return workers.jointly(partial(test, job)) if workers.lockstep else test(job)
         except (RuntimeError, MemoryError) as error:
-            if not short_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         reset_after_error(network)
         try:

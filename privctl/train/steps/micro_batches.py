@@ -13,7 +13,7 @@ from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask, run_length
-from privctl.parallel import ALONE, MemoryElsewhereError, Workers, short_of_memory
+from privctl.parallel import ALONE, MemoryElsewhereError, Workers, is_out_of_memory
 from privctl.train.network.memory import release_unused
 from privctl.train.settings.recipe import TrainingSettings
 
@@ -75,7 +75,7 @@ class MicroBatches:
                 return self.workers.jointly(lambda: compute(micro) or ())
             return compute(micro) or ()
         except (RuntimeError, MemoryError) as error:
-            if not short_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             here = not isinstance(error, MemoryElsewhereError)
         self._lower(micro if here else None)

@@ -36,7 +36,7 @@ def test_planting_and_checking(data: Path, capfd: pytest.CaptureFixture[str]) ->
     assert "certifiable" in out
     assert "one record" in out
     assert "7 records" in out
-    assert "keep the manifest away from whoever trains" in err
+    assert "keep the manifest from the people who train" in err
     manifest = read_manifest(data.parent / "planted.canaries.json")
     assert manifest.commitment == commitment
     assert manifest.coins is Coins.OPERATING_SYSTEM

@@ -221,7 +221,7 @@ def test_searches_of_no_use_are_refused(
     train, held = (write_jsonl(tmp_path / f"{seed}.jsonl", noise(3, seed)) for seed in (1, 2))
     with pytest.raises(CommandError, match=complaint):
         judged(model, train, held, prefix_tokens=PREFIX, suffix_tokens=SUFFIX, adversary=adversary)
-    with pytest.raises(CommandError, match="needs --heldout"):
+    with pytest.raises(CommandError, match="needs --held-out"):
         judged(model, train, adversary=Adversary(texts=2, tokens=2))
 
 

@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def audited(place: Path, name: str) -> PrivacyReport:
     output = place / f"{name}.audit.report.json"
     call = ["audit", "extraction", str(place / name), "--train", str(place / f"{name}.jsonl")]
-    call += ["--heldout", str(place / "held.jsonl"), "--prompts", str(place / f"{name}.txt"), "--sampling-seed", "3"]
+    call += ["--held-out", str(place / "held.jsonl"), "--prompts", str(place / f"{name}.txt"), "--sampling-seed", "3"]
     call += ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--device", "cpu", "-q", "-f"]
     assert run([*call, "-o", str(output)]) == 0
     return read_report(output)

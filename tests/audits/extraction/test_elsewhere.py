@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def called(place: Path, name: str, *more: str, reference: str = "base") -> list[str]:
-    files = ["--train", str(place / f"{name}.jsonl"), "--heldout", str(place / "held.jsonl")]
+    files = ["--train", str(place / f"{name}.jsonl"), "--held-out", str(place / "held.jsonl")]
     return ["audit", "extraction", str(place / name), *files, "--reference", str(place / reference), *TOLD, *more]
 
 
@@ -201,12 +201,12 @@ def test_what_reports_say_of_the_reference(place: Path, tmp_path: Path, capsys: 
     assert found.outcome is Outcome.REFUTED
     trained(tmp_path, "base", "held.jsonl")
     assert run(called(tmp_path, "public", "-f")) == ExitCode.USAGE
-    assert "was trained on held.jsonl of --heldout, as its report says" in capsys.readouterr().err
+    assert "was trained on held.jsonl of --held-out, as its report says" in capsys.readouterr().err
 
 
 def test_it_needs_a_comparison(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = called(place, "public", "-f")
-    del call[call.index("--heldout") : call.index("--heldout") + 2]
+    del call[call.index("--held-out") : call.index("--held-out") + 2]
     assert run(call) == ExitCode.USAGE
     assert "--reference says what is known from elsewhere in a comparison" in capsys.readouterr().err
     assert run(called(place, "public", "-f", reference="public")) == ExitCode.USAGE

@@ -155,7 +155,7 @@ def save(model: TrainingModel, folder: Path) -> None:
     ("name", "more"), few([("model", []), ("model", ["--prefix-tokens", "2"]), ("other", [])], 0, 2)
 )
 def test_targets_that_were_learned_come_out(learned: Path, name: str, more: list[str]) -> None:
-    files = ["--train", str(learned / "train.jsonl"), "--heldout", str(learned / "held.jsonl")]
+    files = ["--train", str(learned / "train.jsonl"), "--held-out", str(learned / "held.jsonl")]
     output = learned / f"{name}.audit.report.json"
     asked = ["--suffix-tokens", str(SUFFIX), "--device", "cpu", "-q", "-f", "-o", str(output), *more]
     assert run(["audit", "extraction", str(learned / name), *files, *asked]) == 0
@@ -189,7 +189,7 @@ def test_targets_that_were_learned_come_out(learned: Path, name: str, more: list
 def test_what_pairs_do_not_have_is_refused(
     options: list[str], complaint: str, learned: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    files = ["--train", str(learned / "train.jsonl"), "--heldout", str(learned / "held.jsonl")]
+    files = ["--train", str(learned / "train.jsonl"), "--held-out", str(learned / "held.jsonl")]
     model = save_pairs_model(learned / "bart", "bart") if "50" in options else learned / "other"
     call = ["audit", "extraction", str(model), *files, "--suffix-tokens", "4", *options]
     assert run([*call, "-o", str(learned / "bad.report.json")]) == 2

@@ -311,7 +311,7 @@ def test_a_split_of_members_says_nothing_of_texts_given_beside_it(place: Path, t
     """Such a report has the split among its inputs, and warns that its held-out text is nobody's drawing."""
     split, output = place / "records", tmp_path / "a.report.json"
     call = ["audit", str(place / "model"), "--split", str(split), "--attack", "loss", "--log", str(tmp_path / "log")]
-    call += ["--train", str(split / "members.jsonl"), "--heldout", str(split / "nonmembers.jsonl"), "-o", str(output)]
+    call += ["--train", str(split / "members.jsonl"), "--held-out", str(split / "nonmembers.jsonl"), "-o", str(output)]
     call += ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--greedy-only", "--exact-only"]
     assert run([*call, "--device", "cpu", "-q"]) == 0
     report = read_report(output)

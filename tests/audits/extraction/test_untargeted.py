@@ -75,7 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def audited(place: Path, model: str, *more: str) -> PrivacyReport:
-    files = ["--train", str(place / "train.jsonl"), "--heldout", str(place / "held.jsonl")]
+    files = ["--train", str(place / "train.jsonl"), "--held-out", str(place / "held.jsonl")]
     asked = ["--prompts", str(place / "prompts.txt"), "--divergence", "--sampling-seed", "5"]
     output = place / f"{model}.audit.report.json"
     call = ["audit", "extraction", str(place / model), *files, *asked, *TOLD, "-f", "-o", str(output), *more]
@@ -146,7 +146,7 @@ def test_a_model_that_never_saw_them(place: Path) -> None:
 
 @pytest.mark.slow
 def test_prompts_alone_and_by_argmax_alone(place: Path) -> None:
-    files = ["--train", str(place / "train.jsonl"), "--heldout", str(place / "held.jsonl")]
+    files = ["--train", str(place / "train.jsonl"), "--held-out", str(place / "held.jsonl")]
     told = [word for word in TOLD if word not in ("--continuations", "2")]
     asked = [*files, "--prompts", str(place / "prompts.txt"), *told, "--greedy-only", "--records", "20", "-f"]
     assert run(["audit", "extraction", str(place / "model"), *asked, "-o", str(place / "g.report.json")]) == 0
@@ -162,11 +162,11 @@ def test_prompts_alone_and_by_argmax_alone(place: Path) -> None:
     [
         (["--continuations", "3"], "--continuations needs --prompts or --divergence"),
         (["--sampling-seed", "3"], "--sampling-seed needs --prompts or --divergence"),
-        (["--divergence"], "need --heldout"),
-        (["--divergence", "--heldout", "H", "--continuation-tokens", "7"], "--continuation-tokens is 7, and"),
-        (["--divergence", "--heldout", "H", "--continuation-tokens", "64"], "sees at most 64 tokens"),
-        (["--divergence", "--heldout", "H", "--greedy-only", "--continuations", "2"], "continues each prompt once"),
-        (["--prompts", "nowhere.txt", "--heldout", "H"], "nowhere.txt"),
+        (["--divergence"], "need --held-out"),
+        (["--divergence", "--held-out", "H", "--continuation-tokens", "7"], "--continuation-tokens is 7, and"),
+        (["--divergence", "--held-out", "H", "--continuation-tokens", "64"], "sees at most 64 tokens"),
+        (["--divergence", "--held-out", "H", "--greedy-only", "--continuations", "2"], "continues each prompt once"),
+        (["--prompts", "nowhere.txt", "--held-out", "H"], "nowhere.txt"),
     ],
 )
 def test_bad_requests_are_refused(

@@ -166,10 +166,10 @@ def test_a_doubt_yields_where_the_model_tells_more(place: Path) -> None:
 
 def test_controls_that_are_none(place: Path, tmp_path: Path) -> None:
     same = ControlBook(book=place / "held-book.jsonl", data=place / "seen.jsonl")
-    with pytest.raises(InputError, match=r"--heldout-data .*seen.jsonl is --data itself"):
+    with pytest.raises(InputError, match=r"--held-out-data .*seen.jsonl is --data itself"):
         judged(place / "before", request(place, held_out=same))
     trained_on = tuple(file_digest(place / name) for name in ("seen.jsonl", "held.jsonl"))
-    with pytest.raises(InputError, match=r"names --heldout-data .*held.jsonl as trained on"):
+    with pytest.raises(InputError, match=r"names --held-out-data .*held.jsonl as trained on"):
         judged(place / "before", request(place, trained_on=trained_on))
     plan = protect(
         tmp_path / "plan.safetensors", place / "seen.jsonl", [[i] for i in range(SEEN)], [0.1] * 30 + [0.0] * 10,
@@ -182,14 +182,14 @@ def test_controls_that_are_none(place: Path, tmp_path: Path) -> None:
 def test_by_command(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The held-out records are those of --nonmembers where none are named; the report passes verify."""
     asked = ["--secrets", str(place / "book.jsonl"), "--data", str(place / "seen.jsonl"), "--device", "cpu", "-q"]
-    control = ["--heldout-secrets", str(place / "held-book.jsonl")]
+    control = ["--held-out-secrets", str(place / "held-book.jsonl")]
     report = tmp_path / "after.audit.report.json"
     log = ["--log", str(tmp_path / "log.jsonl"), "-o", str(report)]
     assert run(["audit", "secrets", str(place / "after"), *asked, *control, *log]) == 2
-    assert "--heldout-secrets needs the records that hold these secrets" in capfd.readouterr().err
-    assert run(["audit", "secrets", str(place / "after"), *asked, "--heldout-data", str(place / "held.jsonl")]) == 2
-    assert "--heldout-data needs --heldout-secrets" in capfd.readouterr().err
-    sides = ["--train", str(place / "seen.jsonl"), "--heldout", str(place / "held.jsonl"), "--prefix-tokens", "3"]
+    assert "--held-out-secrets needs the records that hold these secrets" in capfd.readouterr().err
+    assert run(["audit", "secrets", str(place / "after"), *asked, "--held-out-data", str(place / "held.jsonl")]) == 2
+    assert "--held-out-data needs --held-out-secrets" in capfd.readouterr().err
+    sides = ["--train", str(place / "seen.jsonl"), "--held-out", str(place / "held.jsonl"), "--prefix-tokens", "3"]
     more = ["--suffix-tokens", "3", "--exact-only"]
     assert run(["audit", str(place / "after"), *asked, *control, *log, *sides, *more]) == 0
     out = " ".join(capfd.readouterr().out.split())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.parallel import short_of_memory
+from privctl.parallel import is_out_of_memory
 from privctl.randomness import NoiseSource
 from privctl.train.clipping import linear
 from privctl.train.steps.loop import Trainer
@@ -46,8 +46,8 @@ def private(**changes: Any) -> Trainer:
 
 
 def test_the_error_of_every_device_is_known() -> None:
-    assert all(map(short_of_memory, SHORTAGES))
-    assert not any(map(short_of_memory, [RuntimeError("shape mismatch"), ValueError("can't allocate memory")]))
+    assert all(map(is_out_of_memory, SHORTAGES))
+    assert not any(map(is_out_of_memory, [RuntimeError("shape mismatch"), ValueError("can't allocate memory")]))
 
 
 @pytest.mark.parametrize("shortage", SHORTAGES)
