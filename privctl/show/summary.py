@@ -33,6 +33,7 @@ from privctl.show.decision import Decision, conclusion, not_measured
 from privctl.show.leaks import leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import bound, with_exponent
+from privctl.show.verified import verification_sentence
 
 #: What each status means, for readers who meet the word for the first time.
 MEANING = {
@@ -239,10 +240,12 @@ def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken:
         return "No verification is among the reports: the numbers are the report's own; privctl verify recomputes them."
     judged = decisive(verdicts)
     counts = [(str(word).lower(), sum(v.outcome is word for v in judged)) for word in _WORST_FIRST]
-    text = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
+    text = verification_sentence(verdicts, subject.source.report.guarantees)
+    if judged:
+        text += f" Verdicts: {', '.join(f'{count} {word}' for word, count in counts if count)}."
     false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in judged)
     return text + (
-        f" Also refuted: {counted(false, 'bound')} that a report itself calls no more than claimed." if false else ""
+        f" Also refuted: {counted(false, 'bound')} that a report itself marks as only claimed." if false else ""
     )
 
 

@@ -159,3 +159,34 @@ def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -
     sentence = summarize(data(model(replace(BOUND, assumptions=asserted))).subjects[0]).guarantee
     assert said in sentence
     assert "of kind 6" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (
+            Outcome.PROVED,
+            "Verified: the one check of the report and its files passed, and the privacy guarantee (epsilon 2 at delta "
+            "1e-05) holds for the run that the report describes, if the assumptions that nobody checked are true. "
+            "Verdicts: 2 proved.",
+        ),
+        (
+            Outcome.REFUTED,
+            "Do not rely on this report: the privacy guarantee (epsilon 2 at delta 1e-05) is wrong. Verdicts: 1 "
+            "refuted, 1 proved.",
+        ),
+    ],
+)
+def test_the_verification_is_concluded_in_one_sentence(outcome: Outcome, sentence: str) -> None:
+    source = model(BOUND)
+    verdicts = (
+        Verdict(subject="model.safetensors", outcome=Outcome.PROVED, reason="as recorded"),
+        Verdict(subject="dp-sgd", outcome=outcome, reason="r", status=BOUND.status),
+    )
+    report = PrivacyReport(step="verify", created="2026-01-02T00:00:00Z", versions={}, verdicts=verdicts)
+    check = ReportSource(key="r2", name="verify", digest=DIGEST, report=report, parents=("r1",))
+    subject = JudgedSubject(source=source, checks=(check,))
+    shown = PageData(title="t", version="0", sources=(source, check), subjects=(subject,))
+    assert summarize(subject).verified == sentence
+    assert f"<dt>Verification</dt><dd>{sentence}</dd>" in page(shown)
+    assert f"- Verification: {sentence}" in markdown(shown)

@@ -15,6 +15,7 @@ from privctl.show.summary import word_of
 from privctl.show.text.gate import summary
 from privctl.show.text.guarantee import amount
 from privctl.show.text.style import number, paragraph
+from privctl.show.verified import verification_sentence
 
 #: Guarantees, verdicts, measures or files that have a line each.
 _MOST = 4
@@ -32,10 +33,12 @@ def printed(value: object) -> str:
     elif isinstance(value, GateJudgement):
         lines = [summary(value), *_several([f"{each.rule}: {each.message}" for each in value.findings if each.counts])]
     else:
-        verdicts = getattr(value, "verdicts", None)  # a verification, which is not known here
-        if verdicts is None:
+        # A verification, whose type this package must not import.
+        verdicts, verified = getattr(value, "verdicts", None), getattr(value, "report", None)
+        if verdicts is None or verified is None:
             return repr(value)
-        lines = ["verification", *_several([_of_verdict(each, "verify") for each in verdicts])]
+        concluded = verification_sentence(verdicts, verified.guarantees)
+        lines = ["verification", concluded, *_several([_of_verdict(each, "verify") for each in verdicts])]
     text = "".join(paragraph(line, indent=2 if i else 0) for i, line in enumerate(lines))
     return text.removesuffix("\n")
 
