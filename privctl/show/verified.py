@@ -21,7 +21,8 @@ def verification_sentence(verdicts: Sequence[Verdict], guarantees: Sequence[Guar
     decisive = [verdict for verdict in verdicts if verdict.decisive]
     checks = [verdict.outcome for verdict in decisive if verdict.status is None]
     claims = [verdict.outcome for verdict in decisive if verdict.status is not None]
-    stated = [each for each in guarantees if each.status in (Status.PROVED, Status.CONDITIONAL)]
+    holding = (Status.PROVED, Status.CONDITIONAL)
+    stated = [each for each in guarantees if each.status in holding and each.epsilon is not None]
     for beginning, outcome, check, claim in (
         (f"{REFUTED}:", Outcome.REFUTED, "failed", "wrong"),
         (f"{UNDECIDED}: no error was found, but", Outcome.INCONCLUSIVE, "could not be completed", "not confirmed"),
@@ -37,7 +38,8 @@ def verification_sentence(verdicts: Sequence[Verdict], guarantees: Sequence[Guar
     what = _named(stated)
     if not claims:
         return f"{VERIFIED}: {passed}, but {what} {_verb(stated, 'was', 'were')} not recomputed."
-    if any(outcome is not Outcome.PROVED for outcome in claims):
+    # What claims no finite epsilon, and what was only simulated, is CONSISTENT besides.
+    if claims.count(Outcome.PROVED) < len(stated):
         return f"{VERIFIED}: {passed}, and nothing contradicts {what}."
     asserted = any(a.state is AssumptionState.ASSERTED for each in stated for a in each.assumptions)
     condition = ", if the assumptions that nobody checked are true" if asserted else ""

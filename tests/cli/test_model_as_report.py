@@ -211,7 +211,7 @@ def test_a_page_of_a_model_that_was_only_audited(here: Path, capsys: Capture) ->
     assert (
         "nothing beside lonely/folder says how it was made; what examined it: lonely/folder.audit.report.json" in said
     )
-    assert "Nothing is known of how this model was made" in Path("page.md").read_text()
+    assert "It is not known how this model was made" in Path("page.md").read_text()
     shutil.copy(OWN, "lonely/folder.report.json")
     assert run(["report", "lonely/folder", "-o", "other.md"]) == 3
     assert "folder.report.json is about other weights" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from privctl.domain.evidence import Bound, Evidence
@@ -54,7 +56,7 @@ def test_what_only_the_author_vouches_for_stands_below_the_table(status: Status)
         verdict = Verdict(subject=name, outcome=Outcome.PROVED, reason="as stated")
         rows.append(VerifiedRow(guarantee=guarantee, verdict=verdict))
     said = words(verify_text((), rows))
-    told = "first, second: hold if the following is true, which only the report's author asserts: - the loop is"
+    told = "first; second: hold if the following is true, which only the report's author asserts: - the loop is"
     assert (told in said) is (status is Status.CONDITIONAL)
     assert "the noise is right" not in said
 
@@ -77,6 +79,7 @@ def checks(*outcomes: Outcome) -> list[Verdict]:
 PROVED = stated("dp-sgd", Status.PROVED, AssumptionState.ENFORCED)
 ASSERTED = stated("dp-sgd", Status.CONDITIONAL, AssumptionState.ENFORCED, AssumptionState.ASSERTED)
 CLAIMED = stated("published", Status.CLAIMED)
+NOTHING = replace(PROVED, epsilon=None)
 ONE = "the privacy guarantee (epsilon 2 at delta 1e-05)"
 RUN = "for the run that the report describes"
 
@@ -102,6 +105,10 @@ RUN = "for the run that the report describes"
          "no privacy guarantee that anyone can rely on."),
         ((P, P), [PROVED], [C], f"Verified: all 2 checks of the report and its files passed, and nothing contradicts "
          f"{ONE}."),
+        ((P, P), [PROVED, NOTHING], [P, C], f"Verified: all 2 checks of the report and its files passed, and {ONE} "
+         f"holds {RUN}."),
+        ((P, P), [NOTHING], [C], "Verified: all 2 checks of the report and its files passed, but the report states no "
+         "privacy guarantee that anyone can rely on."),
         ((P, U), [PROVED], [P], "Undecided: no error was found, but 1 of 2 checks of the report and its files could "
          "not be completed."),
         ((P, P), [PROVED], [U], f"Undecided: no error was found, but {ONE} is not confirmed."),

@@ -1,4 +1,4 @@
-"""One guarantee as text: its numbers, its assumptions, and the attacker's risks."""
+"""A guarantee, for the terminal: its numbers, its assumptions and the attacker's risks."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def _risk(risk: Risk, whose: str) -> str:
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
         return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"
     if risk.measure is RiskMeasure.POSTERIOR:
-        return f"a secret's value guessed with probability {bound(risk.bound, 4)}, where a blind guess has {risk.at:g}"
+        return f"probability {bound(risk.bound, 4)} of guessing a secret's value, where a blind guess has {risk.at:g}"
     return f"area under the ROC curve {bound(risk.bound, 4)}"

@@ -1,4 +1,4 @@
-"""Values of the Python interface as ``print`` shows them: a few lines, without colour."""
+"""Values of the Python interface as ``print`` shows them: a few lines without colour."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from privctl.show.text.guarantee import amount
 from privctl.show.text.style import number, paragraph
 from privctl.show.verified import verification_sentence
 
-#: Guarantees, verdicts, measures or files that have a line each.
+#: Most guarantees, verdicts, measures or files that are listed.
 _MOST = 4
 _FIELDS = ("guarantees", "evidence", "verdicts", "warnings", "omissions")
 
 
 def printed(value: object) -> str:
-    """A report, several, a guarantee, a judgement or a verification in a few lines; ``repr`` of anything else."""
+    """A report, reports, a guarantee, a gate's judgement or a verification in a few lines; otherwise its ``repr``."""
     if isinstance(value, Reports):
         return "\n".join(map(printed, value)) or repr(value)
     if isinstance(value, PrivacyReport):
@@ -70,7 +70,7 @@ def _of_verdict(verdict: Verdict, step: str) -> str:
 
 
 def _several(lines: list[str]) -> Iterator[str]:
-    """The first few, and how many there are besides."""
+    """The first few lines, and how many more there are."""
     yield from lines[:_MOST]
     if len(lines) > _MOST:
         yield f"... and {counted(len(lines) - _MOST, 'more', 'more')}"

@@ -113,7 +113,7 @@ def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
     for statements, names in resting.items():
         holds = "holds" if len(names) == 1 else "hold"
         yield _indented(
-            f"{', '.join(names)}: {holds} if the following is true, which only the report's author asserts:"
+            f"{'; '.join(names)}: {holds} if the following is true, which only the report's author asserts:"
         )
         yield from (paragraph(f"- {plain(each)}", indent=4, hanging=6) for each in statements)
 
