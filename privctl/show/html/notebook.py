@@ -1,4 +1,4 @@
-"""Values as notebooks show them: a fragment of HTML, laid out by ``templates/notebook.html``, every text escaped."""
+"""Values as notebooks show them: a fragment of HTML from ``templates/notebook.html``, with all text escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privctl.show.verified import verification_sentence
 
 
 def fragment(value: object) -> str:
-    """A report, several of them, a guarantee, a gate's judgement, or what a verification found.
+    """The HTML of a report, reports, a guarantee, a gate's judgement or a verification.
 
     Raises TypeError for any other value.
     """
