@@ -46,10 +46,10 @@ SECRETS = "training made no secret easier to tell"
 TRAINED_ON = "the model was trained on the data given as --members, or on data very much like them"
 #: Extraction with prompts other than the texts' own prefixes -> the words for it in a leak's ``words`` and ``figures``.
 _SEARCHES = {
-    "adversarial prefix": ("after a short prefix that was searched for", "optimized prefixes give"),
-    "prompts from a file": ("in what the model writes after prompts from outside", "prompts from a file give"),
-    "divergence": ("once the model is made to repeat a word", "repetition gives"),
-    "divergence control": ("after prompts of single words", "prompts of words give"),
+    "adversarial prefix": ("with a short optimized prefix", "optimized prefixes give"),
+    "prompts from a file": ("with prompts from a file", "prompts from a file give"),
+    "divergence": ("by making the model repeat a word", "repetition gives"),
+    "divergence control": ("with prompts of single words", "prompts of words give"),
 }
 #: Methods that look at records without the model, or at another model.
 WITHOUT_MODEL = ("blind baseline", "length baseline", "reference control")
@@ -121,14 +121,14 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         among, side = (beyond, "training_") if "known_training" in beyond.details else (rate, "")
         count = f"{_count(among, side + 'extracted')} of {_count(among, side + 'texts')}"
         return Leak(
-            words=f"{count} training records come out word for word",
+            words=f"{count} training records can be extracted word for word",
             figures=f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}",
         )
     near = items.get("near-verbatim rate beyond held-out text")
     if near is not None and _exceeds(near):
         count = f"{_count(near, 'training_extracted')} of {_count(near, 'training_texts')}"
         return Leak(
-            words=f"{count} {attacked_unit(report, many=True)} come out nearly word for word",
+            words=f"{count} {attacked_unit(report, many=True)} can be extracted nearly word for word",
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
         )
     for method, (how, what) in _SEARCHES.items():
@@ -140,14 +140,14 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if grid is not None and grid.details.get("detected"):
         share = percent(grid.estimate)
         return Leak(
-            words=f"{share} of the training records come out word for word if asked for often",
+            words=f"{share} of the training records can be extracted word for word by repeated sampling",
             figures=f"extraction by sampling gives up to {share} more of the training texts than of held-out ones",
         )
     sampled = [item for name, item in items.items() if name.startswith("training text found in ")]
     if not sampled:
         return None
     return Leak(
-        words=f"{percent(sampled[0].estimate)} of the training records come out word for word by sampling",
+        words=f"{percent(sampled[0].estimate)} of the training records can be extracted word for word by sampling",
         figures=f"extraction by sampling gives training text word for word, {_figure(sampled[0])}",
     )
 
@@ -163,7 +163,7 @@ def _prompted_leak(item: Evidence, how: str, what: str) -> Leak:
     other = f"{_count(item, 'held_out_extracted')} of {_count(item, 'held_out_texts')}"
     nearly = "nearly " if item.quantity.startswith("near-verbatim") else ""
     return Leak(
-        words=f"{count} training records come out {nearly}word for word {how}",
+        words=f"{count} training records can be extracted {nearly}word for word {how}",
         figures=f"{what} {count} training texts {nearly}word for word, and {other} held-out ones",
     )
 
@@ -181,7 +181,7 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         count = f"{_count(best, 'disclosed')} of {best.samples.get('canaries', '?')}"
         copies = best.quantity.removeprefix("disclosed, included, ")
         return Leak(
-            words=f"{count} planted secrets with {copies.removeprefix('included, ')} come out word for word",
+            words=f"{count} planted secrets with {copies.removeprefix('included, ')} can be extracted word for word",
             figures=f"canary completion extracts {count} canaries with {copies} word for word, {_figure(best)}",
         )
     if outcome is not Outcome.REFUTED or included is None or included.estimate is None:
@@ -196,7 +196,7 @@ def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         return None
     return Leak(
         words="the model remembers secrets that were planted in its training data",
-        figures=f"planted canaries stand out, mean exposure {number(included.estimate, 3)} bits (at least "
+        figures=f"planted canaries have a mean exposure of {number(included.estimate, 3)} bits (at least "
         f"{number(included.estimate - scatter, 3)}; {number(chance, 3)} without memorization; "
         f"p = {number(details['p_value'], 2)})",
     )
@@ -217,7 +217,7 @@ def _secrets(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     count = f"{_count(trained, 'told')} of {trained.samples.get('secrets', '?')}"
     return Leak(
         words=f"{count} secrets of the training data are the attacker's first guess",
-        figures=f"secret reconstruction tells {count} secrets trained on first, {_figure(trained)}",
+        figures=f"secret reconstruction ranks {count} training secrets first, {_figure(trained)}",
     )
 
 

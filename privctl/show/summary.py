@@ -182,8 +182,8 @@ def _attacker_sentence(guarantee: Guarantee) -> str:
     told = [50 * (1 + risk.bound) for risk in guarantee.risks if risk.measure is RiskMeasure.ADVANTAGE]
     meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
     return (
-        f"Nobody who sees the model can tell whether one given {guarantee.unit}{meaning} was used and be right more "
-        f"than {bound(min(told), 3)} % of the time; guessing is right 50 % of the time."
+        f"An attacker who sees the model can tell with at most {bound(min(told), 3)} % accuracy whether one given "
+        f"{guarantee.unit}{meaning} was used; guessing has 50 %."
         if told
         else ""
     )

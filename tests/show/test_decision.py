@@ -55,7 +55,7 @@ def membership(shift: float, count: int = 400) -> PrivacyReport:
 def test_records_that_come_out_forbid_a_release() -> None:
     found = conclusion(extraction(55, 0))
     assert found.decision is Decision.WITHHOLD
-    assert found.sentence == "Do not release: 55 of 300 training records come out word for word."
+    assert found.sentence == "Do not release: 55 of 300 training records can be extracted word for word."
 
 
 def test_an_area_is_said_as_a_share_of_right_guesses() -> None:

@@ -162,7 +162,7 @@ def test_secrets_told_first(control: str | None, leak: bool) -> None:
     found = leaks(report(told, *others, subject=judged.SECRETS))
     assert bool(found) is leak
     if leak:
-        assert found[0].startswith("secret reconstruction tells 45 of 50 secrets trained on first")
+        assert found[0].startswith("secret reconstruction ranks 45 of 50 training secrets first")
     assert not leaks(report(told, subject=judged.SECRETS, outcome=Outcome.INCONCLUSIVE)), "no control"
 
 

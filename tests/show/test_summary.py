@@ -111,7 +111,7 @@ def test_the_terminal_colours_a_bound_by_what_it_rules_out() -> None:
 
 def test_a_page_says_in_words_what_a_bound_leaves_and_never_less() -> None:
     risk = Risk(measure=RiskMeasure.ADVANTAGE, bound=0.5705)
-    assert "more than 78.6 % of the time" in _attacker_sentence(replace(BOUND, risks=(risk,)))  # 78.525, rounded up
+    assert "at most 78.6 % accuracy" in _attacker_sentence(replace(BOUND, risks=(risk,)))  # 78.525, rounded up
     assert _attacker_sentence(replace(BOUND, risks=())) == ""
 
 
@@ -139,7 +139,7 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     card = "\n".join(_metadata([summarize(data(model(guarantee)).subjects[0])]))
     assert f'unit: "{f"example ({meaning})" if meaning else "example"}"' in card
     given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
-    assert f"whether {given} and be right more than 62.1 % of the time" in _attacker_sentence(guarantee)
+    assert f"with at most 62.1 % accuracy whether {given}" in _attacker_sentence(guarantee)
 
 
 @pytest.mark.parametrize(

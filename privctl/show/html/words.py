@@ -69,7 +69,7 @@ def digest_table(data: PageData) -> Table | None:
         for source in data.sources
         for verdict in source.digests
     ]
-    return table("Digests of files at hand", ("file", "outcome", "why", "report"), rows) if rows else None
+    return table("Digests of files", ("file", "outcome", "why", "report"), rows) if rows else None
 
 
 def limits(data: PageData) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from privctl.domain.leaking import LeakingRecord, Why, separation
 from privctl.domain.shown import counted
 from privctl.show.text.style import number, paragraph, table
 
-#: Records that are listed, and attacks whose scores fit beside them.
+#: Most records that are listed, and most attacks whose scores are shown.
 _RECORDS, _ATTACKS = 10, 5
 
 

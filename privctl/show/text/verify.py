@@ -45,7 +45,7 @@ def verify_text(
     *,
     verbose: bool = False,
 ) -> str:
-    """The output of ``privctl verify``: a sentence that concludes, then what it rests on.
+    """The output of ``privctl verify``: the conclusion in one sentence, then the checks and the guarantees.
 
     ``integrity`` are the verdicts on files and on the report's consistency, ``simulated`` and ``evidence`` come from
     simulations; ``verbose`` also lists the checks that passed.
