@@ -116,7 +116,7 @@ def _chain_parts(row: ChainRow) -> Iterator[str]:
     if matching:
         names = ", ".join(v.subject for v in matching)
         word = coloured(str(Outcome.PROVED), Colour.GOOD)
-        yield paragraph(f"{word}: {names}: the digests are those recorded", indent=indent + 4)
+        yield paragraph(f"{word}: the digests of {names} are those recorded", indent=indent + 4)
     for verdict in row.verdicts:
         if verdict not in matching:
             yield _doubt(verdict, indent=indent + 4)
