@@ -36,7 +36,7 @@ def pair_of_curve(curve: Curve) -> Atoms:
     top = _reach(curve)
     epsilons = np.linspace(0.0, top, _KNOTS)
     deltas = np.minimum(np.exp(log_deltas(curve, epsilons)) * (1 + _ROUNDING), 1.0)
-    return _pair_of_deltas(epsilons, np.minimum.accumulate(deltas))
+    return pair_of_deltas(epsilons, np.minimum.accumulate(deltas))
 
 
 def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
@@ -82,8 +82,10 @@ def _reach(curve: Curve) -> float:
     return high
 
 
-def _pair_of_deltas(epsilons: Floats, deltas: Floats) -> Atoms:
+def pair_of_deltas(epsilons: Floats, deltas: Floats) -> Atoms:
     """The symmetric pair whose delta is the largest convex function of e^epsilon below all ``deltas``.
+
+    ``epsilons`` (n,) increase from 0, and ``deltas`` (n,) decrease.
 
     The mass at +-epsilon is the change of slope there. At 0, the line from each point to its mirror image bounds delta:
     d + (1 - d) tanh(epsilon / 2).

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MECHANISMS = {kind.mechanism: kind for kind in EVENTS.values()}
 #: Without options that say all of them; asking for one gives the advice to list it in a ledger.
-_BY_LEDGER = ("gaussian-mixture", "non-private")
+_BY_LEDGER = ("gaussian-mixture", "laplace-search", "non-private")
 _PLANNED = [name for name in _MECHANISMS if name not in _BY_LEDGER]
 
 
@@ -76,7 +76,7 @@ _SHOWN = (
     metavar="NAME",
     default="gaussian",
     show_default=True,
-    help=f"What touches the data. One of {', '.join(_PLANNED)}; a --ledger takes {' and '.join(_BY_LEDGER)} too.",
+    help=f"What touches the data. One of {', '.join(_PLANNED)}; a --ledger also takes {', '.join(_BY_LEDGER)}.",
 )
 @_options_of_events
 @click.option(

@@ -21,6 +21,7 @@ from privctl.domain.gaussian_batches import GroupGaussian, RedrawnGaussian, Repl
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
 from privctl.domain.stated_events import (
+    BestOfLaplaceRuns,
     BestOfRuns,
     EpsilonDeltaDp,
     ExponentialChoice,
@@ -33,6 +34,7 @@ __all__ = [
     "SAMPLED_BATCHES",
     "BandedGaussian",
     "Batches",
+    "BestOfLaplaceRuns",
     "BestOfRuns",
     "BufferedGaussian",
     "DiscreteGaussianNoise",
@@ -303,6 +305,7 @@ EVENTS: dict[str, type[Event]] = {
         ExponentialChoice,
         UnprotectedRelease,
         BestOfRuns,
+        BestOfLaplaceRuns,
         SignBits,
         SecretMixture,
     )

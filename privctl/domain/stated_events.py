@@ -186,3 +186,30 @@ class BestOfRuns(Event):
     def batches_needed(self) -> Batches | None:
         """See ``Event``."""
         return Batches.POISSON if self.sample_rate < 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOfLaplaceRuns(Event):
+    """The best of a random number of runs with Laplace noise on the whole data, ``steps`` times.
+
+    A run adds Laplace noise of ``scale`` (noise scale / sensitivity) to ``run_steps`` numbers. ``mean_runs`` and
+    ``shape`` are as in ``BestOfRuns``.
+    """
+
+    tag = "best-of-laplace-runs"
+    mechanism = "laplace-search"
+    contribution = (
+        "one example changes each number that noise is added to by the sensitivity at most, and only the best of a "
+        "secret, random number of runs is released"
+    )
+
+    scale: Positive
+    mean_runs: OneOrMore
+    shape: NotNegativeIfGiven = 1.0
+    run_steps: Steps = 1
+    steps: Steps = 1
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (1.0,)

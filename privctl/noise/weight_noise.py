@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privctl.domain.errors import InputError
-from privctl.randomness import BLOCK, NoiseSource
+from privctl.randomness import BLOCK, WORTH_COMPILING, NoiseSource
 from privctl.randomness.compiled.release import LEAST
 from privctl.randomness.formats import narrow, widen
 from privctl.randomness.gridded import largest
@@ -42,8 +42,6 @@ _LARGEST = {"F64": 2.0**1023, "F32": 2.0**127, "F16": 2.0**15, "BF16": 2.0**127}
 _FARTHEST = 64.0
 #: What to do about weights that overflow when noise is added.
 _WIDER = {"F16": "convert the model to F32 or BF16", "F32": "convert the model to F64", "BF16": "convert it to F64"}
-#: Compiling takes as long as adding noise to this many weights without compiled code.
-_COMPILED = 1 << 26
 
 
 class WeightNoiser:
@@ -72,7 +70,7 @@ class WeightNoiser:
         for _, tensor in checkpoint.tensors():
             if self.noises(tensor) and tensor.elements >= LEAST:
                 counts[tensor.dtype] += tensor.elements
-        kinds = [kind for kind, count in counts.items() if count >= _COMPILED]
+        kinds = [kind for kind, count in counts.items() if count >= WORTH_COMPILING]
         return self._source.compile(kinds) if len(self._stddevs) == 1 and kinds else ""
 
     def noises(self, tensor: TensorInfo) -> bool:

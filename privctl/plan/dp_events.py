@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Batches,
+    BestOfLaplaceRuns,
     BestOfRuns,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
@@ -312,7 +313,7 @@ class _TreeReader:
             "mixtures of it, Laplace or discrete noise, or a stated epsilon, each on the whole data or on a Poisson "
             "batch of its own, Gaussian noise on truncated Poisson batches and on samples with or without replacement, "
             "randomized response, zCDP, choices among candidates and tree aggregation on the whole data, the best of "
-            "runs of equal Gaussians, and compositions of these"
+            "runs of equal Gaussians or Laplace noise, and compositions of these"
         )
 
     def _of_sample(self, tree: _Tree, times: int, depth: int, *, replacement: bool) -> Iterator[tuple[Event, int]]:
@@ -367,7 +368,10 @@ class _TreeReader:
                 yield event, times
 
     def _of_runs(self, tree: _Tree, depth: int) -> Event:
-        """The best of several runs, each of equal Gaussians on Poisson batches or any Gaussians on the whole data."""
+        """The best of several runs, each of equal Gaussians on Poisson batches, or on the whole data.
+
+        On the whole data, Gaussians may differ, and there may be equal Laplace noise in their place.
+        """
         mean, shape = _number(tree, "mean"), _number(tree, "shape")
         inner = tree.get("event")
         # Gaussians on the whole data amount to one, like several on one batch.
@@ -377,11 +381,13 @@ class _TreeReader:
         run = list(self._of_batch(joined, 1.0, 1, depth)) if whole else []
         kinds = {event for event, _ in run or batched}
         only = kinds.pop() if len(kinds) == 1 else None
-        if not isinstance(only, SampledGaussian) or only.batches is not Batches.POISSON:
-            raise ValueError(
-                "the runs of which the best is released are not of equal Gaussians on the data or on batches"
-            )
-        return BestOfRuns(
-            noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean,
-            shape=None if shape == math.inf else shape, run_steps=sum(n for _, n in run or batched),
-        )  # fmt: skip
+        law: Any = {"mean_runs": mean, "shape": None if shape == math.inf else shape}
+        law["run_steps"] = sum(n for _, n in run or batched)
+        if isinstance(only, LaplaceNoise) and only.sample_rate == 1:
+            return BestOfLaplaceRuns(scale=only.scale, **law)
+        if isinstance(only, SampledGaussian) and only.batches is Batches.POISSON:
+            return BestOfRuns(noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, **law)
+        raise ValueError(
+            "the runs of which the best is released are not of equal Gaussians on the data or on batches, or of equal "
+            "Laplace noise on the data"
+        )

@@ -1,5 +1,5 @@
 """Randomness for privacy: a keystream, Gaussian deviates from it, and sums rounded onto a public grid."""
 
-from privctl.randomness.source import BLOCK, NoiseSource
+from privctl.randomness.source import BLOCK, WORTH_COMPILING, NoiseSource
 
-__all__ = ["BLOCK", "NoiseSource"]
+__all__ = ["BLOCK", "WORTH_COMPILING", "NoiseSource"]

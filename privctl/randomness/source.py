@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The most values per block; each block has its own part of the keystream.
 BLOCK = 1 << 18
+#: Compiling machine code takes about as long as it saves on this many values.
+WORTH_COMPILING = 1 << 25
 
 
 class NoiseSource:

@@ -16,6 +16,7 @@ from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Batches,
+    BestOfLaplaceRuns,
     BestOfRuns,
     EpsilonDeltaDp,
     LaplaceNoise,
@@ -241,6 +242,10 @@ def test_the_best_of_runs() -> None:
     assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "x") == (
         BestOfRuns(noise_multiplier=1, mean_runs=3, shape=None),
     )
+    laplace = dp_accounting.SelfComposedDpEvent(LAPLACE(2.0), 4)
+    assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(laplace, 3.0, 0.5)), "x") == (
+        BestOfLaplaceRuns(scale=2, mean_runs=3, shape=0.5, run_steps=4),
+    )
 
 
 def test_several_gaussians_of_one_batch_are_one() -> None:
@@ -274,7 +279,7 @@ def test_laplace_noise() -> None:
         (repr(WithoutReplacement(2, 10, GAUSSIAN(1.0))), "takes 10 of 2 records"),
         (repr(dp_event.SampledWithReplacementDpEvent(10, 2, LAPLACE(1.0))), "Gaussian noise on samples with replac"),
         (repr(dp_event.SampledWithReplacementDpEvent(0, 2, GAUSSIAN(1.0))), "takes 2 of 0 records with replacement"),
-        (repr(dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 3.0, 1.0)), "not of equal Gaussians"),
+        (repr(dp_event.RepeatAndSelectDpEvent(Step(0.1, LAPLACE(1.0)), 3.0, 1.0)), "not of equal Gaussians"),
         (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 0.5, 1.0)), "mean_runs is 0.5"),
         (repr(dp_event.RandomizedResponseDpEvent(-0.1, 3)), "noise_parameter is -0.1"),
         (

@@ -21,7 +21,6 @@ from tests.accounting.foreign_accountants import LossAccountant, RenyiAccountant
 
 VERSION = "0.6.0"
 OTHER_WORDS = "a refusal in other words"
-LAPLACE_RUNS = "the best of runs of Laplace noise, which privctl refuses"
 _BELOW = "privctl's divergence is smaller, by orders above the largest of theirs"
 
 OF_LOSSES = {
@@ -40,18 +39,11 @@ OF_DIVERGENCES = {
         ),
         OTHER_WORDS,
     ),
-    **{
-        f"test_repeat_and_select_pure_poisson_mean{mean}": LAPLACE_RUNS
-        for mean in ("1", "2", "10", "100", "10^4", "10^10")
-    },
-    **{
-        f"test_repeat_select_pure_negative_binomial_{law}": LAPLACE_RUNS
-        for law in ("logarithmic", "geometric", "negative binomial 0.5", "negative binomial 2", "negative binomial 5")
-    },
     "test_compute_rdp_poisson_sampled_gaussian": "theirs is 3 % above the integral at order 1.5",
     "test_log_a_frac_early_termination": "looks at a warning that privctl does not give",
     "test_repeat_and_select_gaussian_poisson_large_large": _BELOW,
     "test_repeat_and_select_gaussian_poisson_large_med": _BELOW,
+    "test_repeat_and_select_pure_poisson_mean10": _BELOW,
     "test_supports": "privctl has no Renyi divergences of samples without replacement",
 }
 SUITES: dict[str, tuple[ModuleType, ModuleType, str, type[Any], dict[str, str]]] = {

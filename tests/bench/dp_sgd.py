@@ -81,10 +81,10 @@ def main(options: argparse.Namespace) -> None:
 
 def _of_shape(shape: Shape, names: Sequence[str], kind: str) -> list[str]:
     """Those of ``names`` that fit the shape and the device, and that are not another party over again."""
-    from tests.bench.dp_sgd_parties import FAST, FUSED
+    from tests.bench.dp_sgd_parties import FUSED, WITHOUT_CODE
 
     fitting = [name for name in names if name in (shape.parties or names)]
-    return [n for n in fitting if (n != FUSED or shape.written_out) and (n != FAST or kind == "cpu")]
+    return [n for n in fitting if (n != FUSED or shape.written_out) and (n != WITHOUT_CODE or kind == "cpu")]
 
 
 def load_parties() -> None:
@@ -96,6 +96,7 @@ def load_parties() -> None:
         "transformers",
         "privctl.train.steps.gradient_noise",
         "privctl.train.clipping",
+        "llvmlite.binding",
         "opacus",
         "fastDP",
     )
@@ -149,9 +150,9 @@ def _error(shape: Shape, name: str, kind: str) -> float | None:
     """How far the clipped sum is from that of gradients found one at a time; about half of them are clipped."""
     import torch
 
-    from tests.bench.dp_sgd_parties import BASE, FAST, FUSED, PARTLY
+    from tests.bench.dp_sgd_parties import BASE, FUSED, PARTLY, WITHOUT_CODE
 
-    if name in (BASE, FAST, FUSED, PARTLY):
+    if name in (BASE, WITHOUT_CODE, FUSED, PARTLY):
         return None
     expected, clip = _definition(work_of(shape, kind, shape.tiny, noise=0))
     work = work_of(shape, kind, shape.tiny, noise=0, clip=clip)
@@ -188,12 +189,12 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
     """
     import torch
 
-    from tests.bench.dp_sgd_parties import FAST, OURS, PARTLY
+    from tests.bench.dp_sgd_parties import OURS, PARTLY, WITHOUT_CODE
 
     count_what_is_held()
     before = status_mib("RssAnon")
     step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
-    if name in (FAST, OURS, PARTLY):
+    if name in (WITHOUT_CODE, OURS, PARTLY):
         step()  # the first also compares with autograd
     gc.collect()
     if kind == "cuda":
@@ -207,10 +208,10 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
 def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> dict[str, Result]:
     """Of each party what its steps took: privctl's beside the non-private one, and so each peer."""
-    from tests.bench.dp_sgd_parties import BASE, FAST, FUSED, OURS, PARTLY
+    from tests.bench.dp_sgd_parties import BASE, FUSED, OURS, PARTLY, WITHOUT_CODE
 
     factor = 1 if shape.fewer_rounds else 3
-    own = [name for name in names if name in (BASE, FAST, FUSED, OURS, PARTLY)]
+    own = [name for name in names if name in (BASE, WITHOUT_CODE, FUSED, OURS, PARTLY)]
     found = _times_of(shape, own, kind, factor * options.rounds)
     for name in names:
         if name not in own:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 OURS, BASE, PARTLY = "privctl", "non-private", "privctl, gradients only"
-#: With llvmlite, after as much noise as a training draws before it makes machine code.
-FAST = "privctl[fast]"
+#: Where llvmlite is not installed, numpy draws the noise.
+WITHOUT_CODE = "privctl without llvmlite"
 #: For models whose activations are written out in Python: without privacy, by the kernels that privctl runs them by.
 FUSED = "non-private, fused activations"
 
@@ -69,21 +69,22 @@ def fused(work: Work) -> Step:
     return non_private(work)
 
 
-def ours(work: Work, *, only_gradients: bool = False, fast: bool = False) -> Step:
-    """What a step of privctl's training loop does; its noise is drawn by machine code only if ``fast``."""
+def ours(work: Work, *, only_gradients: bool = False, machine_code: bool = True) -> Step:
+    """What a step of privctl's training loop does, once it has drawn enough noise to compile machine code for it."""
+    from privctl.randomness import WORTH_COMPILING
     from privctl.train.clipping import Clipping, PerExample
-    from privctl.train.steps.gradient_noise import NUMBERS_BEFORE_COMPILING, noise_for
+    from privctl.train.steps.gradient_noise import noise_for
 
     _fuse(work.model)
     optimizer, noise = work.optimizer(), noise_for(work.device)
     engine = PerExample(work.model, Clipping(norm=work.clip))
     steps = iter(range(1 << 30))
-    if fast:
-        unused = torch.zeros(1 << 20)
-        for _ in range(-(-NUMBERS_BEFORE_COMPILING // len(unused))):
-            noise.release([unused], 1.0, next(steps))
-    else:
+    if not machine_code:
         sys.modules["llvmlite"] = None  # type: ignore[assignment] # as if it were not installed
+    if work.device.type == "cpu":
+        unused = torch.zeros(1 << 20)
+        for _ in range(-(-WORTH_COMPILING // len(unused))):
+            noise.release([unused], 1.0, next(steps))
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -169,7 +170,7 @@ PARTIES: dict[str, Callable[[Work], Step]] = {
     BASE: non_private,
     FUSED: fused,
     OURS: ours,
-    FAST: lambda work: ours(work, fast=True),
+    WITHOUT_CODE: lambda work: ours(work, machine_code=False),
     PARTLY: lambda work: ours(work, only_gradients=True),
     "opacus hooks": lambda work: opacus(work, "hooks"),
     "opacus functorch": lambda work: opacus(work, "functorch"),
@@ -187,5 +188,5 @@ def present() -> list[str]:
     return [
         name
         for name in PARTIES
-        if not any(name.startswith(each.lower()) for each in missing) and not (name == FAST and without_code)
+        if not any(name.startswith(each.lower()) for each in missing) and not (name == WITHOUT_CODE and without_code)
     ]

@@ -74,8 +74,8 @@ def _main(options: argparse.Namespace, folder: Path) -> None:
         "cp": ["cp", model],
         "cp and sync": ["sh", "-c", 'cp "$0" "$1" && sync "$1"', model],
         "naive": [sys.executable, "-c", NAIVE, model],
-        "privctl": [sys.executable, "-c", WITHOUT_CODE, *noise],
-        "privctl[fast]": [sys.executable, "-m", "privctl", *noise],
+        "privctl": [sys.executable, "-m", "privctl", *noise],
+        "privctl without llvmlite": [sys.executable, "-c", WITHOUT_CODE, *noise],
     }
     outputs = {name: folder / "out" / name / "noised.safetensors" for name in commands}
     variants = {

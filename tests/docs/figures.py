@@ -86,7 +86,7 @@ def _both(shapes: list[dict[str, Any]], measured: Callable[[dict[str, Any], dict
                 min(
                     measured(shape, found)
                     for name, found in shape["parties"].items()
-                    if name.split()[0] == party and name != "privctl, gradients only" and _FAILS not in found
+                    if (name == party or (party == "opacus" and name.startswith("opacus "))) and _FAILS not in found
                 )
                 for shape in shapes
             ]

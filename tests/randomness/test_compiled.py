@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-pytest.importorskip("llvmlite", reason="machine code is made by llvmlite, of the extra 'fast'")
+pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
 
 import privctl
 from privctl.domain.errors import InputError
@@ -254,7 +254,7 @@ def test_what_is_not_finite_leaves_no_other_number_bare() -> None:
 
 
 def test_training_draws_the_same_noise_once_it_has_drawn_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_noise, "NUMBERS_BEFORE_COMPILING", 12_000)
+    monkeypatch.setattr(gradient_noise, "WORTH_COMPILING", 12_000)
     sources = NoiseSource(4), NoiseSource(4)
     drawn = [torch.randn(8001), torch.zeros(20, 21)]
     other = [each.clone() for each in drawn]
@@ -285,7 +285,7 @@ def test_a_checkpoint_is_the_same_file_with_code_and_the_report_says_what_made_i
 
     plain, report, _ = noise("small")
     assert "llvmlite" not in report.versions, "a small checkpoint is done before its code would be"
-    monkeypatch.setattr(weight_noise, "_COMPILED", 1)
+    monkeypatch.setattr(weight_noise, "WORTH_COMPILING", 1)
     quick, report, told = noise("large")
     assert "llvmlite" in report.versions
     assert plain[-weights.numel() * stored_as.itemsize :] == quick[-weights.numel() * stored_as.itemsize :]

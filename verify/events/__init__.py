@@ -8,6 +8,7 @@ from typing import Any
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
     BandedGaussian,
+    BestOfLaplaceRuns,
     BestOfRuns,
     BufferedGaussian,
     DiscreteGaussianNoise,
@@ -33,6 +34,7 @@ from privctl.domain.events import (
 from verify.events import (
     approximate_dp,
     banded_gaussian,
+    best_of_laplace_runs,
     best_of_runs,
     buffered_gaussian,
     discrete_gaussian,
@@ -76,6 +78,7 @@ ROWS: dict[type[Event], EventVerification[Any]] = {
     ExponentialChoice: exponential_choice.ROW,
     UnprotectedRelease: unprotected_release.ROW,
     BestOfRuns: best_of_runs.ROW,
+    BestOfLaplaceRuns: best_of_laplace_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
 #: Kinds that can be planned but do not compose.

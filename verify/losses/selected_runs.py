@@ -9,12 +9,12 @@ positive numbers throughout, so their errors are relative. Extreme values of the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from verify.losses.cells import CellReach, Floats, LossCells, gaussian_mixture, most_revealing
+from verify.losses.cells import Floats, LossCells, most_revealing
 
 #: The desired and the largest number of points of a run's statistic, and the tail mass that counts as unobserved.
 _POINTS, _MOST_POINTS, _UNSEEN = 900, 2500, 1e-22
@@ -45,6 +45,12 @@ class LawOfRuns:
     shape: float | None
     log_gamma: float = 0.0
 
+    @classmethod
+    def of(cls, mean: float, shape: float | None) -> LawOfRuns:
+        """The law with this mean above 1, or of a single run if that is 1."""
+        log_gamma = 0.0 if shape is None or mean == 1 else log_gamma_of(mean, shape)
+        return cls(mean=mean, shape=shape, log_gamma=log_gamma)
+
     def best(self, masses: Floats) -> Floats:
         """The masses of the best run's statistic if each run's has ``masses``, worst value first."""
         better = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)
@@ -61,19 +67,19 @@ class LawOfRuns:
         return np.asarray(powers * np.expm1(self.shape * logs) / math.expm1(-self.shape * self.log_gamma))
 
 
-@lru_cache(maxsize=8)
-def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, runs: LawOfRuns) -> LossCells:
+def selected_cells(step: Callable[[float], LossCells], run_steps: int, runs: LawOfRuns) -> LossCells:
     """Cells of one selection that releases the run with the highest or the lowest statistic, whichever reveals more.
 
-    Raises OverflowError if there is so little noise that likelihood ratios overflow.
+    ``step`` makes the cells of one step's loss from their width, and ``run_steps`` such steps are a run.
     """
-    if sample_rate == 1:
-        noise_multiplier, run_steps = noise_multiplier / math.sqrt(run_steps), 1
-    if run_steps / noise_multiplier**2 * sample_rate > 300 or noise_multiplier < 0.05:
-        raise OverflowError(f"noise of {noise_multiplier:g} clip norms is too little for this bound")
-    run = _of_run(noise_multiplier, sample_rate, run_steps)
+    run = _of_run(step, run_steps)
     found = [_of_best(run, runs, highest=highest) for highest in (True, False)]
     return most_revealing(found)
+
+
+def log_tail(run_steps: int) -> float:
+    """The log of the mass that the cells of one of ``run_steps`` steps may leave out."""
+    return _LOG_TAIL - math.log(run_steps)
 
 
 def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
@@ -94,13 +100,7 @@ def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
     )  # fmt: skip
 
 
-def _of_run(noise: float, rate: float, steps: int) -> StatisticLaw:
-    law = np.array([1 - rate, rate])
-    tail = _LOG_TAIL - math.log(steps)
-
-    def step(width: float) -> LossCells:
-        return gaussian_mixture(np.array([0.0, 1.0]), law, noise, width, CellReach(tail))
-
+def _of_run(step: Callable[[float], LossCells], steps: int) -> StatisticLaw:
     rough = step(0.05)
     middle = (rough.low + rough.high) / 2
     means = [float(middle @ masses) / float(masses.sum()) for masses in (rough.p, rough.q)]
@@ -148,3 +148,14 @@ def _without_ends(law: StatisticLaw) -> StatisticLaw:
     ends = [float(masses[:begin].sum() + masses[end:].sum()) for masses in (law.p, law.q)]
     unseen = law.unseen[0] + ends[0], law.unseen[1] + ends[1]
     return StatisticLaw(law.first + begin, law.p[begin:end], law.q[begin:end], unseen, law.error)
+
+
+def log_gamma_of(mean: float, shape: float) -> float:
+    """The log of gamma, by bisection: the mean number of runs, above 1, decreases as gamma increases."""
+    low, high = -700.0, -1e-12
+    for _ in range(200):
+        middle = (low + high) / 2
+        rest = -math.expm1(middle)
+        scaled_mean = rest / -middle if shape == 0 else shape * rest / -math.expm1(shape * middle)
+        low, high = (middle, high) if math.log(scaled_mean) - middle > math.log(mean) else (low, middle)
+    return (low + high) / 2

@@ -7,6 +7,7 @@ from typing import Any
 from privctl.accounting.events import (
     approximate_dp,
     banded_gaussian,
+    best_of_laplace_runs,
     best_of_runs,
     buffered_gaussian,
     discrete_gaussian,
@@ -29,6 +30,7 @@ from privctl.accounting.events import (
 from privctl.accounting.events.row import EventAccounting
 from privctl.domain.events import (
     BandedGaussian,
+    BestOfLaplaceRuns,
     BestOfRuns,
     BufferedGaussian,
     DiscreteGaussianNoise,
@@ -72,6 +74,7 @@ ROWS: dict[type[Event], EventAccounting[Any]] = {
     ExponentialChoice: exponential_choice.ROW,
     UnprotectedRelease: unprotected_release.ROW,
     BestOfRuns: best_of_runs.ROW,
+    BestOfLaplaceRuns: best_of_laplace_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
 

@@ -90,22 +90,29 @@ def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
         root = math.sqrt(event.run_steps / 2) / event.noise_multiplier  # the root of rho, which may underflow
         least = 2 * math.sqrt(stop) * root - root * root if math.sqrt(stop) > root else stop
     else:
-        least = float(np.min((1 - 1 / orders) * run + stop / orders))
+        least = least_of_stop(orders, run, stop)
     return np.asarray(run + math.log(event.mean_runs) / (orders - 1) + (1 + event.shape) * least)
+
+
+def least_of_stop(orders: Floats, run: Floats, stop: float) -> float:
+    """The least (1 - 1 / b) D_b + ``stop`` / b of theorem 2 over ``orders`` b, where a ``run`` has divergences D_b."""
+    return float(np.min((1 - 1 / orders) * run + stop / orders))
 
 
 def of_poisson_law(orders: Floats, run: Floats, mean: float) -> Floats:
     """Theorem 6: D_alpha of a run + log(mean) / (alpha - 1) + mean * delta.
 
-    delta is a run's at epsilon = log(1 + 1 / (alpha - 1)), bounded by its divergences (Canonne, Kamath and Steinke
-    2020, proposition 12).
+    delta is a run's at epsilon = log(1 + 1 / (alpha - 1)), bounded by its divergences.
     """
     above = orders - 1
-    epsilons = np.log1p(1 / above)
+    return np.asarray(run + math.log(mean) / above + mean * deltas_of(orders, run, np.log1p(1 / above)))
+
+
+def deltas_of(orders: Floats, run: Floats, epsilons: Floats) -> Floats:
+    """Deltas at ``epsilons`` by divergences at ``orders`` (Canonne, Kamath and Steinke 2020, proposition 12)."""
     with np.errstate(over="ignore"):
-        logs = above * (run - epsilons[:, None] + np.log1p(-1 / orders)) - np.log(orders)
-        deltas = np.exp(np.minimum(np.min(logs, axis=1), 0.0))
-    return np.asarray(run + math.log(mean) / above + mean * deltas)
+        logs = (orders - 1) * (run - epsilons[:, None] + np.log1p(-1 / orders)) - np.log(orders)
+        return np.asarray(np.exp(np.minimum(np.min(logs, axis=1), 0.0)))
 
 
 ROW = EventAccounting(pair=_pair, divergences=_divergences, for_floor=_for_floor)

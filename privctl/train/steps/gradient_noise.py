@@ -17,14 +17,12 @@ import torch
 from torch import Tensor
 
 from privctl.domain.errors import PrivctlError
-from privctl.randomness import BLOCK, NoiseSource
+from privctl.randomness import BLOCK, WORTH_COMPILING, NoiseSource
 from privctl.randomness.device import ElementRange, Place, engine_for, tiles_of
 from privctl.randomness.device.tensor_engine import key_words
 
 #: Standard deviations for which numbers of grid steps fit into float64.
 _LEAST_STDDEV, _MOST_STDDEV = 1e-250, 1e250
-#: Compiling machine code takes as long as drawing this many numbers without it, so it is deferred until then.
-NUMBERS_BEFORE_COMPILING = 1 << 26
 #: Tensors with fewer elements than the first share a launch, in buffers of at most the second.
 _SHARED_BELOW, _BUFFER = 1 << 17, 1 << 22
 #: The most tables of tiles that are cached; the small tensors of a model need fewer buffers than this.
@@ -71,7 +69,7 @@ class KeyedNoise:
     def __init__(self, source: NoiseSource) -> None:
         self._source = source
         self._steps = _Steps()
-        self._uncompiled = NUMBERS_BEFORE_COMPILING
+        self._uncompiled = WORTH_COMPILING
 
     @property
     def description(self) -> str:
