@@ -40,7 +40,7 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
       privctl demo -o /tmp/privctl-demo
     """
     from privctl.demo.check import check
-    from privctl.demo.decide import POLICY_NAME, pass_gate, two_to_judge, write_page
+    from privctl.demo.decide import POLICY_NAME, judge_models, models_to_judge, write_page
     from privctl.demo.run import run_demo
     from privctl.reports.codec import encode
     from privctl.reports.files import read_report
@@ -53,7 +53,7 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
     shown = partial(progress, quiet=quiet)
     chapters = run_demo(output, seed, shown)
     checked = check(output, shown)
-    judged = pass_gate(output, two_to_judge(chapters), shown)
+    judged = judge_models(output, models_to_judge(chapters), shown)
     page = write_page(output, chapters, shown)
     if as_json:
         reports = [encode(read_report(path)).rstrip("\n") for path in sorted(output.glob("*.report.json"))]
@@ -62,7 +62,11 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
     delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
     show(demo_table([_row(chapter) for chapter in chapters], delta))
     show("\n")
-    show(verification_text(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]))
+    show(
+        verification_text(
+            checked.reports, checked.proved, checked.claims_refuted, [path.name for path in checked.failed]
+        )
+    )
     show(gate_text(judged, output / POLICY_NAME))
     show(f"The page of all this: {page}\n")
     note(

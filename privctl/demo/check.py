@@ -16,18 +16,18 @@ from verify.run import read, verify
 class VerificationCounts:
     """The outcome of ``privctl verify`` for all reports; ``failed`` are those that do not pass.
 
-    ``proved`` counts the guarantees that are proved, ``false`` those with the status ``claimed`` that are refuted.
+    ``proved`` counts guarantees that are proved, ``claims_refuted`` those that are only claimed and are refuted.
     """
 
     reports: int
     proved: int
-    false: int
+    claims_refuted: int
     failed: tuple[Path, ...] = ()
     exit_code: ExitCode = ExitCode.OK
 
 
 def check(folder: Path, progress: Progress = unseen) -> VerificationCounts:
-    """Verify every report in ``folder``."""
+    """Verify every report in ``folder`` (``*.report.json``). Raises InputError if one cannot be read."""
     paths = sorted(folder.glob("*.report.json"))
     verifications = []
     with progress("verification", len(paths), "reports") as advance:
@@ -40,7 +40,7 @@ def check(folder: Path, progress: Progress = unseen) -> VerificationCounts:
     return VerificationCounts(
         reports=len(verifications),
         proved=sum(verdict.outcome is Outcome.PROVED for verdict in verdicts),
-        false=sum(v.outcome is Outcome.REFUTED and v.status is Status.CLAIMED for v in verdicts),
+        claims_refuted=sum(v.outcome is Outcome.REFUTED and v.status is Status.CLAIMED for v in verdicts),
         failed=tuple(verification.path for verification in failed),
         exit_code=ExitCode.OK if not failed else ExitCode.REFUTED if refuted else ExitCode.BAD_INPUT,
     )

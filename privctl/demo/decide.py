@@ -1,4 +1,4 @@
-"""The end of the demonstration: a policy, a gate for two models, and one page of all."""
+"""The end of the demonstration: a policy, the gate for two models, and one page for all models."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from privctl.show.plots.compare import draw
 from privctl.storage.atomic import write_bytes
 
 POLICY = """\
-# What a model of this demonstration must meet before its release. Check one by hand:
+# What a model of this demonstration must meet before its release. To check one yourself:
 #   privctl gate MODEL --policy privctl-policy.toml
-# A policy for real models, with every key explained, is what `privctl gate --init` prints.
+# `privctl gate --init` prints a policy for real models, with every key explained.
 
-# At least one guarantee must follow and be this good.
+# At least one guarantee must be proved or conditional and have at most this epsilon.
 max_epsilon = 8
 at_delta = 1e-5
 require = ["proved", "conditional"]
 recompute = true
 
-# The model must be at hand, and must have been attacked. 400 records a side make intervals that reach 0.09 beyond what
-# was found, and chance alone adds up to 0.1 to what is found, so the limit is generous.
+# The model must be given and must have been attacked. With 400 records a side, the upper bound of an AUC is up to 0.09
+# above the estimate, and the estimate itself may be 0.1 too high by chance, so the limit is generous.
 require_model = true
 required_steps = ["audit"]
 max_auc = 0.7
 
 # An audit that tells members from non-members fails a model, unless both limits above are met and no attack does better
-# than the guarantee allows: every finite epsilon allows a little.
+# than the guarantee allows: any epsilon above 0 allows some leakage.
 """
-#: The claim of the model that the gate refuses: below the policy's limit, by a formula that does not hold.
+#: The claimed epsilon of the model that the gate rejects: below the policy's limit, but it does not follow.
 CLAIMED = 1.0
 POLICY_NAME, PAGE_NAME, CHART_NAME = "privctl-policy.toml", "page.html", "chart.svg"
 
 
-def two_to_judge(models: Sequence[DemoModel]) -> tuple[Path, Path]:
-    """The privately trained model, and one that claims no larger an epsilon than the policy allows."""
+def models_to_judge(models: Sequence[DemoModel]) -> tuple[Path, Path]:
+    """The paths of the privately trained model and of one whose claimed epsilon is within the policy's limit."""
     private = next(model for model in models if model.noise_stddev is None)
     claiming = next(m for m in models if m.target and m.target.epsilon == CLAIMED)
     return private.model, claiming.model
 
 
-def pass_gate(folder: Path, models: Sequence[Path], progress: Progress) -> tuple[GateJudgement, ...]:
-    """Write the policy into ``folder`` and judge each of ``models`` by it, as ``privctl gate MODEL`` does."""
+def judge_models(folder: Path, models: Sequence[Path], progress: Progress) -> tuple[GateJudgement, ...]:
+    """Write the policy to ``folder`` and judge each of ``models`` by it, as ``privctl gate MODEL`` does."""
     place = folder / POLICY_NAME
     write_bytes(place, POLICY.encode(), replace=False, public=True)
     policy = read_policy(place, {}, {}, RULES)
@@ -67,7 +67,7 @@ def pass_gate(folder: Path, models: Sequence[Path], progress: Progress) -> tuple
 
 
 def write_page(folder: Path, models: Sequence[DemoModel], progress: Progress) -> Path:
-    """The page of every model's reports, as ``privctl report`` writes it, and its chart; returns the page's path."""
+    """Write the page of all models, as ``privctl report`` does, and its chart. Returns the path of the page."""
     place = folder / PAGE_NAME
     with progress("page", 1, "pages") as advance:
         data = load([report for model in models for report in _reports(model.model)], "privctl demo")

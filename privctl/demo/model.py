@@ -1,6 +1,6 @@
 """The demonstration's model: a small GPT-2 trained from random weights, with a tokenizer made from public words.
 
-It is trained twice: without noise until it knows its records, and privately.
+It is trained twice: without noise until it memorizes its records, and privately.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from privctl.train.run import run_training
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.settings.session import Session
 
-#: Notes drawn; a fair coin makes about half of them members.
+#: Notes drawn; each is a member with probability 1/2.
 NOTES = 800
-#: What the private training may spend.
+#: The privacy budget of the private training.
 PRIVATE_EPSILON = 0.5
 
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
@@ -37,7 +37,7 @@ _LENGTH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoFiles:
-    """The files of a demonstration: a trained directory with its report, and the records it saw and did not see."""
+    """The files of a demonstration: the trained model with its report, its members and its non-members."""
 
     model: Path
     members: Path
@@ -47,7 +47,7 @@ class DemoFiles:
 
 
 def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
-    """The training request: long enough to memorize records, at a constant learning rate, every gradient clipped."""
+    """The request for training without noise: clipped gradients, and enough epochs to memorize records."""
     return RetrainRequest(
         method=method_named("clipped"),
         model=ModelRequest(path=folder / "start", from_scratch=True),
@@ -63,10 +63,10 @@ def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
 
 
 def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOTES) -> DemoFiles:
-    """Draw the notes, train on the members and write everything into ``folder``, which must exist.
+    """Draw ``notes`` notes, train on the members and write everything to ``folder``, which must exist.
 
-    ``seed`` makes the notes, the coin, the first weights and the visiting order; nothing here is private. Raises
-    CommandError where ``folder`` already holds a demonstration.
+    ``seed`` determines the notes, who is a member, the initial weights and the order of the examples; nothing here is
+    private. Raises CommandError if ``folder`` already contains a demonstration.
     """
     notes_drawn = draw_notes(notes, seed)
     members, nonmembers = folder / "members.jsonl", folder / "nonmembers.jsonl"
@@ -87,14 +87,14 @@ def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOT
 
 
 def train_privately(files: DemoFiles, delta: float, progress: Progress) -> PrivacyReport:
-    """Train the same network on the same records by DP-SGD; Poisson batches and noise are drawn afresh each time."""
+    """Train the same network on the same records with DP-SGD at ``delta``. Sampling and noise are not seeded."""
     report = run_training(job_for(private_request(files, delta)), Session(progress=progress))
     assert report is not None  # there is one process
     return report
 
 
 def private_request(files: DemoFiles, delta: float) -> RetrainRequest:
-    """The private training's request, for ``PRIVATE_EPSILON`` at ``delta``: large batches, few steps, a high rate."""
+    """The request for private training, with ``PRIVATE_EPSILON`` at ``delta``: large batches and few steps."""
     return RetrainRequest(
         method=method_named("dp-sgd"),
         model=ModelRequest(path=files.model.with_name("start"), from_scratch=True),
@@ -111,7 +111,7 @@ def private_request(files: DemoFiles, delta: float) -> RetrainRequest:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: at this size a second gains little, and on a busy machine both wait for each other."""
+    """Limit torch to one thread: at this size a second one gains little, and slows both on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -121,7 +121,7 @@ def one_thread() -> Iterator[None]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, sign or digit; ``<s>`` and ``</s>`` around each text."""
+    """Build a tokenizer with one token per word, punctuation mark or digit, and ``<s>`` and ``</s>`` around a text."""
     vocabulary = {word: i for i, word in enumerate((*_SPECIAL.values(), *WORDS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -137,7 +137,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def architecture(tokenizer: PreTrainedTokenizerFast) -> GPT2Config:
-    """A GPT-2 of two layers, 64 wide."""
+    """The configuration of a GPT-2 with two layers of width 64 and the vocabulary of ``tokenizer``."""
     return GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=_LENGTH,

@@ -1,7 +1,7 @@
-"""Invented hospital notes: who is a member of the training data is decided by a fair coin, one toss a record.
+"""Invented hospital notes. Each is a member of the training data with probability 1/2.
 
-Members and non-members come from one distribution, so whatever tells them apart was learnt in training. No person,
-medicine or code in them exists.
+Members and non-members come from one distribution, so any difference between them was learned in training. The
+persons, medicines and codes do not exist.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ MEDICINES = (
     "Sulfanox", "Tremadil",
 )  # fmt: skip
 DIGITS = tuple("0123456789")
-#: Every word and sign a note can hold: taken from the generator, not from records, so public.
+#: Every word and punctuation mark of a note: taken from the generator, not from records, and so public.
 WORDS = (*FIRST_NAMES, *SURNAMES, *CONDITIONS, *MEDICINES, *DIGITS, "ward", "mg", "code", ",", ":", ".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Members were trained on; non-members are what the same coin left out."""
+    """The texts of the notes: ``members`` are trained on, ``nonmembers`` are not."""
 
     members: tuple[str, ...]
     nonmembers: tuple[str, ...]
 
 
 def draw_notes(count: int, seed: int) -> Notes:
-    """``count`` independent notes, each a member with probability 1/2."""
+    """Draw ``count`` independent notes from ``seed``, each a member with probability 1/2."""
     rng, coin = Random(f"notes {seed}"), Random(f"coin {seed}")  # noqa: S311 (invented data, nothing secret)
     sides: tuple[list[str], list[str]] = ([], [])
     for _ in range(count):
@@ -57,7 +57,7 @@ def draw_notes(count: int, seed: int) -> Notes:
 
 
 def jsonl(notes: Iterable[str]) -> bytes:
-    """One ``{"text": ...}`` a line."""
+    """The notes as JSON Lines, ``{"text": ...}`` each, in UTF-8."""
     return "".join(json.dumps({"text": note}, ensure_ascii=False) + "\n" for note in notes).encode()
 
 

@@ -1,4 +1,4 @@
-"""Runs the demonstration: train with clipped gradients, add noise at several epsilons, train privately, attack all."""
+"""Run the demonstration: train with clipped gradients, add noise at several epsilons, train privately, attack all."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from privctl.noise.selection import select
 from privctl.reports.files import report_of
 from privctl.storage.reader import open_checkpoint
 
-#: Claimed epsilons: the published noise barely depends on them.
+#: Claimed epsilons; the published formula's noise barely depends on them.
 EPSILONS = (100.0, 10.0, 1.0, 0.3)
-#: An epsilon that follows instead, by noise calibrated to the sensitivity that needs no assumption on the loss.
+#: An epsilon that follows for any loss, by noise calibrated to the sensitivity.
 ANY_LOSS_EPSILON = 8.0
 
 
@@ -39,7 +39,8 @@ ANY_LOSS_EPSILON = 8.0
 class DemoModel:
     """One model of the demonstration; the first, trained without noise, has no guarantee.
 
-    ``noise_stddev`` is that of noise added to the finished weights, None where the training itself was noisy.
+    ``noise_stddev`` is the standard deviation of the noise added to the finished weights, None for the model trained
+    with DP-SGD. ``perplexity`` is on non-members, ``auc`` the AUC of the loss attack.
     """
 
     model: Path
@@ -51,9 +52,10 @@ class DemoModel:
 
 
 def run_demo(folder: Path, seed: int, progress: Progress, *, notes: int = NOTES) -> tuple[DemoModel, ...]:
-    """Write all files into ``folder``, which must exist, and return the rows of the table.
+    """Write all files to ``folder``, which must exist, and return the models in the order of the table.
 
-    ``notes`` records are invented from ``seed``; about half of them are trained on.
+    ``notes`` records are generated from ``seed``; about half of them are trained on. Raises CommandError if ``folder``
+    already contains a demonstration.
     """
     with one_thread():
         return tuple(_models(folder, seed, progress, notes))
@@ -105,7 +107,7 @@ def _models(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator
 def _releases(
     files: DemoFiles, evaluate: Callable[[Path], float], progress: Progress
 ) -> Iterator[tuple[Candidate, PrivacyReport]]:
-    """The published noise at each claimed epsilon in one run, then the noise that proves an epsilon."""
+    """Write the models with the published formula's noise, one per claimed epsilon, then one with calibrated noise."""
     with open_checkpoint(files.model) as checkpoint:
         own_report = report_of(checkpoint)
         source = from_report(own_report.path, own_report.report) if own_report else None
@@ -139,7 +141,7 @@ def _releases(
 
 
 def _attack(files: DemoFiles, models: Sequence[Path], progress: Progress) -> Iterator[Evidence]:
-    """The loss attack's AUC on each model; every audit leaves its report, its scores and its log."""
+    """The loss attack's AUC on each model; every audit writes its report, scores and log."""
     for model in models:
         report_path, scores_path = output_paths(model, None)
         log = log_path(report_path, None)
@@ -157,7 +159,7 @@ def _attack(files: DemoFiles, models: Sequence[Path], progress: Progress) -> Ite
 
 
 def guarantee_under(model: DemoModel, regime: Regime) -> Guarantee | None:
-    """What noise on the finished weights gives under ``regime`` when one example is replaced."""
+    """The guarantee of noise on finished weights under ``regime`` for replacing one example; None if there is none."""
     return next(
         (g for g in model.guarantees if g.name == regime and g.adjacency is Adjacency.REPLACE_ONE),
         None,
@@ -165,7 +167,7 @@ def guarantee_under(model: DemoModel, regime: Regime) -> Guarantee | None:
 
 
 def guarantee_for_any_loss(model: DemoModel) -> Guarantee | None:
-    """What follows for any loss: of noise on weights when one example is replaced, of DP-SGD as its report says."""
+    """The guarantee for any loss: for replacing one example (noise on weights), or DP-SGD's own; None if none."""
     if model.noise_stddev is None:
         return next((g for g in model.guarantees if g.scope is Scope.THIS_MODEL), None)
     return guarantee_under(model, Regime.NONCONVEX)

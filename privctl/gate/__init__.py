@@ -1,4 +1,4 @@
-"""The gate: reports held against a policy, for a build that must not go on with a model that is not safe enough."""
+"""The gate: checks reports against a policy, so that a build stops if its model is not safe enough."""
 
 import privctl
 

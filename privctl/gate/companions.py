@@ -1,4 +1,4 @@
-"""Whether every step used the same model: configuration and tokenizer change what the same weights compute."""
+"""Whether every step used the same companion files: configuration and tokenizer change what the weights compute."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from privctl.storage.reader import ADAPTER_NAME
 from verify.files.configuration import misleading_reason
 
 _COMPANION = "companion"
-#: Roles under which an audit names the other files that it read with the weights.
+#: Roles under which an audit lists the files that it read with the weights.
 _READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
-#: What decides what the weights compute, so that an audit must have read it.
+#: Files that decide what the weights compute, so an audit must have read them.
 _DECISIVE = frozenset({
     "config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
 })  # fmt: skip
-#: Steps that copy the files next to the weights byte for byte.
+#: The step that copies the files next to the weights byte for byte.
 _COPIES = "noise"
 
 
 def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
-    """Files that differ between training, audits and the model at hand, and files that no report lists."""
-    written = _written_companions(case.makers)
+    """Find files that differ between training, audits and the model given, and files that no report lists."""
+    written = _written_companions(case.writers)
     yield from _check_copies(case)
     for report in case.audits:
         yield from _check_audit(report, written, model)
         yield from _check_base(case, report)
-    if model is not None and case.makers:
+    if model is not None and case.writers:
         yield from _check_unlisted(case, written, model)
         yield from _check_configurations(case, model)
 
@@ -44,7 +44,7 @@ def _written_companions(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
 def _check_copies(case: JudgedModel) -> Iterator[Finding]:
     """A step that only adds noise must leave the files next to the weights as the training wrote them."""
     before = _written_companions(case.inherited)
-    for report in case.makers:
+    for report in case.writers:
         if report.report.step != _COPIES:
             continue
         for i, artifact in enumerate(report.report.outputs):
@@ -61,11 +61,11 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
         name = _name(artifact)
         expected = written.get(name)
         if expected is None and model is not None:
-            expected = model.companion(name)
+            expected = model.companion_digest(name)
         if expected is None and not written:
-            continue  # the weights were written by themselves, so no report tells
+            continue  # the weights were written as a single file, so no report lists companions
         if expected != artifact.digest:
-            message = f"the audit read another {name} than the model is released with"
+            message = f"the {name} that the audit read is not the one released with the model"
             yield _finding(name, message, "audit the folder that is released, unchanged", report, i, "inputs")
     read = {_name(artifact) for artifact in report.report.inputs if artifact.role in _READ}
     for name in sorted(written.keys() & _DECISIVE - read):
@@ -73,25 +73,25 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
             rule=MODEL,
             outcome=GateOutcome.INCONCLUSIVE,
             subject=name,
-            message=f"the audit does not say that it read the {name} that the model is released with",
+            message=f"the audit's report does not list the {name} that is released with the model",
             fix="audit the folder that is released, unchanged",
             place=report.place("inputs"),
         )
 
 
 def _check_base(case: JudgedModel, report: LoadedReport) -> Iterator[Finding]:
-    """An adapter must have been audited on the base that it was made on."""
-    made = {a.role: a.digest for each in case.makers for a in each.report.inputs if a.role.startswith(BASE_ROLE)}
+    """An adapter must have been audited on the base model that it was trained on."""
+    made = {a.role: a.digest for each in case.writers for a in each.report.inputs if a.role.startswith(BASE_ROLE)}
     for i, artifact in enumerate(report.report.inputs):
         if made.get(artifact.role, artifact.digest) != artifact.digest:
             name = artifact.role.removeprefix(BASE_ROLE)
-            message = f"the audit read another {name} of the adapter's base than the adapter was made on"
-            yield _finding(name, message, "audit the adapter on its own base", report, i, "inputs")
+            message = f"the {name} of the base model that the audit read is not the one that the adapter was trained on"
+            yield _finding(name, message, "audit the adapter on its own base model", report, i, "inputs")
 
 
 def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
     if model.path.is_file() and not written:
-        return  # a file by itself, wherever it lies
+        return  # a single file in any folder
     adapter = [path.name for path in model.weights] == [ADAPTER_NAME]
     for name in model.others:
         listed = name in written
@@ -102,15 +102,15 @@ def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelA
             rule=MODEL,
             outcome=GateOutcome.FAIL if known else GateOutcome.INCONCLUSIVE,
             subject=name,
-            message=f"{name} lies in the model's folder, and "
-            + ("no step of privctl writes such a file beside a model" if listed else "no report lists it"),
+            message=f"{name} is in the model's folder, but "
+            + ("no step of privctl writes such a file there" if listed else "no report lists it"),
             fix="move it elsewhere, or make the release again with it",
-            place=case.makers[0].place("outputs"),
+            place=case.writers[0].place("outputs"),
         )
 
 
 def _check_configurations(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
-    """Whatever its digest, no file may make a loader take other weights, or code."""
+    """No file may make a loader use other weights or run code, whatever its digest."""
     for name in model.others:
         if reason := misleading_reason(model.folder / name):
             yield Finding(
@@ -119,7 +119,7 @@ def _check_configurations(case: JudgedModel, model: ModelAtHand) -> Iterator[Fin
                 subject=name,
                 message=reason,
                 fix="make the release again with the files that privctl writes",
-                place=case.makers[0].place("outputs"),
+                place=case.writers[0].place("outputs"),
             )
 
 

@@ -1,4 +1,4 @@
-"""Reports as a gate reads them: bounded regular files, digested and decoded from one reading, with line numbers."""
+"""Reading reports for the gate: regular files of bounded size, hashed and decoded in one read, with line numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.codec import decode
 from privctl.storage.reader import is_kernel_file
 
-#: A key of an object or a position in a list.
+#: A key of an object or an index of a list.
 Step = str | int
 
 _BLANK = re.compile(r"[ \t\n\r]*")
@@ -34,7 +34,7 @@ class JsonLines:
         self._inside: dict[int, dict[Step, int]] = {}
 
     def of(self, steps: Sequence[Step]) -> int:
-        """The line, from 1, of the value that ``steps`` lead to, or of the last one on the way that is there.
+        """The line, from 1, of the value at ``steps``, or of its innermost ancestor that exists.
 
         ``JsonLines('{"a":\\n [1,\\n 2]}').of(["a", 1])`` is 3.
         """
@@ -72,13 +72,13 @@ class JsonLines:
         return at if blank is None else blank.end()
 
 
-#: The report of a model of 100,000 tensors has 25 MB.
+#: In bytes; the report of a model of 100,000 tensors has 25 MB.
 LARGEST_REPORT = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedReport:
-    """A report with the place it was read from and the digest of its bytes; ``sha256`` is another, in hexadecimal."""
+    """A report with its path and the digests of its bytes, ``digest`` as reports write it and ``sha256`` in hex."""
 
     path: Path
     lines: JsonLines
@@ -87,41 +87,41 @@ class LoadedReport:
     report: PrivacyReport
 
     def place(self, *steps: Step) -> FileLine:
-        """Where the value at ``steps`` (keys and positions) stands."""
+        """The file and line of the value at ``steps`` (keys and indices)."""
         return FileLine(path=str(self.path), line=self.lines.of(steps))
 
     @property
-    def makes(self) -> frozenset[str]:
-        """Digests of the weights that this step wrote."""
+    def weights_written(self) -> frozenset[str]:
+        """The digests of the weights that this step wrote."""
         return frozenset(a.digest for a in self.report.outputs if a.role == "model")
 
     @property
-    def gives(self) -> frozenset[str]:
-        """Digests of what a later step can make a model of: weights and published updates."""
+    def released(self) -> frozenset[str]:
+        """The digests of what a later step can make a model from: weights and published updates."""
         return frozenset(a.digest for a in self.report.outputs if a.role in ("model", "updates"))
 
     @property
-    def reads(self) -> frozenset[str]:
-        """Digests of everything that this step read."""
+    def inputs_read(self) -> frozenset[str]:
+        """The digests of everything that this step read."""
         return frozenset(a.digest for a in self.report.inputs)
 
     @property
-    def looks_at(self) -> frozenset[str]:
-        """Digests of the weights that this step read."""
+    def weights_read(self) -> frozenset[str]:
+        """The digests of the weights that this step read."""
         return frozenset(a.digest for a in self.report.inputs if a.role == "model")
 
 
 def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputError) -> bytes:
-    """The bytes of a regular file of at most ``largest`` bytes; raises ``fault`` with one sentence for anything else.
+    """Read a regular file of at most ``largest`` bytes. Raises ``fault`` for anything else.
 
-    Opened without waiting, so that a named pipe stops nobody.
+    The file is opened with O_NONBLOCK, so that a named pipe does not block.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:
-        raise fault(f"{str(path)!r} is not a file's name") from None
+        raise fault(f"{str(path)!r} is not a file name") from None
     except FileNotFoundError:
-        raise fault(f"{path} is not there; check the path") from None
+        raise fault(f"{path} does not exist; check the path") from None
     except OSError as error:
         raise fault(f"{path} cannot be read: {error.strerror}") from None
     try:
@@ -134,19 +134,19 @@ def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputErro
     finally:
         os.close(fd)
     if len(data) > largest:
-        raise fault(f"{path} has more than {largest >> 20} MiB, which none that privctl writes has")
+        raise fault(f"{path} has more than {largest >> 20} MiB; no such file that privctl writes is as large")
     return data
 
 
 def digest_of(data: bytes) -> str:
-    """The digest as reports write it."""
+    """The BLAKE3 digest of ``data`` as reports write it: ``blake3:`` and hexadecimal digits."""
     from blake3 import blake3
 
     return f"blake3:{blake3(data).hexdigest()}"
 
 
 def load(path: Path, data: bytes) -> LoadedReport:
-    """The report in ``data``, which was read from ``path``; raises InputError where it is none."""
+    """Decode the report in ``data``, which was read from ``path``. Raises InputError if it is not a report."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

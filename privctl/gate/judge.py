@@ -1,4 +1,4 @@
-"""The gate's judgement on the reports at some paths."""
+"""The gate's judgement on a set of reports."""
 
 from __future__ import annotations
 
@@ -13,23 +13,30 @@ from privctl.domain.shown import counted
 from privctl.gate import companions
 from privctl.gate.checks import CHECKS, RULES
 from privctl.gate.checks.steps import stopping_verdicts
-from privctl.gate.judged_model import MODEL, JudgedModel, audit_runs, cases_of, check_model_at_hand, unrelated_reports
+from privctl.gate.judged_model import (
+    MODEL,
+    JudgedModel,
+    canary_gradient_findings,
+    check_model_at_hand,
+    judged_models,
+    unrelated_reports,
+)
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.gate.policy import Policy
 from privctl.gate.report_set import READABLE, ReportSet, read_report_set
 from privctl.gate.waivers import apply
 
-#: Programs that read results, such as GitHub, refuse files with many thousands of findings.
+#: Most findings of one kind; programs that read results, such as GitHub, reject files with many thousands.
 _MOST = 100
 
 
 def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now: datetime) -> GateJudgement:
-    """Check the reports at ``paths``, and ``model`` if it is at hand, against ``policy`` at the time ``now`` (UTC).
+    """Check the reports at ``paths``, and ``model`` if given, against ``policy`` at the time ``now`` (UTC).
 
-    Every fault of a report becomes a finding that keeps the gate from passing; none is raised.
+    Every fault of a report becomes a finding that keeps the gate from passing; no exception is raised.
     """
     report_set = read_report_set(paths)
-    cases = cases_of(report_set, model, now)
+    cases = judged_models(report_set, model, now)
     raw = [*report_set.faults, *_credibility(report_set, cases, policy, model, FileLine(path=str(paths[0])))]
     for case in cases:
         for _, check in CHECKS.values():
@@ -38,7 +45,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
     findings, more = _truncate(covered)
     return GateJudgement(
         findings=findings,
-        notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model), *_unchecked(policy)),
+        notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model), *_settings_notes(policy)),
         settings=policy.settings,
         models=tuple(case.name for case in cases),
         rules=tuple(RULES.values()),
@@ -48,7 +55,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
 def _credibility(
     report_set: ReportSet, cases: Sequence[JudgedModel], policy: Policy, model: ModelAtHand | None, first: FileLine
 ) -> Iterator[Finding]:
-    """Whether the reports can be read and are about the model."""
+    """Check that the reports can be read and are about the model."""
     if report_set.given:
         count = len(report_set.given)
         yield Finding(
@@ -59,7 +66,7 @@ def _credibility(
             place=report_set.given[0].place(),
         )
     if not cases:
-        yield _about(
+        yield _model_finding(
             GateOutcome.INCONCLUSIVE,
             "reports",
             "no report that could be read is about a model",
@@ -68,16 +75,16 @@ def _credibility(
         )
     for case in cases:
         yield from companions.check(case, model)
-        yield from audit_runs(case)
+        yield from canary_gradient_findings(case)
         if model is not None:
             yield from check_model_at_hand(case, model)
         elif policy.require_model:
-            yield _about(
+            yield _model_finding(
                 GateOutcome.INCONCLUSIVE,
                 case.name,
-                "the model itself is not at hand",
-                "name it with --model",
-                policy.places.get("require_model", case.anchor),
+                "the model itself was not given",
+                "give it with --model",
+                policy.places.get("require_model", case.default_place),
             )
     for report, about in unrelated_reports(report_set, cases):
         if about == "another model":
@@ -87,11 +94,11 @@ def _credibility(
         else:
             continue
         message = f"the {report.report.step} report is about {about}"
-        yield _about(outcome, str(report.path), message, fix, report.place())
+        yield _model_finding(outcome, str(report.path), message, fix, report.place())
         yield from stopping_verdicts(report, policy)
 
 
-def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: FileLine) -> Finding:
+def _model_finding(outcome: GateOutcome, subject: str, message: str, fix: str, place: FileLine) -> Finding:
     return Finding(rule=MODEL, outcome=outcome, subject=subject, message=message, fix=fix, place=place)
 
 
@@ -100,16 +107,19 @@ def _notes(report_set: ReportSet, cases: Sequence[JudgedModel], model: ModelAtHa
         if about == "an earlier model of the chain":
             yield f"{report.path} is about an earlier model of the chain, so its results do not count for this one"
     if model is None and cases:
-        yield "the model itself was not checked: --model checks that its bytes are those of the reports"
+        yield "the model itself was not checked: --model checks that its files are those that the reports describe"
 
 
-def _unchecked(policy: Policy) -> Iterator[str]:
+def _settings_notes(policy: Policy) -> Iterator[str]:
     if not policy.recompute:
-        yield "recompute is false: no guarantee was computed again, and no audit was held against itself or its files"
+        yield (
+            "recompute is false: no guarantee was recomputed, and no audit was checked for contradictions or against "
+            "its files"
+        )
 
 
 def _truncate(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:
-    """At most ``_MOST`` findings of each rule and kind, and how many more there were; the outcome stays the same."""
+    """At most ``_MOST`` findings of each rule and outcome, and notes on how many more there were."""
     kept, counts = [], Counter[tuple[str, GateOutcome, bool]]()
     for each in findings:
         kind = (each.rule, each.outcome, bool(each.waiver))

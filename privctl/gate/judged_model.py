@@ -1,7 +1,7 @@
-"""Which reports are about which model: each model is judged by the reports about it.
+"""Which reports are about which model.
 
 Models are identified by the digests of their weights. A step that only adds noise, or replays published updates, is
-post-processing of a release: its input's guarantees hold for its output too.
+post-processing: the guarantees of its input hold for its output too.
 """
 
 from __future__ import annotations
@@ -22,80 +22,85 @@ from privctl.gate.report_set import ReportSet
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 
 MODEL = "model"
-_HOW_WRITTEN = "; privctl retrain writes it, and in a training by other programs privctl.AuditCallback or make_private"
+_HOW_WRITTEN = "; privctl retrain writes it, or in other training loops privctl.AuditCallback or make_private"
 _OTHER_MODEL = ", or the model that the reports are about"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedModel:
-    """One model: the reports of its making, those whose guarantees carry over to it, and those that examined it.
+    """One model with the reports about it.
 
-    ``history`` are all reports in its past, its own included. ``anchor`` is the place of findings about something
-    missing, unless the policy has a line that demands it.
+    ``writers`` are the reports of steps that wrote its weights, ``inherited`` those whose guarantees carry over to it,
+    ``examinations`` those of steps that only read it, and ``history`` its ``writers`` with all their ancestors.
+    ``default_place`` is the place of findings about something missing, unless a line of the policy demands it.
     """
 
     name: str
     digests: frozenset[str]
-    makers: tuple[LoadedReport, ...]
+    writers: tuple[LoadedReport, ...]
     inherited: tuple[LoadedReport, ...]
-    looks: tuple[LoadedReport, ...]
+    examinations: tuple[LoadedReport, ...]
     history: tuple[LoadedReport, ...]
     now: datetime
-    anchor: FileLine
+    default_place: FileLine
 
     @property
     def guarantees(self) -> Iterator[tuple[LoadedReport, int, Guarantee]]:
-        """Every guarantee that holds of this model, with its report and its position there."""
-        for report in (*self.makers, *self.inherited):
+        """Every guarantee stated for this model, with its report and its index there."""
+        for report in (*self.writers, *self.inherited):
             for i, guarantee in enumerate(report.report.guarantees):
                 yield report, i, guarantee
 
     @property
     def audits(self) -> tuple[LoadedReport, ...]:
         """The audits of this model."""
-        return tuple(each for each in self.looks if each.report.step == "audit" and each.looks_at == self.digests)
+        return tuple(
+            each for each in self.examinations if each.report.step == "audit" and each.weights_read == self.digests
+        )
 
-    def verifying(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
-        """Those that examined this model or its own report, and not only an audit or an earlier model."""
-        made = {each.digest for each in self.makers}
+    def examining(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
+        """Those of ``reports`` that examined this model or the report written with it."""
+        made = {each.digest for each in self.writers}
         return [
             each
             for each in reports
-            if each.looks_at == self.digests or any(parent.digest in made for parent in each.report.parents)
+            if each.weights_read == self.digests or any(parent.digest in made for parent in each.report.parents)
         ]
 
 
-def cases_of(report_set: ReportSet, model: ModelAtHand | None, now: datetime) -> tuple[JudgedModel, ...]:
-    """The model at hand if there is one; else every model made last, and every model audited without its own report."""
+def judged_models(report_set: ReportSet, model: ModelAtHand | None, now: datetime) -> tuple[JudgedModel, ...]:
+    """The model given; otherwise each model that no later step read, and each model audited without its own report."""
     related = RelatedReports(report_set.all)
     if model is not None:
         name, digests = str(model.path), model.digests
-        anchor = report_set.given[0].place() if report_set.given else FileLine(path=str(model.path))
-        return (_case(name, digests, related, now, anchor),)
+        default_place = report_set.given[0].place() if report_set.given else FileLine(path=str(model.path))
+        return (_judged_model(name, digests, related, now, default_place),)
     models: dict[frozenset[str], LoadedReport] = {}
-    readers = Counter(digest for each in report_set.given if each.makes for digest in each.reads)
+    readers = Counter(digest for each in report_set.given if each.weights_written for digest in each.inputs_read)
     for report in report_set.given:
-        own = report.reads
-        # What another step read, and not this one alone, is not what was made last.
-        if report.makes and not any(readers[digest] > (digest in own) for digest in report.gives):
-            models.setdefault(report.makes, report)
-    known = {digest for report in report_set.all for digest in report.makes}
+        own = report.inputs_read
+        # A model that another step read is not the last of its chain.
+        if report.weights_written and not any(readers[digest] > (digest in own) for digest in report.released):
+            models.setdefault(report.weights_written, report)
+    known = {digest for report in report_set.all for digest in report.weights_written}
     made = bool(models)
     for report in report_set.given:
-        about = report.looks_at
-        if not report.makes and about and not (made and about <= known):
+        about = report.weights_read
+        if not report.weights_written and about and not (made and about <= known):
             models.setdefault(about, report)
-    return tuple(_case(_name(report), digests, related, now, report.place()) for digests, report in models.items())
+    return tuple(
+        _judged_model(_name(report), digests, related, now, report.place()) for digests, report in models.items()
+    )
 
 
 def unrelated_reports(report_set: ReportSet, cases: Iterable[JudgedModel]) -> Iterator[tuple[LoadedReport, str]]:
-    """The reports given that are about none of the ``cases``, and what they are about instead."""
-    concerned = {each.digest for case in cases for each in (*case.history, *case.looks)}
-    seen = {digest for case in cases for each in case.history for digest in each.makes | each.looks_at}
+    """The reports given that are about none of ``cases``, each with what it is about instead."""
+    concerned = {each.digest for case in cases for each in (*case.history, *case.examinations)}
+    seen = {digest for case in cases for each in case.history for digest in each.weights_written | each.weights_read}
     for report in report_set.given:
         if report.digest in concerned:
             continue
-        about = report.makes or report.looks_at
+        about = report.weights_written or report.weights_read
         if not about:
             yield report, "no model"
         elif about & seen:
@@ -105,69 +110,73 @@ def unrelated_reports(report_set: ReportSet, cases: Iterable[JudgedModel]) -> It
 
 
 def check_model_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
-    """Whether ``model`` is the one that ``case``'s reports describe, its companion files included."""
-    if not case.makers:
-        looked = " (they only looked at it)" if case.looks else ""
+    """Check that ``model``, with its companion files, is the one that the reports of ``case`` describe."""
+    if not case.writers:
+        looked = " (those given only examined them)" if case.examinations else ""
         yield Finding(
             rule=MODEL,
-            outcome=GateOutcome.INCONCLUSIVE if case.looks else GateOutcome.FAIL,
+            outcome=GateOutcome.INCONCLUSIVE if case.examinations else GateOutcome.FAIL,
             subject=case.name,
-            message=f"no report says that it made these weights{looked}; their digest is {min(case.digests)}",
-            fix="give the report that was written with this model" + (_HOW_WRITTEN if case.looks else _OTHER_MODEL),
-            place=case.anchor,
+            message=f"no report states that its step wrote these weights{looked}; their digest is {min(case.digests)}",
+            fix="give the report that was written with this model"
+            + (_HOW_WRITTEN if case.examinations else _OTHER_MODEL),
+            place=case.default_place,
         )
         return
-    changed = [finding for report in case.makers for finding in _differences(report, model)]
+    changed = [finding for report in case.writers for finding in _differences(report, model)]
     yield from changed
     if not changed:
         yield Finding(
             rule=MODEL,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message="the model at hand is the one that the reports describe",
-            place=case.makers[0].place("outputs"),
+            message="the model given is the one that the reports describe",
+            place=case.writers[0].place("outputs"),
         )
 
 
-def audit_runs(case: JudgedModel) -> Iterator[Finding]:
-    """Trainings of ``case`` that mixed in canary gradients, which the weights still hold: they are not for release."""
+def canary_gradient_findings(case: JudgedModel) -> Iterator[Finding]:
+    """A finding for each training of ``case`` that added canary gradients: its weights must not be released."""
     for report in case.history:
-        if _mixed_in_canaries(report):
+        if _has_canary_gradients(report):
             yield Finding(
                 rule=MODEL,
                 outcome=GateOutcome.FAIL,
                 subject=case.name,
-                message="its training was an audit run, whose canary gradients the weights hold",
+                message="its training added canary gradients for an audit, so its weights are not for release",
                 fix="train again without --gradient-canaries, and release that model",
                 place=report.place("parameters", "gradient_canaries"),
             )
 
 
-def _mixed_in_canaries(report: LoadedReport) -> bool:
+def _has_canary_gradients(report: LoadedReport) -> bool:
     if report.report.step != "retrain":
         return False
     try:
         return bool(parameters_as(TrainingParameters, report.report).gradient_canaries)
     except ParametersError:
-        return False  # verify's to say
+        return False  # privctl verify reports it
 
 
 def _differences(report: LoadedReport, model: ModelAtHand) -> Iterator[Finding]:
-    """Where what ``report`` says was written is not what is at hand."""
+    """A finding for each file given that is not the one that ``report`` recorded."""
     for i, artifact in enumerate(report.report.outputs):
         name = PurePosixPath(artifact.path).name
-        missing, contents = False, model.held.get(artifact.digest)
-        message, place = f"{name} beside the weights is not the one recorded", report.place("outputs", i, "digest")
+        missing, contents = False, model.contents.get(artifact.digest)
+        message, place = f"{name} next to the weights is not the one recorded", report.place("outputs", i, "digest")
         if artifact.role == "companion":
-            digest = model.companion(name)
+            digest = model.companion_digest(name)
             missing = digest is None
-            message = f"{name} beside the weights is missing" if missing else message
+            message = f"{name} is missing next to the weights" if missing else message
             if digest == artifact.digest:
                 continue
-        elif artifact.role != MODEL or contents is None or _describes(artifact, contents):
+        elif artifact.role != MODEL or contents is None or _matches(artifact, contents):
             continue
         else:
-            message, place = f"{name} holds other tensors than the report lists", report.place("outputs", i, "tensors")
+            message, place = (
+                f"the tensors in {name} are not those that the report lists",
+                report.place("outputs", i, "tensors"),
+            )
         yield Finding(
             rule=MODEL,
             outcome=GateOutcome.INCONCLUSIVE if missing else GateOutcome.FAIL,
@@ -178,28 +187,34 @@ def _differences(report: LoadedReport, model: ModelAtHand) -> Iterator[Finding]:
         )
 
 
-def _describes(artifact: Artifact, contents: WeightFileContents) -> bool:
-    """Whether size and tensors are as recorded; a report may list no tensors."""
+def _matches(artifact: Artifact, contents: WeightFileContents) -> bool:
+    """Whether size and tensors are as recorded; a report need not list tensors."""
     listed = {(each.name, each.dtype, each.shape) for each in artifact.tensors}
     return artifact.bytes == contents.bytes and (not listed or listed == contents.tensors)
 
 
-def _case(name: str, digests: frozenset[str], related: RelatedReports, now: datetime, anchor: FileLine) -> JudgedModel:
-    makers = related.makers(digests)
-    history = (*makers, *related.before(makers))
+def _judged_model(
+    name: str, digests: frozenset[str], related: RelatedReports, now: datetime, default_place: FileLine
+) -> JudgedModel:
+    writers = related.writers(digests)
+    history = (*writers, *related.ancestors(writers))
     return JudgedModel(
         name=name,
         digests=digests,
-        makers=makers,
-        inherited=related.released_by(makers),
-        looks=related.looks(digests, history),
+        writers=writers,
+        inherited=related.post_processed(writers),
+        examinations=related.examinations(digests, history),
         history=history,
         now=now,
-        anchor=makers[0].place("outputs") if makers else anchor,
+        default_place=writers[0].place("outputs") if writers else default_place,
     )
 
 
 def _name(report: LoadedReport) -> str:
     artifacts = [a for a in (*report.report.outputs, *report.report.inputs) if a.role == "model"]
-    folders = {str(PurePosixPath(a.path).parent) for a in artifacts if a.digest in (report.makes or report.looks_at)}
+    folders = {
+        str(PurePosixPath(a.path).parent)
+        for a in artifacts
+        if a.digest in (report.weights_written or report.weights_read)
+    }
     return folders.pop() if len(folders) == 1 and folders != {"."} else artifacts[0].path

@@ -1,4 +1,4 @@
-"""The model that is judged, by the digests of its files."""
+"""The model that is judged, identified by the digests of its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privctl.storage.reader import SINGLE_NAME, SafetensorsFile, open_checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFileContents:
-    """A weight file's contents: its size in bytes, and name, dtype and shape of its tensors."""
+    """A weight file's size in bytes, and the name, dtype and shape of each of its tensors."""
 
     bytes: int
     tensors: frozenset[tuple[str, str, tuple[int, ...]]]
@@ -23,25 +23,25 @@ class WeightFileContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAtHand:
-    """``weights`` are the digests of its weight files, ``held`` their contents by digest, ``folder`` their folder.
+    """The model given: ``weights`` has the digest of each weight file, ``contents`` what each digest's file contains.
 
-    ``others`` names the other files of a model's folder that programs read, relative to it, also where the model is
-    named by the one weight file in it; empty for a file by itself.
+    ``others`` lists the folder's other files that programs read, as paths relative to ``folder``. It is empty for a
+    single file, unless that file has the standard name of a model's only weight file.
     """
 
     path: Path
     folder: Path
     weights: Mapping[Path, str]
     others: tuple[str, ...] = ()
-    held: Mapping[str, WeightFileContents] = field(default_factory=dict)
+    contents: Mapping[str, WeightFileContents] = field(default_factory=dict)
 
     @property
     def digests(self) -> frozenset[str]:
-        """Digests of all weight files."""
+        """The digests of all weight files."""
         return frozenset(self.weights.values())
 
-    def companion(self, name: str) -> str | None:
-        """The digest of the file called ``name`` beside the weights; None where there is none that can be read."""
+    def companion_digest(self, name: str) -> str | None:
+        """The digest of the file ``name`` next to the weights; None if there is none or it cannot be read."""
         path = self.folder / name
         try:
             return file_digest(path) if path.is_file() else None
@@ -50,7 +50,7 @@ class ModelAtHand:
 
 
 def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
-    """The model at ``path``, a safetensors file or a folder of them; raises InputError for anything else."""
+    """Read the model at ``path``, a safetensors file or a folder of them. Raises InputError for anything else."""
     with open_checkpoint(path) as checkpoint:
         contents = {file.path: _contents_of(file) for file in checkpoint.files}
     weights = {file: file_digest(file, advance) for file in contents}
@@ -63,7 +63,7 @@ def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
         others=tuple(
             each.relative_to(whole).as_posix() for each in files if whole is not None and each not in contents
         ),
-        held={digest: contents[file] for file, digest in weights.items()},
+        contents={digest: contents[file] for file, digest in weights.items()},
     )
 
 

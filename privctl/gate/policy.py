@@ -1,4 +1,4 @@
-"""What a model must meet: a frozen policy, put together from flags, variables and a file."""
+"""The policy that a model must meet, assembled from flags, environment variables and a file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PROJECT, OWN = "pyproject.toml", "privctl-policy.toml"
 _TABLE = ("tool", "privctl", "gate")
 _PREFIX = "PRIVCTL_GATE_"
 _WAIVER = "waiver"
-#: No policy is longer.
+#: Most bytes of a policy file.
 _LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Every demand on a model; None demands nothing. ``KEYS`` lists the keys and their allowed values."""
+    """The demands on a model; a limit that is None is not checked. ``KEYS`` lists the keys and their allowed values."""
 
     max_epsilon: float | None = None
     at_delta: float = 1e-5
@@ -63,17 +63,17 @@ class Policy:
 
     @property
     def field(self) -> str | None:
-        """The field of ``protects``; None where each record by itself is enough."""
+        """The field named by ``protects``; None if protecting each record by itself is enough."""
         return None if self.protects == RECORD else self.protects
 
 
 def read_policy(
     path: Path | None, flags: Mapping[str, str], environment: Mapping[str, str], rules: Mapping[str, Rule]
 ) -> Policy:
-    """The policy in ``path``, or in the policy file of this folder; ``environment`` and then ``flags`` override it.
+    """Read the policy at ``path``, by default the policy file of the current folder.
 
-    ``flags`` are texts by the key's name. Raises CommandError, in one sentence, for anything that is no policy: unknown
-    keys, values out of range, two files, none at all, or one that demands nothing.
+    Variables in ``environment`` override the file, and ``flags``, texts by the key's name, override both. Raises
+    CommandError for an unknown key, a value out of range, two policy files, or a policy that demands nothing.
     """
     source_file, table, text = _table(path)
     values: dict[str, Any] = {}
@@ -101,13 +101,13 @@ def read_policy(
             places.pop(name, None)
     if not any(KEYS[name].demands(value) for name, value in values.items()):
         raise CommandError(
-            f"{'no policy was found' if source_file is None else f'{source_file} asks nothing of a model'}; give a "
+            f"{'no policy was found' if source_file is None else f'{source_file} demands nothing of a model'}; give a "
             f"limit such as --max-epsilon 8, or write a policy: privctl gate --init > {OWN}"
         )
     if Outcome.REFUTED.value not in values.get("forbid_outcomes", (Outcome.REFUTED.value,)):
         values["forbid_outcomes"] = (Outcome.REFUTED.value, *values["forbid_outcomes"])
     if values.get("audit_log_head") and not values.get("require_audit_log"):
-        raise CommandError("audit_log_head names a head and require_audit_log no log to look for it in; give both")
+        raise CommandError("audit_log_head is set, but require_audit_log names no log to look for it in; give both")
     return Policy(
         **values, waivers=waivers, settings=tuple(settings[name] for name in KEYS if name in settings), places=places
     )
@@ -121,7 +121,7 @@ def _read(label: str, reader: Any, raw: Any) -> Any:
 
 
 def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
-    """The file, its table of settings, and its text; None and empty where there is no file."""
+    """The file, its table of settings, and its text; None and empty if there is no file."""
     if path is not None:
         text, data = _toml(path)
         if path.name != PROJECT and _TABLE[0] in data:
@@ -147,12 +147,12 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
 def _inside(path: Path, data: Any) -> Mapping[str, Any] | None:
     for name in _TABLE:
         if not isinstance(data, dict):
-            raise CommandError(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
+            raise CommandError(f"{path} has something other than a table at [{'.'.join(_TABLE)}]; write a table")
         if name not in data:
             return None
         data = data[name]
     if not isinstance(data, dict):
-        raise CommandError(f"{path} holds no table where [{'.'.join(_TABLE)}] should stand; write one")
+        raise CommandError(f"{path} has something other than a table at [{'.'.join(_TABLE)}]; write a table")
     return data
 
 
@@ -168,7 +168,9 @@ def _toml(path: Path) -> tuple[str, dict[str, Any]]:
     except tomllib.TOMLDecodeError as error:
         raise CommandError(f"{path} is not valid TOML: {error}") from None
     except (RecursionError, ValueError):
-        raise CommandError(f"{path} is nested too deeply, or holds a number too long, to be a policy") from None
+        raise CommandError(
+            f"{path} is not a policy: it is nested too deeply or has a number with too many digits"
+        ) from None
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -179,17 +181,17 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
         name = variable.removeprefix(_PREFIX).lower()
         if name not in KEYS:
             raise CommandError(
-                f"the variable {shorten(variable)} sets nothing that a policy has; {suggestion(name, KEYS)}"
+                f"the variable {shorten(variable)} does not name a key of a policy; {suggestion(name, KEYS)}"
             )
         if name in texts:
             usual = f"{_PREFIX}{name.upper()}"
-            raise CommandError(f"two variables set {name}, {usual} in capital letters and in others; keep one")
+            raise CommandError(f"two variables set {name}: {usual} and the same name in other letters; keep one")
         texts[name] = text
     return texts
 
 
 def _line_of(name: str, text: str) -> int:
-    """The line that sets ``name``; tomllib keeps none."""
+    """The line that sets ``name``, from 1; tomllib keeps no line numbers."""
     pattern = re.compile(rf"""^\s*(?:\[(?:[\w.]*\.)?)?["']?{re.escape(name)}["']?\s*[=.\]]""")
     return next((i for i, line in enumerate(text.splitlines(), start=1) if pattern.match(line)), 1)
 

@@ -1,4 +1,4 @@
-"""The reports given and those they build on, each checked against the digest by which it is named."""
+"""The reports given and their ancestors, each checked against the digest that its child records."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from privctl.gate.files import LARGEST_REPORT, LoadedReport, load, read_bounded
 from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, absolute_path, walk
 
 READABLE, CHAIN = "readable", "chain"
-#: Reports that are read in one judgement, and those that are followed upwards.
+#: Most reports that may be given, and most ancestors that are read.
 MOST_GIVEN, _MOST = 2000, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSet:
-    """The reports ``given``, their ancestors (``followed``), and the faults of either."""
+    """The reports ``given``, their ancestors (``followed``), and a finding for each fault of either."""
 
     given: tuple[LoadedReport, ...]
     followed: tuple[LoadedReport, ...]
@@ -32,12 +32,12 @@ class ReportSet:
 
 
 def read_report_set(paths: Sequence[Path]) -> ReportSet:
-    """Read the reports at ``paths`` and their ancestors, as far as they exist; every fault becomes a finding."""
+    """Read the reports at ``paths`` and those of their ancestors that exist. Every fault becomes a finding."""
     given: dict[str, LoadedReport] = {}
     faults: list[Finding] = []
     notes: list[str] = []
     if len(paths) > MOST_GIVEN:
-        message = f"{len(paths)} reports were given, and {MOST_GIVEN} are read at most"
+        message = f"{len(paths)} reports were given, and at most {MOST_GIVEN} are read"
         faults.append(
             _inconclusive(str(paths[MOST_GIVEN]), message, "judge fewer models at a time", FileLine(path=str(paths[0])))
         )
@@ -53,12 +53,12 @@ def read_report_set(paths: Sequence[Path]) -> ReportSet:
     known = dict(given)
     faults += _ancestors([report.path for report in given.values()], known)
     followed = tuple(each for digest, each in known.items() if digest not in given)
-    faults += [fault for report in (*given.values(), *followed) for fault in _lineage(report, known)]
+    faults += [fault for report in (*given.values(), *followed) for fault in _lineage_faults(report, known)]
     return ReportSet(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
 
 
 def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterator[Finding]:
-    """Read what the reports at ``paths`` build on into ``known``, by digest; yields what is missing or changed."""
+    """Add the ancestors of the reports at ``paths`` to ``known``, by digest; yield a finding for each fault."""
     most, child = len(known) + _MOST, None
     places = {absolute_path(report.path): report for report in known.values()}
     try:
@@ -83,24 +83,24 @@ def _unchanged(visit: Visit) -> bool:
 
 
 def _parent(visit: Visit, place: FileLine) -> LoadedReport | Finding:
-    """The visited report, or a finding where it is missing, has changed or cannot be read."""
+    """The visited report, or a finding if it is missing, has changed or cannot be read."""
     path = visit.file.path
     if visit.file.digest is None:
         message = f"the report that this one builds on is missing: {visit.file.fault}"
         return _inconclusive(str(path), message, "put it back where it was, or give it too", place)
     if not visit.unchanged:
-        return _failure(str(path), "the report that this one builds on has changed: its digest is another", place)
+        return _failure(str(path), "the report that this one builds on has changed: its digest differs", place)
     try:
         return load(path, read_bounded(path, LARGEST_REPORT))
     except InputError as fault:
-        message = f"what this report builds on cannot be read: {fault}"
-        return _inconclusive(str(path), message, "use the privctl that wrote it, or a later one", place)
+        message = f"the report that this one builds on cannot be read: {fault}"
+        return _inconclusive(str(path), message, "use the version of privctl that wrote it, or a later one", place)
 
 
-def _lineage(report: LoadedReport, known: dict[str, LoadedReport]) -> Iterator[Finding]:
-    """A step that made a model from another must have read weights that a parent wrote, if all parents are at hand."""
+def _lineage_faults(report: LoadedReport, known: dict[str, LoadedReport]) -> Iterator[Finding]:
+    """A step that made a model from another must have read weights that a parent wrote, if all parents are known."""
     parents = [known.get(parent.digest) for parent in report.report.parents]
-    if not report.makes or not parents or None in parents:
+    if not report.weights_written or not parents or None in parents:
         return
     written = {a.digest for parent in parents if parent is not None for a in parent.report.outputs}
     for i, artifact in enumerate(report.report.inputs):

@@ -1,4 +1,4 @@
-"""Every key of a policy: its allowed values, how it is read from TOML or from text, and one line for the help."""
+"""The keys of a policy: allowed values, parsing from TOML or text, and one line of help for each."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from typing import Any
 from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome
 
-#: Steps that a model's history can be asked to hold.
+#: Steps that a policy can require.
 STEPS = ("retrain", "external-training", "noise", "replay", "audit", "verify", "inspect")
-#: What ``min_power`` is given for, with the range of each.
+#: The quantities of ``min_power``, each with its range.
 POWERS = {"auc": (0.5, 1.0), "extraction": (0.0, 1.0), "epsilon": (0.0, 1e4)}
-#: A larger epsilon is no useful bound.
+#: A larger epsilon is not a useful bound.
 _LARGEST_EPSILON = 1e4
-#: How much of a value an error shows.
+#: Characters of a value that an error message shows.
 _SHOWN = 60
-#: What ``protects`` is where each record by itself is enough.
+#: The value of ``protects`` if protecting each record by itself is enough.
 RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key. ``read`` turns a TOML value into the setting and raises ValueError with a clause.
+    """One key of a policy.
 
-    ``text`` turns the text of a flag or a variable into a TOML value. ``demand``: the key demands something of a model,
-    so that a policy holding it is not empty, unless its value is ``nothing``.
+    ``read`` converts a TOML value into the setting; it raises ValueError with the end of a sentence that begins with
+    the key. ``text`` converts the text of a flag or an environment variable into a TOML value. ``demand``: the key
+    demands something of a model, unless its value is ``nothing``; a policy needs at least one such key.
     """
 
     name: str
@@ -46,20 +47,20 @@ class Key:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of an error sentence about ``name``: the most similar ``known`` name, or all of them."""
+    """The end of an error message about an unknown ``name``: the most similar ``known`` name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
 
 
 def shorten(value: object) -> str:
-    """``value`` on one line, cut where it is long."""
+    """The repr of ``value``, cut after 60 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def number(low: float, high: float, *, above: bool = False, below: bool = False) -> Callable[[Any], float]:
-    """A finite number from ``low`` to ``high``; ``above`` and ``below`` leave the ends out."""
+    """Return a reader of finite numbers from ``low`` to ``high``; ``above`` and ``below`` exclude the ends."""
     expected = f"a number {'above' if above else 'of at least'} {low:g} and {'below' if below else 'at most'} {high:g}"
 
     def read(value: Any) -> float:
@@ -75,21 +76,21 @@ def number(low: float, high: float, *, above: bool = False, below: bool = False)
 
 
 def choices(kind: type[StrEnum] | tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A name or a list of names, each once."""
+    """Return a reader of one name or a list of names of ``kind``; it removes duplicates."""
     names = kind if isinstance(kind, tuple) else tuple(member.value for member in kind)
 
     def read(value: Any) -> tuple[Any, ...]:
         listed = strings(value)
         for name in listed:
             if name not in names:
-                raise ValueError(f"holds {shorten(name)}, which is none; {suggestion(name, names)}")
+                raise ValueError(f"contains the unknown name {shorten(name)}; {suggestion(name, names)}")
         return listed if isinstance(kind, tuple) else tuple(kind(name) for name in listed)
 
     return read
 
 
 def choice(kind: type[StrEnum]) -> Callable[[Any], Any]:
-    """One name."""
+    """Return a reader of one name of ``kind``."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -100,7 +101,7 @@ def choice(kind: type[StrEnum]) -> Callable[[Any], Any]:
 
 
 def strings(value: Any) -> tuple[str, ...]:
-    """A string, or a list of strings, each once and none empty."""
+    """Read a string or a list of strings, none of them empty; duplicates are removed."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
         raise ValueError(f"is {shorten(value)}; expected a string or a list of strings")
@@ -108,21 +109,21 @@ def strings(value: Any) -> tuple[str, ...]:
 
 
 def field(value: Any) -> str:
-    """The name of a field of the data, as ``--unit`` takes it."""
+    """Read the name of a field of the data, as ``--unit`` takes it."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError(f"is {shorten(value)}; expected the name of a field, such as 'patient', or {RECORD!r}")
     return value
 
 
 def flag(value: Any) -> bool:
-    """True or false."""
+    """Read true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"is {shorten(value)}; expected true or false")
     return value
 
 
 def powers(value: Any) -> Mapping[str, float]:
-    """The effect size that audits must be able to detect, by quantity."""
+    """Read the effect sizes that audits must be able to detect, by quantity (``POWERS``)."""
     if not isinstance(value, dict) or not value:
         raise ValueError(f"is {shorten(value)}; expected a table such as {{ auc = 0.55, epsilon = 4 }}")
     sizes = {}
@@ -179,8 +180,8 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="accepted_assumptions",
-            about="The only unchecked assumptions a guarantee, or an audit of others' scores, may rest on; all but "
-            "those about the loss, another program's loop or such scores.",
+            about="Unchecked assumptions that a guarantee, or an audit of external scores, may rest on; all except "
+            "those about the loss, another program's training loop or such scores.",
             read=strings,
             text=_as_list,
             metavar="NAME,...",
@@ -190,8 +191,8 @@ KEYS: dict[str, Key] = {
         _names("units", "Units of privacy that count; example.", PrivacyUnit),
         Key(
             name="protects",
-            about="The field whose values a guarantee must protect, all records of one together, as retrain --unit "
-            "names it; record: each record by itself.",
+            about="The field (retrain --unit) for each value of which a guarantee must protect all records together; "
+            "record: each record by itself.",
             read=field,
             text=str,
             metavar="FIELD",
@@ -200,35 +201,35 @@ KEYS: dict[str, Key] = {
         _names("adjacencies", "Adjacencies that count; all but unstated.", Adjacency),
         Key(
             name="scope",
-            about="this-model, or all-candidates where several candidates of one run go out; this-model.",
+            about="this-model, or all-candidates if several candidates of one run are released; this-model.",
             read=choice(Scope),
             text=str,
             metavar="NAME",
             demand=False,
         ),
-        _number("max_posterior", "Most that anyone may know of a secret (secret protection).", 0, 1, above=True),
+        _number("max_posterior", "Largest probability of guessing a secret (secret protection).", 0, 1, above=True),
         _number("max_auc", "Upper bound of every attack's AUC.", 0.5, 1, below=True),
         _number("max_tpr", "Upper bound of every attack's true positive rate at at_fpr.", 0, 1, above=True, below=True),
-        _number("at_fpr", "False positive rate that max_tpr is at; 0.01.", 0, 1, above=True, below=True, demand=False),
+        _number("at_fpr", "False positive rate for max_tpr; 0.01.", 0, 1, above=True, below=True, demand=False),
         _number("max_exposure", "Upper bound of every planted canary's exposure, bits.", 0, 1000, above=True),
         _number("max_disclosed", "Upper bound of the share of canaries that the model completes.", 0, 1, below=True),
-        _number("max_extracted", "Upper bound of the share of training texts that come out.", 0, 1, below=True),
+        _number("max_extracted", "Upper bound of the share of training texts extracted.", 0, 1, below=True),
         _number(
-            "max_epsilon_lower_bound", "Largest epsilon that an audit may certify as lost.", 0, _LARGEST_EPSILON
+            "max_epsilon_lower_bound", "Largest lower bound on epsilon that an audit may certify.", 0, _LARGEST_EPSILON
         ),
         _number("min_confidence", "Least confidence that counts; 0.95.", 0.5, 1, below=True, demand=False),
         Key(
             name="min_power",
-            about="What audits must have been able to see: auc=0.55,epsilon=4,extraction=0.01.",
+            about="Leaks that audits must have been able to detect: auc=0.55,epsilon=4,extraction=0.01.",
             read=powers,
             text=_as_powers,
             metavar="NAME=NUMBER,...",
         ),
         _names("required_steps", "Steps that must be in the reports: audit, verify, ...", STEPS, demand=True),
-        _number("max_age_days", "Oldest report given that counts.", 0, 36500),
+        _number("max_age_days", "Largest age of a report, in days.", 0, 36500),
         _names(
             "forbid_outcomes",
-            "Outcomes of verdicts that stop a build; REFUTED does, save a leak within both limits and the guarantee.",
+            "Verdicts that stop a build; REFUTED always does, except a leak within both limits and the guarantee.",
             (Outcome.REFUTED.value, Outcome.INCONCLUSIVE.value),
         ),
         Key(
@@ -240,14 +241,14 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="require_audit_log",
-            about="Logs of audits; each audit of this model in them must be among the reports.",
+            about="Audit logs; the report of each audit of this model in them must be given.",
             read=strings,
             text=_as_list,
             metavar="FILE,...",
         ),
         Key(
             name="audit_log_head",
-            about="Heads of the log seen before, or files that hold one; it must still hold them.",
+            about="Earlier heads of the log, or files with one; the log must still contain them.",
             read=strings,
             text=_as_list,
             metavar="HEAD|FILE,...",
@@ -255,7 +256,7 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="recompute",
-            about="Whether guarantees are computed again from their reports; true.",
+            about="Whether guarantees are recomputed from their reports; true.",
             read=flag,
             text=_as_flag,
             metavar="true|false",
@@ -263,7 +264,7 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="require_model",
-            about="Whether the model itself must be at hand (--model).",
+            about="Whether the model itself must be given (--model).",
             read=flag,
             text=_as_flag,
             metavar="true|false",

@@ -14,9 +14,9 @@ Accepted = TypeVar("Accepted")
 
 
 def first_accepted(path: Path, check: Callable[[bytes], Accepted]) -> Accepted:
-    """The result of ``check`` on the first signature next to ``path`` that it accepts.
+    """Return the result of ``check`` for the first signature file next to ``path`` that it accepts.
 
-    Raises InputError, in one sentence, where it accepts none.
+    Raises InputError if it accepts none.
     """
     reasons = []
     for place in signatures_of(path):

@@ -1,4 +1,4 @@
-"""Waivers: findings that somebody accepted for a time, with a reason."""
+"""Waivers: findings that somebody accepts until a date, with a reason."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from privctl.domain.gate import Finding, GateOutcome, Rule
 from privctl.gate.settings import shorten, suggestion
 
-#: Keys of a waiver, and whether it must have them.
+#: Key of a waiver -> whether it is required.
 _KEYS = {"id": True, "rule": True, "reason": True, "expires": True, "subject": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
-    """Accepts findings of ``rule``, or only those on ``subject``, to the end of the day ``expires`` (UTC)."""
+    """Accepts findings of ``rule``, or only those on ``subject``, until the end of the day ``expires`` (UTC)."""
 
     name: str
     rule: str
@@ -25,12 +25,15 @@ class Waiver:
     subject: str | None = None
 
     def covers(self, finding: Finding) -> bool:
-        """Whether it is about ``finding``, expired or not."""
+        """Whether the waiver is for ``finding``, even if expired."""
         return finding.rule == self.rule and self.subject in (None, finding.subject)
 
 
 def read_waivers(entries: Any, rules: Mapping[str, Rule]) -> tuple[Waiver, ...]:
-    """The waivers of a policy. Raises ValueError with a clause for one without id, rule, reason or expiry."""
+    """Read the waivers of a policy; ``rules`` are the known rules by name.
+
+    Raises ValueError, with the end of a sentence that begins with the key, for an entry that is not a valid waiver.
+    """
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("is not a list of tables; write each as [[waiver]]")
     waivers = tuple(_waiver(i, entry, rules) for i, entry in enumerate(entries, start=1))
@@ -48,7 +51,7 @@ def _waiver(index: int, entry: Mapping[str, Any], rules: Mapping[str, Rule]) -> 
             raise ValueError(f"has the unknown key {shorten(key)} in {which}; {suggestion(key, _KEYS)}")
     for key, needed in _KEYS.items():
         if needed and key not in entry:
-            raise ValueError(f"lacks {key!r} in {which}; a waiver has an id, a rule, a reason and a day it expires")
+            raise ValueError(f"lacks {key!r} in {which}; a waiver needs an id, a rule, a reason and an expiry date")
         if key != "expires" and key in entry and not (isinstance(entry[key], str) and entry[key].strip()):
             raise ValueError(f"has {key} {shorten(entry[key])} in {which}; expected some text")
     rule = entry["rule"]
@@ -56,7 +59,7 @@ def _waiver(index: int, entry: Mapping[str, Any], rules: Mapping[str, Rule]) -> 
         raise ValueError(f"names the unknown rule {shorten(rule)} in {which}; {suggestion(rule, rules)}")
     if not rules[rule].waivable:
         raise ValueError(
-            f"would waive {rule} in {which}, which says whether reports can be believed; mend the reports instead"
+            f"would waive {rule} in {which}, which checks whether reports can be trusted; correct the reports instead"
         )
     return Waiver(
         name=entry["id"],
@@ -75,13 +78,13 @@ def _day(value: Any, which: str) -> date:
             pass
     elif isinstance(value, date) and not isinstance(value, datetime):
         return value
-    raise ValueError(f"has expires {shorten(value)} in {which}; expected a day such as 2030-01-31")
+    raise ValueError(f"has expires {shorten(value)} in {which}; expected a date such as 2030-01-31")
 
 
 def apply(
     findings: Sequence[Finding], waivers: Sequence[Waiver], today: date
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """The findings, with those that a waiver covers marked, and notes on waivers that had no effect."""
+    """Mark the findings that a waiver covers on ``today`` (UTC). Returns all findings, and notes on unused waivers."""
     alive = [each for each in waivers if today <= each.expires]
     marked, used = [], set()
     for finding in findings:
@@ -96,8 +99,8 @@ def apply(
     notes = []
     for each in waivers:
         if each not in alive:
-            missed = " and what it covered is back" if any(map(each.covers, stopped)) else ""
+            missed = " and its findings count again" if any(map(each.covers, stopped)) else ""
             notes.append(f"waiver {each.name} expired on {each.expires.isoformat()}{missed}: renew or remove it")
         elif each.name not in used:
-            notes.append(f"waiver {each.name} covers nothing: remove it")
+            notes.append(f"waiver {each.name} covers no finding: remove it")
     return tuple(marked), tuple(notes)

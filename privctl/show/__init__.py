@@ -1,1 +1,1 @@
-"""One module an output format; all take domain values and return text."""
+"""Output: text for terminals, Markdown, HTML, pictures and formats for other programs, made from domain values."""

@@ -1,4 +1,4 @@
-"""What was measured of a model that only audits speak of: a line each for membership, extraction and secrets."""
+"""What audits measured of a model without a guarantee: a line each for membership, extraction and secrets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from privctl.show.text.style import number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPart:
-    """``name`` is the part's, ``text`` what came of it, ``measured`` whether anything did."""
+    """One part of an audit: its ``name``, its result as ``text``, and whether it was ``measured``."""
 
     name: str
     text: str
     measured: bool
 
 
-#: Name of a part -> the subject of its verdict, which figures are its own (the first kind that there is, the largest
-#: of it, is shown), and what is said where nobody asked.
+#: Name of a part -> the subject of its verdict; tests for its evidence, of which the largest value of the first kind
+#: found is shown; and the text if the audit was not asked for it.
 _PARTS: dict[str, tuple[str, tuple[Callable[[Evidence], bool], ...], str]] = {
     "Membership": (
         MEMBERSHIP,
         (lambda item: item.quantity == "AUC" and item.method not in WITHOUT_MODEL,),
-        "nobody asked whether training records can be told from others (privctl audit membership)",
+        "no audit tested whether training records can be told from others (privctl audit membership)",
     ),
     "Extraction": (
         EXTRACTION,
@@ -36,18 +36,18 @@ _PARTS: dict[str, tuple[str, tuple[Callable[[Evidence], bool], ...], str]] = {
             lambda item: item.method == "extraction" and item.quantity == "rate beyond held-out text",
             lambda item: item.method == "extraction" and item.quantity == "rate on training text",
         ),
-        "nobody asked which training text the model writes by itself (privctl audit extraction)",
+        "no audit tested which training text the model reproduces (privctl audit extraction)",
     ),
     "Secrets": (
         SECRETS,
         (lambda item: item.method.startswith("secret "),),
-        "nobody asked whether names, numbers and the like can be told (privctl audit secrets)",
+        "no audit tested whether names, numbers and other secrets can be guessed (privctl audit secrets)",
     ),
 }
 
 
 def measured_parts(subject: JudgedSubject) -> tuple[MeasuredPart, ...]:
-    """The parts of ``subject``, each of every audit that measured it; none where a report states a guarantee of it."""
+    """The parts of ``subject`` as each of its audits measured them; none if its report states a guarantee."""
     if not subject.audits or subject.source.report.guarantees:
         return ()
     return tuple(part for name in _PARTS for part in _of_part(name, subject))
@@ -67,7 +67,7 @@ def _of_part(name: str, subject: JudgedSubject) -> Iterator[MeasuredPart]:
 
 
 def _result(report: PrivacyReport, about: str, kinds: tuple[Callable[[Evidence], bool], ...]) -> str:
-    """The verdict of one audit with its main figure; empty where it has none."""
+    """The verdict of one audit with its main figure; empty if the audit has no such verdict."""
     verdict = next((each for each in report.verdicts if each.subject == about), None)
     if verdict is None:
         return ""

@@ -1,6 +1,6 @@
-"""Models side by side: the epsilon that follows, how useful each still is, and what attacks found.
+"""Models side by side: the epsilon that follows, the utility of each, and what attacks found.
 
-Everything is read from reports: what was not measured is None, never guessed.
+Everything is read from reports; what was not measured is None.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from privctl.show.page_data import PLANS, JudgedSubject, PageData
 from privctl.show.summary import leading_guarantee
 from privctl.show.text.style import number, with_exponent
 
-#: Kinds of utility, and the quantities of evidence that measure each; the first is preferred.
+#: Kind of utility -> the quantities of evidence that measure it. The first kind is preferred.
 UTILITIES = {
     "held-out accuracy": ("held-out accuracy",),
     "held-out perplexity": ("held-out perplexity", "perplexity"),
     "held-out loss, nats": ("held-out loss, nats",),
 }
-#: What a row says, in order.
+#: The columns of a row, in order.
 HEADINGS = ("model", "epsilon that follows", "before", "after", "attack (interval)", "what attacks found")
 _FOUND = {
     Severity.BAD: "a leak",
@@ -38,11 +38,11 @@ _FOUND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedModel:
-    """One model. ``epsilon`` is the one that follows, None where none does; ``status`` that of its guarantee.
+    """One model. ``epsilon`` is the one that follows, None if none does; ``status`` is that of its guarantee.
 
-    ``utility`` is infinite where it was too large to be told; ``before`` is that of the model it was made from, as its
-    own report or that model's says. ``attack`` is the AUC that certainly exceeds chance by most, and ``found`` what
-    attacks amount to.
+    ``utility`` is infinite if it was too large to be measured; ``before`` is the utility of the model that it was made
+    from, according to its own report or that model's. ``attack`` is the AUC with the largest lower bound, and ``found``
+    the severity of what attacks found.
     """
 
     name: str
@@ -56,10 +56,10 @@ class ComparedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """At least two models. ``quantity`` is what ``utility`` measures, None where no report holds any.
+    """At least two models. ``quantity`` is what ``utility`` measures, None if no report has one.
 
-    ``mixed``: some perplexities count the token that ends each text, as training does, and some do not, as ``privctl
-    noise --evaluate`` does.
+    ``mixed``: some perplexities count the token that ends each text, as training does, and some do not, as with
+    ``privctl noise --evaluate``.
     """
 
     models: tuple[ComparedModel, ...]
@@ -69,23 +69,23 @@ class Comparison:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What a reader must know of the figures."""
+        """Notes on the figures, one sentence or more each."""
         if self.deltas:
             yield f"Epsilon at δ = {', '.join(with_exponent(delta, 3) for delta in self.deltas)}."
         if self.quantity is None:
-            yield "No report holds a held-out loss, perplexity or accuracy, so the height is what the attack reached."
+            yield "No report has a held-out loss, perplexity or accuracy, so the height is the AUC of the attack."
         if any(model.utility == math.inf for model in self.models):
-            yield "What is infinite stands at the end of the axis."
+            yield "Infinite values are drawn at the end of the axis."
         if self.mixed:
             yield (
-                "Of models from training, perplexity counts the token that ends each text; of noised ones it does not. "
+                "For trained models, perplexity counts the token that ends each text; for noised models it does not. "
                 "Differences of a few percent between the two mean nothing."
             )
         if self.quantity is not None and (missing := [model.name for model in self.models if model.utility is None]):
-            yield f"Of {', '.join(missing)} no report holds the {self.quantity}."
+            yield f"No report has the {self.quantity} of {', '.join(missing)}."
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """A line a model, under ``HEADINGS``."""
+        """One row per model, with the columns ``HEADINGS``."""
         for model in self.models:
             yield (
                 model.name,
@@ -111,7 +111,7 @@ def attack_words(model: ComparedModel) -> str:
 
 
 def compare(data: PageData) -> Comparison | None:
-    """The models of a page side by side; None where they are fewer than two."""
+    """The models of a page side by side; None if there are fewer than two."""
     subjects = [subject for subject in data.subjects if subject.source.report.step not in PLANS]
     if len(subjects) < 2:
         return None
@@ -149,7 +149,7 @@ def _compared(subject: JudgedSubject, quantity: str | None) -> ComparedModel:
 
 
 def best_attack(evidence: Sequence[Evidence]) -> Evidence | None:
-    """The AUC that certainly exceeds chance by most, of attacks on the model itself."""
+    """The AUC with the largest lower bound among attacks on the model itself; None if there is none."""
     areas = [
         item
         for item in evidence

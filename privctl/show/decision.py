@@ -1,4 +1,4 @@
-"""An audit's findings as one sentence for whoever decides on a release, before any table."""
+"""An audit's findings as one sentence for those who decide on a release."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from privctl.show.leaks import (
     SECRETS,
     TRAINED_ON,
     WITHOUT_MODEL,
+    attacked_unit,
     found_leaks,
-    judged_as_one,
     percent,
-    trained_on,
+    tests_whole_file,
 )
 
 
@@ -41,33 +41,33 @@ class Conclusion:
     sentence: str
 
 
-#: What a rejected hypothesis means where the evidence is not beyond the margins of a leak.
+#: What a rejected hypothesis means if the evidence is within the margins of a leak.
 _SLIGHT = {
     MEMBERSHIP: "training records can be told from others, by a margin that is small or uncertain",
-    EXTRACTION: "training text comes out, word for word or nearly so, though little more often than other text",
-    CANARIES: "planted secrets left a trace, though a faint or uncertain one",
+    EXTRACTION: "the model reproduces training text, exactly or nearly, though little more often than other text",
+    CANARIES: "planted secrets left a trace, though a small or uncertain one",
     SECRETS: "training made some secrets easier to guess, by a margin that is small or uncertain",
 }
 
-#: Attacks that learn from the files which side is which, so that no AUC of theirs lies below chance.
+#: Attacks that are fitted to the two files, so that their AUC is never below chance.
 _FITTED = ("fused",)
-_BACKWARDS = "the non-members look more like training data than the members do"
+_REVERSED = "the non-members look more like training data than the members do"
 
-#: What an omission calls a part of an audit that could not be run.
+#: The names in omissions of parts of an audit that could not be run.
 _PARTS = ("extraction", "secrets")
-#: How a verdict on a claim says that the audit could not have refuted it.
+#: Phrases by which a verdict on a claim states that the audit could not have refuted it.
 _SMALL = ("too small to test the claim", "cannot refute this claim")
 
 
 def conclusion(report: PrivacyReport) -> Conclusion:
-    """What the findings of the audit ``report`` amount to, and what it could not measure. The worst of them decides."""
+    """The conclusion of the audit ``report``, by its worst finding, with what it could not measure."""
     found = _of_findings(report)
     sentences = [found.sentence, *(f"{line[0].upper()}{line[1:]}." for line in not_measured(report))]
     return Conclusion(decision=found.decision, sentence=" ".join(sentences))
 
 
 def not_measured(report: PrivacyReport) -> Iterator[str]:
-    """The parts that the audit was asked for and could not run, with the reason."""
+    """The parts of the audit that were requested but could not be run, with the reason."""
     for omission in report.omissions:
         if omission.what in _PARTS:
             yield f"{omission.what} was not measured: {omission.reason.rstrip('.')}"
@@ -79,8 +79,8 @@ def _of_findings(report: PrivacyReport) -> Conclusion:
         f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if each.on_claim
     ]
     certain += [leak.words for leak in found_leaks(report)]
-    if certain and backwards(report):
-        certain.append(_why_backwards(report))
+    if certain and is_reversed(report):
+        certain.append(_why_reversed(report))
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
     if refuted:
@@ -89,16 +89,16 @@ def _of_findings(report: PrivacyReport) -> Conclusion:
     if undecided:
         return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report) for each in undecided])
     if not report.verdicts:
-        return _concluded(Decision.UNTESTED, ["the audit measured, but no hypothesis and no claim was put to the test"])
-    reach = "; ".join(_reach(report))
+        return _concluded(Decision.UNTESTED, ["the audit measured, but tested no hypothesis and no claim"])
+    reach = "; ".join(_detectable_leaks(report))
     return Conclusion(
         decision=Decision.NOTHING,
-        sentence=f"{Decision.NOTHING}, and this audit could have seen {reach}. This is no proof of privacy.",
+        sentence=f"{Decision.NOTHING}, and this audit could have detected {reach}. This is no proof of privacy.",
     )
 
 
-def backwards(report: PrivacyReport) -> bool:
-    """Whether attacks that fit nothing to the files take non-members for members, and none of them the reverse."""
+def is_reversed(report: PrivacyReport) -> bool:
+    """Whether attacks that are not fitted to the files score non-members higher than members, and none the reverse."""
     areas = [
         item
         for item in report.evidence
@@ -110,11 +110,11 @@ def backwards(report: PrivacyReport) -> bool:
     return below and not any(item.lower is not None and item.lower > 0.5 for item in areas)
 
 
-def _why_backwards(report: PrivacyReport) -> str:
-    """What may have gone wrong: with two files of records, or with scores from elsewhere."""
+def _why_reversed(report: PrivacyReport) -> str:
+    """What may have gone wrong: swapped files, or external scores with the wrong sign."""
     if any(item.role == "scores" for item in report.inputs):
-        return f"{_BACKWARDS}; the scores may be losses, where a higher one must mean more likely a member"
-    return f"{_BACKWARDS}; the files may have been swapped"
+        return f"{_REVERSED}; the scores may be losses, where a higher one must mean more likely a member"
+    return f"{_REVERSED}; the files may have been swapped"
 
 
 def _concluded(decision: Decision, reasons: Sequence[str]) -> Conclusion:
@@ -122,35 +122,35 @@ def _concluded(decision: Decision, reasons: Sequence[str]) -> Conclusion:
 
 
 def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
-    """The reason in words that need no table; the verdict's own first clause where there are none."""
+    """Why a verdict is inconclusive, in words that need no table; otherwise the first clause of its reason."""
     first = verdict.reason.partition(";")[0]
     if verdict.subject == MEMBERSHIP:
         if first.startswith("confounded"):
             return (
-                "the two files differ by themselves, so what sets them apart need not have come from the model; "
-                "compare records that were assigned at random"
+                "the two files differ even without the model, so the difference need not be due to training; compare "
+                "records that were assigned at random"
             )
         if first.startswith("the sides differ, but backwards"):
-            return _why_backwards(report)
+            return _why_reversed(report)
         least = _detectable(report.evidence)
         if least is None:
-            return "no attack found a leak, but with so few records it would have missed any"
+            return "no attack found a leak, but with so few records any leak would have been missed"
         return (
-            "no attack found a leak, but the audit is small: the least it could see is "
-            f"{_told(least, trained_on(report))}"
+            "no attack found a leak, but the audit is small: the smallest leak that it could have detected is "
+            f"{_attacker_words(least, attacked_unit(report))}"
         )
     if verdict.subject == EXTRACTION:
         if first.startswith("confounded"):
             return (
-                "texts like those that come out stand in the training data alone, so the model may know them from "
+                "texts like the extracted ones occur only in the training data, so the model may know them from "
                 "elsewhere; compare with held-out text drawn at random from the same source"
             )
         compared = next((item for item in report.evidence if _compared(item)), None)
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"
         share = compared.details.get("detectable")
-        records = trained_on(report, many=True)
-        missed = "" if share is None else f": it could miss up to {percent(share)} of the {records} coming out"
+        records = attacked_unit(report, many=True)
+        missed = "" if share is None else f": it could miss the extraction of up to {percent(share)} of the {records}"
         return f"{first}, but the audit is small{missed}"
     mechanism = verdict.subject.partition("): the mechanism ")[2]
     if mechanism and first.startswith("the guesses do not refute"):
@@ -162,7 +162,7 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
 
 
 def _the_claim(verdict: Verdict) -> str:
-    """The claim that ``verdict`` judges, and whose it is unless the caller gave it."""
+    """The claim that ``verdict`` judges, with its source unless it was given as an option."""
     promise, of_dp, source = verdict.subject.partition("-DP, ")
     if not of_dp:
         return f"the claim {verdict.subject}"
@@ -170,19 +170,19 @@ def _the_claim(verdict: Verdict) -> str:
 
 
 def _slight(verdict: Verdict, report: PrivacyReport) -> str:
-    if verdict.subject == MEMBERSHIP and judged_as_one(report):
-        return f"{TRAINED_ON}, though their single records are hard to tell from others"
+    if verdict.subject == MEMBERSHIP and tests_whole_file(report):
+        return f"{TRAINED_ON}, though single records are hard to tell from others"
     return _SLIGHT.get(verdict.subject, verdict.reason)
 
 
-def _reach(report: PrivacyReport) -> Iterator[str]:
-    """What each test that found nothing would have found, four times in five."""
+def _detectable_leaks(report: PrivacyReport) -> Iterator[str]:
+    """The smallest leak that each test would have detected with power 0.8."""
     for verdict in report.verdicts:
         if verdict.subject == MEMBERSHIP:
-            yield _told(_detectable(report.evidence), trained_on(report))
+            yield _attacker_words(_detectable(report.evidence), attacked_unit(report))
         elif verdict.subject == EXTRACTION:
             share = next((item.details.get("detectable") for item in report.evidence if _compared(item)), None)
-            yield f"{percent(share)} of the {trained_on(report, many=True)} coming out word for word"
+            yield f"the verbatim extraction of {percent(share)} of the {attacked_unit(report, many=True)}"
         elif verdict.subject == CANARIES:
             yield "a trace of the planted secrets"
         elif verdict.subject == SECRETS:
@@ -197,12 +197,12 @@ def _compared(item: Evidence) -> bool:
 
 
 def _detectable(evidence: Sequence[Evidence]) -> float | None:
-    """The smallest AUC that an attack on the model would have shown."""
+    """The smallest AUC that an attack on the model would have detected; None if unknown."""
     areas = [item for item in evidence if item.quantity == "AUC" and item.method not in WITHOUT_MODEL]
     return min((item.sees for item in areas if item.sees is not None), default=None)
 
 
-def _told(area: float | None, what: str) -> str:
+def _attacker_words(area: float | None, what: str) -> str:
     if area is None:
         return "any leak"
     return (

@@ -1,6 +1,6 @@
 """The data of a page, a model card or a statement: reports, how they relate, and what can be drawn.
 
-Everything here is plain numbers and text, read by ``privctl.show.gather`` and not checked again.
+All of it is numbers and text that ``privctl.show.gather`` reads; it is not verified here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PLANS = (ACCOUNT_STEP, PLAN_STEP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocCurve:
-    """One attack's ROC: ``points`` are (false, true positive rate), thinned from ``corners`` of them.
+    """One attack's ROC curve: ``points`` are (false, true positive rate), thinned from ``corners`` of them.
 
-    ``band`` holds (false positive rate, lower, upper) of the true positive rate at fixed thresholds, each with
-    probability ``confidence``; empty where none was computed.
+    ``band`` holds (false positive rate, lower, upper): bounds on the true positive rate at fixed thresholds, each with
+    ``confidence``; empty if none were computed.
     """
 
     name: str
@@ -38,7 +38,7 @@ class RocCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposureGroup:
-    """Canaries of one side: ``counts[i]`` have an exposure from i to below i + 1 bits; ``ceiling`` is the most bits."""
+    """A group of canaries: ``counts[i]`` have an exposure from i to below i + 1 bits, of at most ``ceiling`` bits."""
 
     name: str
     counts: tuple[int, ...]
@@ -48,7 +48,7 @@ class ExposureGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundCurve:
-    """The most that any attack can have under one guarantee: (false positive rate, true positive rate) ``points``."""
+    """The best ROC curve possible under one guarantee: ``points`` are (false positive rate, true positive rate)."""
 
     label: str
     status: Status
@@ -69,10 +69,10 @@ class TensorNoiseSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSource:
-    """One report. ``key`` is its name within the page, ``name`` what readers call it, ``parents`` the keys it names.
+    """One report. ``key`` is its id within the page, ``name`` the name shown, ``parents`` the keys of its parents.
 
-    ``absent`` are parents that are not at hand, ``digests`` what came of checking files against the report, ``drawn``
-    False where nothing could be read beside the report, with the reason in ``left_out``.
+    ``given``: the user named it. ``absent`` are the names of parents that could not be read, ``digests`` the verdicts
+    on files that the report lists, and ``left_out`` the reasons why something could not be drawn.
     """
 
     key: str
@@ -97,7 +97,7 @@ class ReportSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedSubject:
-    """What a verdict is about: the report that wrote a model (or stands alone), ancestors, audits and checks."""
+    """What a verdict is about: a model's own report (or a report without a model), its ancestors, audits and checks."""
 
     source: ReportSource
     ancestors: tuple[ReportSource, ...] = ()
@@ -107,7 +107,7 @@ class JudgedSubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:
-    """A file that a statement names, with every digest of it that is known, by algorithm."""
+    """A file that a statement names, with its known digests by algorithm."""
 
     name: str
     digests: Mapping[str, str]
@@ -115,7 +115,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageData:
-    """Everything of one page; ``sources`` stand after their parents."""
+    """All data of one page; in ``sources``, parents come before their children."""
 
     title: str
     version: str
@@ -125,5 +125,5 @@ class PageData:
     report_files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def with_step(self, *steps: str) -> Iterator[ReportSource]:
-        """The sources of these steps."""
+        """The sources whose step is among ``steps``."""
         return (source for source in self.sources if source.report.step in steps)

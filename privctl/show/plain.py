@@ -1,7 +1,7 @@
-"""Text of any origin made harmless: no control character, no command to a terminal or to a CI's runner.
+"""Escaping of untrusted text: no control characters, and no commands to a terminal or a CI runner.
 
-GitHub's runner obeys a line that begins with ``::``, blanks before it or not, and ``##[`` anywhere; Azure's and
-TeamCity's obey ``##vso[`` and ``##teamcity[``. GitLab's and terminals obey control characters.
+GitHub's runner executes lines that begin with ``::``, after spaces or not, and ``##[`` anywhere; Azure's and TeamCity's
+execute ``##vso[`` and ``##teamcity[``. GitLab's and terminals interpret control characters.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ import re
 import unicodedata
 
 _LONGEST = 500
-#: Letters of one text that a page shows.
+#: Most characters of one text on a page.
 _PAGE = 600
 #: Characters that change how the text around them is read, or that XML does not allow.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _RUNNER = re.compile(r"##(?=(?:vso|teamcity)?\[)")
-#: At the start of any word, since a line may be folded there.
+#: At the start of any word, since a line may be broken there.
 _WORD = re.compile(r"(?:(?<=\s)|^)::+")
-#: What a JSON text may hold unescaped and a terminal or runner would still obey.
+#: What JSON allows unescaped but a terminal or runner would interpret.
 _IN_JSON = re.compile(r"[^\x20-\x7e\n]|#(?=#(?:vso|teamcity)?\[)")
 
 
 def plain(text: str) -> str:
-    """``text`` on one line, what cannot be seen written as an escape, and cut where it is absurdly long."""
+    """``text`` on one line with invisible characters escaped, cut after 500 characters."""
     return escape_hidden(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 def escape_hidden(text: str) -> str:
-    """As ``plain``, however long; text that is harmless already stays as it is."""
+    """As ``plain``, but not cut."""
     if not text.isprintable():
         text = "".join(_escape(c) for c in text)
     return no_command(text)
 
 
 def clean(text: str, limit: int = _PAGE) -> str:
-    """``text`` for a page, its line breaks kept: what is invisible or turns the reading direction is made visible.
+    """``text`` for a page, cut to ``limit`` characters, with line breaks kept.
 
-    Cut where it is absurdly long.
+    Invisible characters, and those that change the reading direction, are escaped.
     """
     cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
     if not (cut.isascii() and cut.isprintable()):
@@ -48,12 +48,12 @@ def clean(text: str, limit: int = _PAGE) -> str:
 
 
 def no_command(text: str) -> str:
-    """``text`` without what a runner would obey, wherever its lines are broken."""
+    """``text`` with commands to CI runners broken up, also if the text is wrapped later."""
     return _WORD.sub(lambda colons: " ".join(colons[0]), _RUNNER.sub("## ", text))
 
 
 def json_text(text: str) -> str:
-    """JSON as it may be shown on a terminal or a runner's log: the same values, what would be obeyed as escapes."""
+    """Valid JSON with the same values that is safe on a terminal or in a runner's log."""
     return _IN_JSON.sub(lambda match: _in_json(match[0]), text)
 
 

@@ -17,7 +17,7 @@ _BAR_EVERY = 1.0
 
 
 def note(message: str, *, quiet: bool = False) -> None:
-    """One line of log."""
+    """Write one line to standard error, unless ``quiet``."""
     if not quiet and sys.stderr is not None:  # None where the caller closed it
         sys.stderr.write(f"privctl: {escape_hidden(message)}\n")
         sys.stderr.flush()
@@ -27,9 +27,10 @@ def note(message: str, *, quiet: bool = False) -> None:
 def progress(
     label: str, total: float, unit: str = "bytes", detail: Detail | None = None, *, quiet: bool = False
 ) -> Iterator[Advance]:
-    """Show work of ``total`` ``unit`` under ``label`` while the block runs; yields the function that advances it.
+    """Show the progress of ``total`` ``unit`` of work while the block runs; yields a function that adds work done.
 
-    Measures of ``detail`` stand beside it, asked for once a second, or for each line where there is no terminal.
+    The measures that ``detail`` returns are shown next to it, updated once a second, or for each line without a
+    terminal.
     """
     if quiet or sys.stderr is None:
         yield lambda _: None
@@ -48,7 +49,7 @@ def _bar(label: str, total: float, unit: str, detail: Detail | None) -> Iterator
 
     amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     columns = [TextColumn("{task.description}"), BarColumn(), amount]
-    # A training's own line says what the remaining time is the time to.
+    # A training's line itself says that the remaining time is to the last step.
     columns.append(TimeRemainingColumn() if detail is None else TextColumn("{task.fields[live]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total, live="")
@@ -65,7 +66,7 @@ def _bar(label: str, total: float, unit: str, detail: Detail | None) -> Iterator
 
 @contextmanager
 def _lines(label: str, total: float, unit: str, detail: Detail | None) -> Iterator[Advance]:
-    """A line now and then while the work lasts, and one at the end if it lasted long enough to wonder."""
+    """A line every ten seconds, and one at the end if the work took at least a second."""
     pace = _Pace(total)
 
     def advance(amount: float) -> None:
@@ -85,7 +86,7 @@ def _lines(label: str, total: float, unit: str, detail: Detail | None) -> Iterat
 
 
 class _Pace:
-    """How much of ``total`` is ``done``, since when, and when it was last shown."""
+    """The work ``done`` of ``total``, the time since the start, and the time since it was last shown."""
 
     def __init__(self, total: float) -> None:
         self.done = 0.0
@@ -94,16 +95,16 @@ class _Pace:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     @property
     def left(self) -> float | None:
-        """Seconds to the end at the pace so far."""
+        """Seconds to the end at the average speed so far; None before any work is done."""
         return (self._total - self.done) * self.elapsed / self.done if self.done else None
 
     def due(self, every: float) -> bool:
-        """Whether ``every`` seconds have gone since this was last true."""
+        """Whether ``every`` seconds have passed since this last returned True."""
         now = time.monotonic()
         if now - self._shown < every:
             return False
@@ -112,7 +113,7 @@ class _Pace:
 
 
 def live_line(measures: Mapping[str, float], *, seconds_left: float | None = None) -> str:
-    """``measures`` as ``privctl.train.logs.live`` gives them, and how long it is to the last step."""
+    """``measures`` from ``privctl.train.logs.live`` and the time to the last step, on one line."""
     parts = []
     if "training_loss" in measures:
         parts.append(f"loss {measures['training_loss']:.4g}")
@@ -130,7 +131,7 @@ def live_line(measures: Mapping[str, float], *, seconds_left: float | None = Non
 
 
 def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds, as a clock shows them."""
+    """A duration as hours:minutes:seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 

@@ -1,4 +1,4 @@
-"""A model in a sentence or two: its strongest guarantee, the attacks on it, and what was not tried."""
+"""A model in a few sentences: its strongest guarantee, the attacks on it, and what was not checked."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from privctl.show.decision import Decision, conclusion, not_measured
 from privctl.show.leaks import leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import bound, with_exponent
+from privctl.show.verified import verification_sentence
 
-#: What each status means, for readers who meet the word for the first time.
+#: What each status means.
 MEANING = {
     Status.PROVED: "follows from what was enforced or checked",
     Status.CONDITIONAL: "follows if the stated assumptions hold",
@@ -45,18 +46,19 @@ MEANING = {
 _WORST_FIRST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
 _STRENGTH = (Status.PROVED, Status.CONDITIONAL, Status.CLAIMED, Status.VOID, Status.REFUTED)
 DO_NOT_RELEASE = "Do not release"
-#: Claims that a sentence names.
+#: Most items that a sentence names.
 _NAMED = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
+    """The summary of one subject.
 
-    ``attacked`` says what the audits amount to, ``leaked`` gives the figures of the leaks that they found; empty where
-    they found none. ``attack`` and ``check`` are the worst outcomes of audits and of verification (files that differ
-    from their report count as the latter); None where there were none. ``worst`` is the worse of the two. ``headline``
-    says all this in a few words, ``severity`` colours it.
+    ``lead`` is its strongest guarantee; ``guarantee``, ``attacked`` and ``verified`` are sentences on it, on the audits
+    and on verification; ``leaked`` has the figures of the leaks found, empty if none. ``attack`` and ``check`` are the
+    worst outcomes of audits and of verification (files that differ from their report count as the latter), None if
+    there were none; ``worst`` is the worse of the two. ``headline`` is a few words, and ``severity`` its colour.
+    ``unchecked`` lists what was not checked.
     """
 
     subject: JudgedSubject
@@ -106,30 +108,31 @@ def _headline(lead: Guarantee | None, worth: Severity) -> str:
 
 
 def decisive(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts except those on guarantees that their own report calls claimed or less."""
+    """The verdicts except those on guarantees that their own report marks as claimed, refuted or void."""
     return [verdict for verdict in verdicts if verdict.decisive]
 
 
 def word_of(verdict: Verdict, step: str) -> str:
-    """What the outcome is called, and what its report calls the guarantee that nobody may rely on."""
+    """The word for the outcome; for a guarantee that promises nothing, with its status."""
     word = verdict.audit_word if step == AUDIT_STEP else str(verdict.outcome).lower()
     return word if verdict.decisive else f"{word}, only {verdict.status}"
 
 
 def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What is refuted or rejected on top."""
+    """The verdicts sorted by outcome: refuted, inconclusive, consistent, proved."""
     return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
 
 
 def worst_of(verdicts: Sequence[Verdict]) -> Outcome | None:
-    """The worst outcome; None of none."""
+    """The worst outcome; None if there are no verdicts."""
     return worst_first(verdicts)[0].outcome if verdicts else None
 
 
 def leading_guarantee(subject: JudgedSubject) -> Guarantee | None:
-    """The best established guarantee for one example; of several, the smallest epsilon; then those of other kinds.
+    """The guarantee for one example with the best status and then the smallest epsilon; other kinds come last.
 
-    A bound on weight noise for a kind of loss that nobody stated comes after those for any loss or a stated one.
+    A guarantee for noise on weights that assumes a kind of loss which nobody stated comes after the others of its
+    status. None if the report states no guarantee for this model.
     """
     report = subject.source.report
     candidates = [g for g in report.guarantees if g.scope is Scope.THIS_MODEL]
@@ -145,7 +148,7 @@ def leading_guarantee(subject: JudgedSubject) -> Guarantee | None:
 
 
 def amount(guarantee: Guarantee) -> str:
-    """The numbers of a guarantee, with what they are numbers of."""
+    """The numbers of a guarantee with their units."""
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         return f"{with_exponent(guarantee.epsilon)} nats of mutual information, on average"
     if guarantee.notion is Notion.SECRET_PROTECTION and not guarantee.delta:
@@ -156,31 +159,31 @@ def amount(guarantee: Guarantee) -> str:
 
 
 def protects(guarantee: Guarantee) -> str:
-    """Whom a guarantee protects, and for which release."""
-    which = "" if guarantee.scope is Scope.THIS_MODEL else ", for whoever sees all candidates"
+    """The unit and adjacency of a guarantee, and whether it covers all candidates."""
+    which = "" if guarantee.scope is Scope.THIS_MODEL else ", for an attacker who sees all candidates"
     stated = guarantee.adjacency is not Adjacency.UNSTATED
     neighbours = f"neighbours by {guarantee.adjacency}" if stated else "neighbours not stated"
     meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
     return f"one {guarantee.unit}{meaning}, {neighbours}{which}"
 
 
-def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
-    """A sentence on a bound that holds but rules out next to nothing; empty for others."""
+def weak_bound(guarantee: Guarantee, report: PrivacyReport) -> str:
+    """A sentence on a guarantee that holds but rules out almost nothing; empty for others."""
     rate = largest_true_positive_rate(guarantee, one_gaussian=isinstance(report.mechanism, WeightNoise))
     if rate is None or rate < USELESS_RATE or guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""
     return f"It rules out little: an attacker may still find {_percent(rate)} of the records at 1 % false positives."
 
 
-def _in_words(guarantee: Guarantee) -> str:
-    """What the bound leaves an attacker, for readers who know no epsilon; empty where it states no such risk."""
+def _attacker_sentence(guarantee: Guarantee) -> str:
+    """What the guarantee means for an attacker, without epsilon; empty if it states no advantage."""
     if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""
     told = [50 * (1 + risk.bound) for risk in guarantee.risks if risk.measure is RiskMeasure.ADVANTAGE]
     meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
     return (
-        f"Nobody who sees the model can tell whether one given {guarantee.unit}{meaning} was used and be right more "
-        f"than {bound(min(told), 3)} % of the time; a guess is right 50 % of the time."
+        f"An attacker who sees the model can tell with at most {bound(min(told), 3)} % accuracy whether one given "
+        f"{guarantee.unit}{meaning} was used; guessing has 50 %."
         if told
         else ""
     )
@@ -188,36 +191,36 @@ def _in_words(guarantee: Guarantee) -> str:
 
 def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
     if lead is None and not subject.source.models:
-        return "Nothing is known of how this model was made: its own report is not at hand."
+        return "It is not known how this model was made: its own report was not given."
     if lead is None:
-        return "Nothing bounds what this model gives away: its report states no guarantee."
+        return "Nothing limits what this model reveals: its report states no guarantee."
     plan = subject.source.report.step in PLANS
     asserted = [a.statement for a in lead.assumptions if a.state is AssumptionState.ASSERTED]
     text = {
-        Status.PROVED: "Proved: it follows from what was enforced and checked.",
+        Status.PROVED: "Proved: it follows from what was enforced or checked.",
         Status.CONDITIONAL: _condition(asserted),
-        Status.CLAIMED: "Claimed: a published formula says so, and it does not follow.",
+        Status.CLAIMED: "Claimed: a published formula gives it, but it does not follow.",
         Status.REFUTED: "Refuted: the stated bound is certainly false.",
         Status.VOID: "Void: an assumption is violated, so nothing is guaranteed.",
     }[lead.status]
-    meaning = weak(lead, subject.source.report) or _in_words(lead)
-    # What it rests on is long, and a page may cut it: what it means comes before.
+    meaning = weak_bound(lead, subject.source.report) or _attacker_sentence(lead)
+    # The assumptions are long and may be cut on a page, so the meaning comes first.
     said = (meaning, text) if lead.status is Status.CONDITIONAL else (text, meaning)
     return " ".join(filter(None, ["A plan, not a run." if plan else "", *said]))
 
 
 def _condition(asserted: Sequence[str]) -> str:
-    """On what a conditional guarantee rests, in the words of its assumptions; of many the last are counted."""
+    """The assumptions that a conditional guarantee rests on; after six, the others are counted."""
     if not asserted:
         return "Conditional: it follows if the stated assumptions hold."
     said, more = asserted[:_NAMED], len(asserted) - _NAMED
-    these = "this holds, which" if len(asserted) == 1 else f"these {len(asserted)} assumptions hold, which"
-    rest = [f"and {more} more, which stand beside the guarantee"] if more > 0 else []
-    return f"Conditional: it follows if {these} nothing enforces: {'; '.join([*said, *rest])}."
+    these = "this assumption holds" if len(asserted) == 1 else f"these {len(asserted)} assumptions hold"
+    rest = [f"and {more} more, listed with the guarantee"] if more > 0 else []
+    return f"Conditional: it follows if {these}, which nothing enforces: {'; '.join([*said, *rest])}."
 
 
 def _attack_sentence(subject: JudgedSubject) -> str:
-    """What each audit amounts to, in the words of its own command, the worst first."""
+    """The conclusion of each audit, worst first."""
     concluded = [conclusion(source.report) for source in subject.audits]
     found = sorted(concluded, key=lambda each: list(Decision).index(each.decision))
     return " ".join(dict.fromkeys(each.sentence for each in found)) or "Not attacked."
@@ -234,15 +237,17 @@ def _leak_sentence(subject: JudgedSubject) -> str:
 def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
     if broken:
         names = ", ".join(dict.fromkeys(verdict.subject for verdict in broken[:_NAMED]))
-        return f"Do not rely on this: not what the reports recorded is {names}."
+        return f"Do not rely on this: these files are not those that the reports recorded: {names}."
     if not subject.checks:
-        return "No verification is among the reports: the numbers are the report's own; privctl verify recomputes them."
+        return "No verification was given: the numbers are those of the report; privctl verify recomputes them."
     judged = decisive(verdicts)
     counts = [(str(word).lower(), sum(v.outcome is word for v in judged)) for word in _WORST_FIRST]
-    text = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
+    text = verification_sentence(verdicts, subject.source.report.guarantees)
+    if judged:
+        text += f" Verdicts: {', '.join(f'{count} {word}' for word, count in counts if count)}."
     false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in judged)
     return text + (
-        f" Also refuted: {counted(false, 'bound')} that a report itself calls no more than claimed." if false else ""
+        f" Also refuted: {counted(false, 'bound')} that a report itself marks as only claimed." if false else ""
     )
 
 
@@ -256,29 +261,29 @@ def _missing_checks(subject: JudgedSubject) -> Iterator[str]:
     if not subject.source.models and not subject.audits:
         return
     if not subject.audits:
-        yield "No audit: nobody tried to attack this model."
+        yield "No audit: the reports given contain no attack on this model."
     else:
         evidence = [item for source in subject.audits for item in source.report.evidence]
         if not any(item.bound is Bound.LOWER and "epsilon" in item.quantity for item in evidence):
-            yield "No canaries: without coins tossed before training, no audit certifies a lower bound on ε."
+            yield "No canaries: without random inclusion before training, no audit certifies a lower bound on ε."
         failed = [line for source in subject.audits for line in not_measured(source.report)]
         yield from (f"{line[0].upper()}{line[1:]}." for line in failed)
         without = {line.partition(" ")[0] for line in failed}
         if "extraction" not in without and not any(item.method.startswith("extraction") for item in evidence):
-            yield "No extraction: nobody asked which training text the model writes by itself."
+            yield "No extraction: no audit tested which training text the model reproduces."
         if "secrets" not in without and not any(item.method.startswith("secret") for item in evidence):
-            yield "No secrets: nobody asked whether names, numbers and the like of the training data can be told."
+            yield "No secrets: no audit tested whether names, numbers and other secrets of the data can be guessed."
     if not subject.checks:
-        yield "No report of a verification: privctl verify recomputes the guarantee by other means."
+        yield "No report of a verification: privctl verify recomputes the guarantee with separate code."
     if not any(source.models for source in (subject.source, *subject.ancestors)):
-        yield "No report of how the model was made is at hand."
+        yield "No report of how the model was made was given."
     for source in (subject.source, *subject.ancestors):
         for name in source.absent:
-            yield f"{name}, which {source.name} builds on, is not at hand."
+            yield f"{name}, which {source.name} builds on, could not be read."
 
 
 def verdicts_of(sources: Sequence[ReportSource]) -> Iterator[tuple[ReportSource, Verdict]]:
-    """Every verdict with the report that it stands in, worst first."""
+    """Every verdict with the report that states it, worst first."""
     pairs = [(source, verdict) for source in sources for verdict in source.report.verdicts]
     yield from sorted(pairs, key=lambda pair: (not pair[1].decisive, _WORST_FIRST.index(pair[1].outcome)))
 

@@ -108,6 +108,8 @@ def test_a_verification_is_shown(tmp_path: Path) -> None:
     assert "no step named" in text
     assert "<script" not in text
     assert str(privctl.api.verify(place)).startswith("verification\n")
+    assert "Undecided: no error was found, but" in text
+    assert "Undecided: no error was found" in str(privctl.api.verify(place))
 
 
 def test_other_values_are_refused() -> None:

@@ -91,7 +91,7 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
     assert " ".join(verdict.split()).startswith(
         "Do not release: an attacker shown a training record and another one tells which is which 100 % of"
     )
-    assert out.count("The exit code is 0 all the same, because no claim of privacy was refuted.") == 1
+    assert out.count("The exit code is 0 nevertheless, because no claim of privacy was refuted.") == 1
     for said in ("train again", "compares with shadow models", "needs at least 1000 non-members", "treat the model as"):
         assert out.count(said) == 1, said
 
@@ -123,7 +123,7 @@ def test_nothing_to_find_is_not_called_private(place: Path, capfd: pytest.Captur
     out, err = capfd.readouterr()
     out = " ".join(out.split())
     assert 'INCONCLUSIVE: "members cannot be told from non-members": no attack found a difference, but' in out
-    assert out.startswith("Inconclusive: no attack found a leak, but the audit is small: the least it could see")
+    assert out.startswith("Inconclusive: no attack found a leak, but the audit is small: ")
     assert "Next: audit again with about " in out
     assert "private" not in out
     assert "exit code" not in out

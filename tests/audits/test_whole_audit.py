@@ -65,7 +65,7 @@ def leak_of_canaries(report: PrivacyReport) -> str:
     completed = [item for item in report.evidence if item.method == "canary completion"]
     told = [item for item in completed if "included" in item.quantity and item.details["disclosed"]]
     if told and not any(item.details["disclosed"] for item in completed if "left out" in item.quantity):
-        return " planted secrets with 1 copy come out word for word"
+        return " planted secrets with 1 copy can be extracted word for word"
     return "the model remembers secrets that were planted in its training data"
 
 

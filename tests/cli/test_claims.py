@@ -78,7 +78,7 @@ def test_exit_codes_of_the_book(
 ) -> None:
     _book(monkeypatch, expected, found)
     assert run(["claims", "papers", "--paper", "dp-weights"]) == code
-    assert (f"THE BOOK EXPECTS {expected}" in capsys.readouterr().out) is (expected is not found)
+    assert (f"EXPECTED {expected}" in capsys.readouterr().out) is (expected is not found)
 
 
 @pytest.mark.slow

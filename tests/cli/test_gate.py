@@ -47,20 +47,20 @@ Capture = pytest.CaptureFixture[str]
         ([OWN, "--max-epsilon", "3"], 0, "PASS"),
         ([OWN, "--max-epsilon", "2.9"], 1, "above 2.9"),
         ([OWN, "--max-epsilon", "3", "--require", "proved"], 1, "dp-sgd is conditional"),
-        ([OWN, AUDIT, "--model", MODEL, "--max-epsilon", "3", "--max-auc", "0.7"], 0, "the model at hand is the one"),
+        ([OWN, AUDIT, "--model", MODEL, "--max-epsilon", "3", "--max-auc", "0.7"], 0, "the model given is the one"),
         ([OWN, AUDIT, "--max-auc", "0.51"], 3, "the upper bound is above 0.51"),
-        ([OWN, "--max-auc", "0.7"], 3, "no audit of this model given measured it"),
+        ([OWN, "--max-auc", "0.7"], 3, "no audit given for this model measured it"),
         ([OWN, AUDIT, "--max-extracted", "0.1"], 0, "PASS"),
         ([OWN, AUDIT, "--max-tpr", "0.5"], 0, "PASS"),
         ([OWN, AUDIT, "--max-tpr", "0.5", "--at-fpr", "0.001"], 3, "needs at least 1000 non-members"),
-        ([OWN, AUDIT, "--min-power", "auc=0.65"], 0, "would have been seen"),
-        ([OWN, AUDIT, "--min-power", "auc=0.51"], 3, "smaller leaks were missed"),
+        ([OWN, AUDIT, "--min-power", "auc=0.65"], 0, "would have been detected"),
+        ([OWN, AUDIT, "--min-power", "auc=0.51"], 3, "a smaller leak may have been missed"),
         ([OWN, AUDIT, "--max-exposure", "10"], 3, "measured it"),
         ([OWN, AUDIT, "--required-steps", "audit,retrain"], 0, "PASS"),
         ([OWN, AUDIT, "--required-steps", "verify"], 3, "privctl verify"),
         ([OWN, AUDIT, "--forbid-outcomes", "INCONCLUSIVE", "--max-auc", "0.99"], 3, "INCONCLUSIVE by audit"),
         ([OWN, AUDIT, "--max-age-days", "1"], 0, "PASS"),
-        ([OWN, "--max-epsilon", "3", "--require-model", "true"], 3, "not at hand"),
+        ([OWN, "--max-epsilon", "3", "--require-model", "true"], 3, "was not given"),
         # The one that learnt by heart.
         (["release/clipped.report.json", "--max-epsilon", "8"], 1, "the reports state none"),
         (["release/clipped.report.json", "release/clipped.audit.report.json", "--max-auc", "0.5"], 1, "REFUTED"),
@@ -90,7 +90,7 @@ def test_genuine_reports(here: Path, capsys: Capture, arguments: list[str], code
     ("file", "change", "code", "says"),
     [
         (OWN, lambda d: d["guarantees"][0].update(status="proved"), 1, "conditional by its own assumptions"),
-        (OWN, lambda d: d["guarantees"][0].update(status="proved", assumptions=[]), 1, "names nothing"),
+        (OWN, lambda d: d["guarantees"][0].update(status="proved", assumptions=[]), 1, "states proved, but no"),
         (OWN, lambda d: d["guarantees"][0].update(epsilon=-1), 3, "at least 0"),
         (OWN, lambda d: d["guarantees"][0].update(epsilon=float("inf")), 3, "not a finite number"),
         (OWN, lambda d: d["guarantees"][0].update(epsilon=float("nan")), 3, "not a finite number"),
@@ -103,12 +103,12 @@ def test_genuine_reports(here: Path, capsys: Capture, arguments: list[str], code
         (OWN, lambda d: d.update(extra=1), 3, "unknown key"),
         (OWN, lambda d: d.update(outputs=[]), 3, "no report given says how"),
         (OWN, lambda d: d["outputs"][2].update(digest="blake3:" + "0" * 64), 3, "no report given says how"),
-        (AUDIT, lambda d: d["evidence"][0].update(upper=0.01), 1, "lies above its upper one"),
-        (AUDIT, lambda d: d["inputs"][0].update(digest="blake3:" + "0" * 64), 3, "no audit of this model"),
+        (AUDIT, lambda d: d["evidence"][0].update(upper=0.01), 1, "is above its upper bound"),
+        (AUDIT, lambda d: d["inputs"][0].update(digest="blake3:" + "0" * 64), 3, "no audit given for this model"),
         (AUDIT, lambda d: d["verdicts"][0].update(outcome="PROVED"), 1, "no attack can prove"),
         (AUDIT, lambda d: d["verdicts"][0].update(outcome="REFUTED"), 1, "REJECTED by audit"),
         (AUDIT, lambda d: d.update(evidence=[]), 1, "was asked for"),
-        (AUDIT, lambda d: d["parents"][0].update(digest="blake3:" + "0" * 64), 1, "its digest is another"),
+        (AUDIT, lambda d: d["parents"][0].update(digest="blake3:" + "0" * 64), 1, "its digest differs"),
         (AUDIT, lambda d: d["parents"][0].update(path="\0"), 3, "not a file's name"),
     ],
 )
@@ -161,7 +161,7 @@ def test_what_is_no_file(here: Path, capsys: Capture) -> None:
         ("pipe", "not a regular file"),
         ("loop", "cannot be read"),
         ("huge.json", "more than 32 MiB"),
-        ("none.json", "is not there"),
+        ("none.json", "does not exist"),
         ("/dev/zero", "not a regular file"),
     ):
         assert run(["gate", name, "--max-epsilon", "3"]) == 3, name
@@ -195,7 +195,7 @@ def test_another_model_at_hand(here: Path, capsys: Capture, what: str) -> None:
         ([OWN], "no policy was found"),
         ([OWN, "--max-epsilon", "-1"], "--max-epsilon is -1"),
         ([OWN, "--max-epsilon", "nan"], "--max-epsilon is 'nan'"),
-        ([OWN, "--policy", "none.toml"], "none.toml is not there"),
+        ([OWN, "--policy", "none.toml"], "none.toml does not exist"),
         ([OWN, "--policy", OWN], "not valid TOML"),
         ([OWN, "--max-epsilon", "3", "--json", "--format", "text"], "contradict"),
         ([OWN, "--max-epsilon", "3", "-o", OWN], "is an input of this command"),
@@ -332,7 +332,9 @@ def test_a_genuine_verification_counts_and_what_is_only_claimed_fails_nothing(he
     checked = verified(noised)
     asked = ["--required-steps", "verify", "--forbid-outcomes", "INCONCLUSIVE"]
     assert run(["gate", noised, checked, *asked]) == 0
-    assert "1 more on what a report itself calls no more than claimed" in " ".join(capsys.readouterr().out.split())
+    assert "1 more on guarantees that a report itself marks as only claimed" in " ".join(
+        capsys.readouterr().out.split()
+    )
     # Whoever counts claims is told that this one is open.
     assert run(["gate", noised, checked, *asked, "--require", "claimed"]) == 3
     assert "published: INCONCLUSIVE by verify" in " ".join(capsys.readouterr().out.split())

@@ -61,7 +61,7 @@ def test_a_model_is_verified_by_its_report(here: Path, capsys: Capture) -> None:
 def test_the_gate_takes_a_model_and_checks_its_bytes(here: Path, capsys: Capture) -> None:
     assert run(["gate", MODEL, "--max-epsilon", "3", "--max-auc", "0.7", "--require-model", "true"]) == 0
     captured = capsys.readouterr()
-    assert "the model at hand is the one" in captured.out
+    assert "the model given is the one" in captured.out
     assert f"the reports of {MODEL}: {OWN}, {AUDIT}" in captured.err
     assert run(["gate", MODEL, "--max-epsilon", "2.9", "-q"]) == 1
     assert run(["gate", MODEL, OWN, "--max-epsilon", "3", "-q"]) == 0, "named twice, counted once"
@@ -211,7 +211,7 @@ def test_a_page_of_a_model_that_was_only_audited(here: Path, capsys: Capture) ->
     assert (
         "nothing beside lonely/folder says how it was made; what examined it: lonely/folder.audit.report.json" in said
     )
-    assert "Nothing is known of how this model was made" in Path("page.md").read_text()
+    assert "It is not known how this model was made" in Path("page.md").read_text()
     shutil.copy(OWN, "lonely/folder.report.json")
     assert run(["report", "lonely/folder", "-o", "other.md"]) == 3
     assert "folder.report.json is about other weights" in capsys.readouterr().err

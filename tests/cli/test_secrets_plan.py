@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from privctl.accounting.secrets.fano import curve_posterior, information, noise_multiplier_for, posterior
 from privctl.cli import run
 from privctl.domain.events import SecretMixture
-from privctl.domain.guarantee import Notion, Status
+from privctl.domain.guarantee import Assumption, AssumptionState, Notion, Status
 from privctl.reports.codec import decode
 from privctl.secrets.plan import sweep, weights
 from privctl.secrets.plan.highs import Solution, pdlp
 from privctl.secrets.plan.packing import Packing
 from privctl.secrets.protection import read_protection
+from privctl.show.text.secrets_plan import secrets_plan_text
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import SafetensorsFile
 
@@ -126,6 +128,25 @@ def test_the_curve_takes_less_noise_and_the_report_says_what_fano_would(planned:
     assert f"would ask for a noise multiplier of {curve.fano_noise_multiplier:.6g}" in by_fano.note
 
 
+def test_assumptions_of_several_guarantees_are_printed_once(planned: Path) -> None:
+    report = decode((planned / "curve.report.json").read_text(), "report")
+    said = " ".join(secrets_plan_text(report, verbose=True).split())
+    by_curve, by_fano, one_record = report.guarantees
+    assert by_curve.assumptions == by_fano.assumptions
+    for each in (*by_curve.assumptions, *one_record.assumptions):
+        assert said.count(f"{each.state}: {each.statement}") == 1, each
+    assert said.count(f"where the assumptions listed under '{by_curve.name}' hold What that leaves") == 1
+    # One that rests on more names what it adds.
+    more = Assumption(name="more", statement="more is true", state=AssumptionState.ASSERTED)
+    longer = replace(by_fano, assumptions=(*by_fano.assumptions, more))
+    said = " ".join(secrets_plan_text(replace(report, guarantees=(by_curve, longer))).split())
+    assert f"where the assumptions listed under '{by_curve.name}' hold, and: asserted: more is true" in said
+    # One that lacks an assumption of the other lists its own.
+    shorter = replace(by_fano, assumptions=by_fano.assumptions[1:])
+    said = " ".join(secrets_plan_text(replace(report, guarantees=(by_curve, shorter)), verbose=True).split())
+    assert said.count(by_curve.assumptions[-1].statement) == 2
+
+
 def test_without_a_cap_the_noise_is_that_of_the_worst_secret(data: Path, tmp_path: Path) -> None:
     secrets = book(tmp_path, {"id": "a", "kind": "k", "records": [3]}, {"id": "b", "kind": "k", "records": [4, 5, 6]})
     output = tmp_path / "plan.safetensors"
@@ -205,7 +226,7 @@ def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.Capture
     assert "noise multiplier" in shown
     assert "by Fano" in shown
     assert max(map(len, shown.splitlines()[:6])) <= 80
-    assert "left out: records that it never draws" in " ".join(shown.split())
+    assert "left out: records that are never drawn" in " ".join(shown.split())
     assert "gap" not in shown
 
 

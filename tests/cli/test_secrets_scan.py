@@ -81,14 +81,14 @@ def test_what_was_not_looked_for_is_said(data: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     (report,) = (read_report(path) for path in data.parent.glob("*.report.json"))
     (warning,) = (line for line in report.warnings if line.startswith("not looked for"))
-    for text in (" ".join(said.split()).partition("Not looked for: ")[2], warning):
+    for text in (" ".join(said.split()).partition("Not searched for: ")[2], warning):
         for kind in ("card", "iban", "ssn", "mrn", "dob", "key"):
             assert f"the kind {kind};" in text
         for what in ("names of people", "dates of birth and record numbers without", "account numbers", "SSN and NHS"):
             assert what in text
         assert "the kind email" not in text
     assert scan(data, "-f", *more) == 0
-    assert "the kind" not in capsys.readouterr().out.partition("Not looked for: ")[2]
+    assert "the kind" not in capsys.readouterr().out.partition("Not searched for: ")[2]
 
 
 def test_json_is_the_report_that_lies_beside_the_book(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def test_a_genuine_report_passes_and_its_claim_is_labelled(noisy: Path, capsys: 
     assert "published 1 0.0001 claimed REFUTED" in said
     assert "only claimed, as the report says, and false" in said
     assert "convex, replace-one 49.2856 0.0001 conditional PROVED" in said
-    assert "promises nothing, and fails nothing here" in said
+    assert "promises nothing, so it does not fail the report." in said
 
 
 def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
@@ -35,7 +35,7 @@ def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
 ) -> None:
     assert run(["verify", str(noisy), "-q"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "The table judges the report's arithmetic alone: whether each number follows" in said
+    assert "The table judges only the report's arithmetic: whether each number follows" in said
     assert "checks of files, reports, parameters and noise passed" in said
     model = noisy.with_name("m.noised.safetensors")
     weights = bytearray(model.read_bytes())
@@ -43,14 +43,14 @@ def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
     model.write_bytes(weights)
     assert run(["verify", str(noisy), "-q"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    warning = said.index("A check above is REFUTED, so this report does not hold.")
+    warning = said.index("A check above is REFUTED, so do not rely on this report.")
     assert said.index("REFUTED: m.noised.safetensors") < warning < said.index("conditional PROVED")
-    assert "arithmetic alone: PROVED there promises nothing about this model. guarantee epsilon delta" in said
+    assert "judges only its arithmetic: PROVED there promises nothing about this model. guarantee epsilon delta" in said
     assert "the report says arithmetic" in said
     model.unlink()
     assert run(["verify", str(noisy), "-q"]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert "A check above is INCONCLUSIVE, so what it states may not be true of this model." in said
+    assert "A check above is INCONCLUSIVE, so what the report states may not be true of this model." in said
 
 
 def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from privctl.cli import run
 from privctl.demo.check import check
-from privctl.demo.decide import POLICY_NAME, pass_gate, two_to_judge, write_page
+from privctl.demo.decide import POLICY_NAME, judge_models, models_to_judge, write_page
 from privctl.demo.model import PRIVATE_EPSILON
 from privctl.demo.run import (
     ANY_LOSS_EPSILON,
@@ -87,7 +87,7 @@ def test_every_audit_is_in_a_log(told: tuple[DemoModel, ...]) -> None:
 def test_every_report_passes_verification(told: tuple[DemoModel, ...]) -> None:
     found = check(told[0].model.parent)
     assert (found.exit_code, found.failed, found.reports) == (0, (), 14)
-    assert (found.proved, found.false) == (4 * 8 + 4 + 1, 4)
+    assert (found.proved, found.claims_refuted) == (4 * 8 + 4 + 1, 4)
 
 
 def test_every_report_reads_back(told: tuple[DemoModel, ...]) -> None:
@@ -108,8 +108,8 @@ def test_the_gate_passes_the_private_model_and_refuses_the_claim(
     told: tuple[DemoModel, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = told[0].model.parent
-    private, claiming = two_to_judge(told)
-    passed, refused = pass_gate(folder, (private, claiming), unseen)
+    private, claiming = models_to_judge(told)
+    passed, refused = judge_models(folder, (private, claiming), unseen)
     assert private.name in passed.models[0]
     assert refused.outcome is GateOutcome.FAIL
     # So few records make delta large and intervals wide: apart from that, nothing stands in the private model's way.

@@ -55,10 +55,10 @@ def test_the_honest_flow_passes(here: Path) -> None:
     log = read_log(Path("m.audits.jsonl"))
     assert found() == {
         "require_audit_log": [
-            (PASS, "2 audits of this model and 0 of others; keep its head to see that it only grows: "
+            (PASS, "2 audits of this model and 0 of others; keep its head to check later that no line was changed: "
                    f"line 5, {log.head}")
         ],
-        "audits_shown": [(PASS, "each of 2 audits of this model that the log holds was given")],
+        "audits_shown": [(PASS, "the report of each of 2 audits of this model in the log was given")],
     }  # fmt: skip
     Path("kept").write_text(f"seen in build 7: {log.head}\n")
     audited(Path("m.audits.jsonl"), Path("c.report.json"), 0.5)
@@ -89,15 +89,15 @@ def test_a_bad_audit_that_is_hidden_fails_and_is_compared(here: Path) -> None:
     audited(Path("m.audits.jsonl"), Path("bad.report.json"), 0.83)
     audited(Path("m.audits.jsonl"), Path("c.report.json"), 0.5)
     (message,) = wrong("a.report.json", "b.report.json", "c.report.json")
-    assert "led to a report that was not given" in message
-    assert "by the log it is worse: AUC 0.83 where 0.52 is the most shown" in message
+    assert "produced a report that was not given" in message
+    assert "according to the log it found more: AUC 0.83, and at most 0.52 in the reports given" in message
     judgement = judged(*map(Path, ("m.report.json", "a.report.json", "b.report.json", "bad.report.json")), **ASKED)
     assert [each.outcome for each in of(judgement, "max_auc")].count(FAIL) == 1, "and shown, it is judged"
 
 
 def test_a_harmless_audit_that_is_hidden_fails_too(here: Path) -> None:
     (message,) = wrong("b.report.json")
-    assert "led to a report that was not given" in message
+    assert "produced a report that was not given" in message
     assert "worse" not in message
     (message,) = wrong("a.report.json")
     assert message.endswith("(the newest)")
@@ -106,7 +106,7 @@ def test_a_harmless_audit_that_is_hidden_fails_too(here: Path) -> None:
 def test_an_audit_that_was_only_begun_fails(here: Path) -> None:
     begun(Path("m.audits.jsonl"))
     (message,) = wrong()
-    assert "has no report, and nothing says what became of it (the newest)" in message
+    assert "has no report, and the log does not say why (the newest)" in message
     audited(Path("m.audits.jsonl"), Path("c.report.json"), 0.5)
     (message,) = wrong("a.report.json", "b.report.json", "c.report.json")
     assert "newest" not in message
@@ -167,7 +167,7 @@ def test_a_log_that_was_tampered_with_fails(here: Path, change: Callable[[Path],
 def test_a_tail_cut_off_shows_by_the_report_given(here: Path) -> None:
     """The reports name their lines: a tail can go unnoticed only together with them."""
     Path("m.audits.jsonl").write_bytes(b"".join(lines(Path("m.audits.jsonl"))[:3]))
-    assert wrong() == ["the line that this audit names is not in the log: it was entered into another"]
+    assert wrong() == ["the line that this audit names is not in the log: the audit was recorded in another log"]
     assert wrong("a.report.json") == [], "which a chain alone cannot tell"
 
 
@@ -175,7 +175,7 @@ def test_a_tail_cut_off_with_its_reports_shows_by_a_head_that_was_kept(here: Pat
     head = read_log(Path("m.audits.jsonl")).head
     Path("m.audits.jsonl").write_bytes(b"".join(lines(Path("m.audits.jsonl"))[:3]))
     (message,) = wrong("a.report.json", audit_log_head=head)
-    assert "does not hold the head seen before" in message
+    assert "does not contain the earlier head" in message
 
 
 def test_a_log_written_anew_shows_by_the_reports_and_by_a_head_alone(here: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_log_written_anew_shows_by_the_reports_and_by_a_head_alone(here: Path)
     assert len(read_log(log).audits) == 3
     reports = ("a.report.json", "b.report.json", "c.report.json")
     assert "the line that this audit names is not in the log" in wrong(*reports)[0]
-    assert any("does not hold the head" in message for message in wrong(*reports, audit_log_head=head))
+    assert any("does not contain the earlier head" in message for message in wrong(*reports, audit_log_head=head))
     # Whoever also writes the report anew passes where no head was kept, as the threat model says.
     forged = next(each for each in read_log(log).audits if each.begun.number == 6)
     position = LogPosition(path=log.name, entry=6, digest=forged.begun.digest)
@@ -196,13 +196,13 @@ def test_a_log_written_anew_shows_by_the_reports_and_by_a_head_alone(here: Path)
     edited(forged.report.encode(), file_digest(Path("c.report.json")).encode())(log)
     written_anew(log, lambda said: True)
     assert wrong(*reports) == []
-    assert "does not hold the head" in wrong(*reports, audit_log_head=head)[0]
+    assert "does not contain the earlier head" in wrong(*reports, audit_log_head=head)[0]
 
 
 def test_two_logs_do_not_pass(here: Path) -> None:
     """The bad audit in one log, the good one in another."""
     audited(Path("secret.audits.jsonl"), Path("bad.report.json"), 0.9)
-    assert "was entered into another" in wrong("a.report.json", "b.report.json", "bad.report.json")[0]
+    assert "was recorded in another log" in wrong("a.report.json", "b.report.json", "bad.report.json")[0]
     assert wrong("bad.report.json", require_audit_log="m.audits.jsonl")
     both = "m.audits.jsonl,secret.audits.jsonl"
     (message,) = wrong("a.report.json", "b.report.json", require_audit_log=both)
@@ -219,18 +219,18 @@ def test_a_fork_shows_by_a_head_of_the_other_branch(here: Path) -> None:
     reports = ("a.report.json", "b.report.json", "good.report.json")
     assert wrong(*reports) == [], "each branch is whole by itself"
     (message,) = wrong(*reports, audit_log_head=seen)
-    assert "cut short, written anew, or is another log" in message
-    assert "was entered into another" in wrong("a.report.json", "b.report.json", "bad.report.json")[0]
+    assert "cut short or rewritten, or is another log" in message
+    assert "was recorded in another log" in wrong("a.report.json", "b.report.json", "bad.report.json")[0]
 
 
 def test_a_report_edited_after_the_log_or_never_entered_fails(here: Path) -> None:
     audit(Path("free.report.json"), auc(0.4, 0.35, 0.45))
-    assert wrong("a.report.json", "b.report.json", "free.report.json") == ["this audit was entered into no log"]
+    assert wrong("a.report.json", "b.report.json", "free.report.json") == ["this audit was not recorded in a log"]
     text = Path("b.report.json").read_text()
     Path("b.report.json").write_text(text.replace("0.52", "0.51"))
     messages = wrong()
-    assert messages[0] == "the log says that this audit led to another report: its digest is another"
-    assert "led to a report that was not given" in messages[1]
+    assert messages[0] == "according to the log, this audit produced another report: the digest differs"
+    assert "produced a report that was not given" in messages[1]
 
 
 def test_a_report_of_other_weights_than_those_entered_fails(here: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_report_of_other_weights_than_those_entered_fails(here: Path) -> None:
     audit(Path("c.report.json"), auc(0.5, 0.45, 0.55), log=position)
     finish(log, position, report=file_digest(Path("c.report.json")), refuted=0, worst={})
     assert wrong("a.report.json", "b.report.json", "c.report.json") == [
-        "the log says that this audit was of other weights"
+        "according to the log, this audit was of other weights"
     ]
 
 
@@ -247,8 +247,8 @@ def test_a_report_of_a_line_that_ended_otherwise_fails(here: Path) -> None:
     position = begun(Path("m.audits.jsonl"))
     audit(Path("c.report.json"), auc(0.5, 0.45, 0.55), log=position)
     messages = wrong("a.report.json", "b.report.json", "c.report.json")
-    assert messages[0] == "the log does not say that this audit led to a report"
-    assert "nothing says what became of it" in messages[1]
+    assert messages[0] == "according to the log, this audit produced no report"
+    assert "the log does not say why" in messages[1]
 
 
 def test_the_same_tensors_in_other_files_are_the_same_model(here: Path) -> None:
@@ -259,7 +259,7 @@ def test_the_same_tensors_in_other_files_are_the_same_model(here: Path) -> None:
     begin(Path("t.audits.jsonl"), (first,), {})
     audit(Path("t.report.json"), auc(0.5, 0.45, 0.55), inputs=(again,))
     judgement = judged(Path("t.report.json"), require_audit_log="t.audits.jsonl")
-    assert "nothing says what became of it" in only(judgement, "audits_shown").message
+    assert "the log does not say why" in only(judgement, "audits_shown").message
 
 
 def test_no_audit_or_no_log_is_inconclusive(here: Path) -> None:
@@ -297,10 +297,10 @@ def test_earlier_audits_of_the_log_may_be_old(here: Path) -> None:
     [
         (
             {"audit_log_head": "absent"},
-            "absent is neither a head of a log nor a file that holds one; expected",
+            "absent is neither a head of a log nor a file that contains one; expected",
         ),
         ({"audit_log_head": "blake3:12ab"}, "blake3:12ab is neither a head of a log nor a file"),
-        ({"audit_log_head": "m.report.json"}, "holds no head"),
+        ({"audit_log_head": "m.report.json"}, "contains no head"),
     ],
 )
 def test_a_head_that_is_none_is_one_sentence(here: Path, more: dict[str, str], says: str) -> None:
@@ -312,7 +312,7 @@ def test_a_head_that_is_none_is_one_sentence(here: Path, more: dict[str, str], s
 
 def test_a_head_without_a_log_is_one_sentence(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["gate", "a.report.json", "--max-auc", "0.6", "--audit-log-head", "blake3:" + "0" * 64]) == 2
-    assert "require_audit_log no log" in capsys.readouterr().err
+    assert "require_audit_log names no log" in capsys.readouterr().err
 
 
 # Signed heads.
@@ -331,7 +331,7 @@ def test_a_signed_log_passes_and_an_unsigned_one_does_not(signed: Path) -> None:
     assert wrong(require_signer="ci.pub") == []
     Path("m.audits.dsse.json").unlink()
     (message,) = wrong(require_signer="ci.pub")
-    assert "nobody the policy trusts vouches for its head: m.audits.dsse.json is not there" in message
+    assert "no signer that the policy trusts signed its head: m.audits.dsse.json does not exist" in message
     assert run(["sign", "--new-key", "other", "-q"]) == 0
     assert run(["sign", "m.audits.jsonl", "--key", "other.key", "-q"]) == 0
     (message,) = wrong(require_signer="ci.pub")
@@ -349,7 +349,7 @@ def test_lines_after_the_signature_fail_until_they_are_signed(signed: Path) -> N
     reports = ("a.report.json", "b.report.json", "c.report.json")
     assert run(["sign", "c.report.json", "--key", "ci.key", "-q"]) == 0
     (message,) = wrong(*reports, require_signer="ci.pub")
-    assert message == "it is signed up to line 5, and 7 lines are in it; sign it again"
+    assert message == "it is signed up to line 5 of 7; sign it again"
     assert run(["sign", "m.audits.jsonl", "--key", "ci.key", "-q"]) == 0, "a longer log needs no --force"
     assert wrong(*reports, require_signer="ci.pub") == []
 

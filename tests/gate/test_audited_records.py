@@ -61,10 +61,15 @@ def found(
         ({"label_column": "sort"}, {"asked": {"label_column": "day"}}, INCONCLUSIVE, "--label-column"),
         ({}, {"asked": {"attacks": ["loss", "slope"]}}, PASS, ""),
         ({}, {"asked": {"attacks": ["fused"]}}, PASS, ""),
-        ({}, {"asked": {"attacks": ["slope"]}}, INCONCLUSIVE, "it ran slope by choice, and not loss"),
+        ({}, {"asked": {"attacks": ["slope"]}}, INCONCLUSIVE, "it ran only slope, without loss"),
         # Where nothing was cut, a limit hides nothing. Of 80 members 40 that were cut may all be told, and 1 as well.
         ({"max_length": 64}, {"max_length": 8}, PASS, ""),
-        ({"max_length": 64}, {"max_length": 8, "cut": {"members": 40}}, INCONCLUSIVE, "0.775 of all: 50 % of the memb"),
+        (
+            {"max_length": 64},
+            {"max_length": 8, "cut": {"members": 40}},
+            INCONCLUSIVE,
+            "0.775 over all members: 50 % of them",
+        ),
         ({"max_length": 64}, {"max_length": 8, "cut": {"members": 1}}, PASS, ""),
         ({"max_length": 8}, {"max_length": 8, "cut": {"members": 40}}, PASS, ""),
         ({"max_length": 64, "long": "split"}, {"max_length": 64, "cut": {"members": 40}}, INCONCLUSIVE, "in pieces"),
@@ -100,7 +105,7 @@ def test_members_that_were_not_scored_may_all_be_told(
 ) -> None:
     finding = found(tmp_path, upper=upper, omissions=(omission,))
     assert finding.outcome is outcome, finding.message
-    assert ("0.64 of all: 20 % of the members" in finding.message) is (outcome is INCONCLUSIVE)
+    assert ("0.64 over all members: 20 % of them" in finding.message) is (outcome is INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(("taken", "outcome"), [((DATA,), INCONCLUSIVE), ((DATA, MORE), PASS)])
@@ -110,7 +115,7 @@ def test_all_files_of_a_training_are_audited(
 ) -> None:
     finding = found(tmp_path, rule=rule, data=(DATA, MORE), taken=taken)
     assert finding.outcome is outcome
-    assert ("trained on more.jsonl too" in finding.message) is (outcome is INCONCLUSIVE)
+    assert ("also trained on more.jsonl" in finding.message) is (outcome is INCONCLUSIVE)
 
 
 def test_two_audits_may_share_the_files_of_a_training(tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_a_gate_says_on_whose_word_records_were_trained_on(tmp_path: Path, step:
     report = making(tmp_path / "m.json", PROVED, step=step)
     looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.55), inputs=[weights("m"), replace(DATA, role="members")])
     finding = only(judged(report, looked, max_auc="0.6"), "max_auc")
-    assert (finding.outcome, "is the audit's word" in finding.message) == (PASS, said)
+    assert (finding.outcome, "only the audit says" in finding.message) == (PASS, said)
 
 
 @pytest.mark.parametrize(

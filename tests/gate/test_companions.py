@@ -18,7 +18,7 @@ from privctl.storage.digest import file_digest
 from tests.conftest import WriteModel
 from tests.gate.made import FAIL, INCONCLUSIVE, NOW, PASS, PROVED, auc, audit, making, of
 
-OTHER = "the audit read another {}.json than the model is released with"
+OTHER = "the {}.json that the audit read is not the one released with the model"
 STRAYS = [
     "adapter_model.safetensors",
     "adapter_config.json",
@@ -91,7 +91,7 @@ def test_an_audit_of_another_configuration_fails(place: Path, role: str, model: 
     judgement = at_hand(place, model)
     assert judgement.outcome is FAIL
     assert faults(judgement) == [
-        (f"{role}.json", f"the audit read another {role}.json than the model is released with")
+        (f"{role}.json", f"the {role}.json that the audit read is not the one released with the model")
     ]
 
 
@@ -103,7 +103,7 @@ def test_an_audit_that_does_not_say_what_it_read_stays_open(place: Path, missing
     (place / "a.report.json").write_text(json.dumps(report))
     judgement = at_hand(place)
     assert judgement.outcome is INCONCLUSIVE
-    said = f"the audit does not say that it read the {missing}.json that the model is released with"
+    said = f"the audit's report does not list the {missing}.json that is released with the model"
     assert faults(judgement) == [(f"{missing}.json", said)]
 
 
@@ -113,7 +113,7 @@ def test_what_no_report_lists_fails(place: Path, name: str) -> None:
     (place / "m" / name).write_text("{}")
     judgement = at_hand(place)
     assert judgement.outcome is FAIL
-    assert faults(judgement) == [(name, f"{name} lies in the model's folder, and no report lists it")]
+    assert faults(judgement) == [(name, f"{name} is in the model's folder, but no report lists it")]
 
 
 def test_naming_the_weight_file_hides_nothing_beside_it(place: Path) -> None:
@@ -143,7 +143,7 @@ def test_weights_and_code_fail_though_the_report_lists_them(place: Path, name: s
     making(place / "m.report.json", PROVED, outputs=(artifact("model", place / "m" / "model.safetensors"), *beside))
     judgement = at_hand(place)
     assert judgement.outcome is FAIL
-    said = f"{name} lies in the model's folder, and no step of privctl writes such a file beside a model"
+    said = f"{name} is in the model's folder, but no step of privctl writes such a file there"
     assert (name, said) in faults(judgement)
 
 

@@ -101,9 +101,9 @@ def test_no_assumption_about_the_loss_counts_unless_the_policy_names_it(tmp_path
         (
             CONDITIONAL,
             "convex-loss",
-            'if somebody answers for what is not checked, add to accepted_assumptions: "vocab',
+            'if somebody vouches for the unchecked assumptions, add to accepted_assumptions: "vocab',
         ),
-        (OF_CONVEX, "vocabulary", "if it holds of this model's loss, which of a neural network's it does not, add to"),
+        (OF_CONVEX, "vocabulary", "if this holds for the model's loss, which it does not for a neural network, add to"),
         (OF_CONVEX, None, 'list in accepted_assumptions: "convex-loss"'),
         (replace(CONDITIONAL, epsilon=2.1), "convex-loss", "train with a smaller budget"),
         (replace(CONDITIONAL, delta=0.1), "convex-loss", "train with a smaller budget"),
@@ -122,7 +122,7 @@ def test_no_delta_at_which_a_record_may_come_out_whole(tmp_path: Path, delta: fl
     report = making(tmp_path / "m.report.json", replace(PROVED, delta=delta), parameters={"examples": 60})
     found = only(judged(report, max_epsilon="2", at_delta="0.5"), "max_epsilon")
     assert found.outcome is outcome
-    assert outcome is PASS or "one of 60 examples may come out whole" in found.message
+    assert outcome is PASS or "which permits revealing one of the 60 examples completely" in found.message
 
 
 def test_one_of_several_candidates(tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_noise_on_a_private_model_keeps_its_guarantee_and_training_on_it_does_no
     [
         (replace(CONDITIONAL, status=Status.PROVED), "is conditional by its own assumptions (asserted: vocabulary)"),
         (replace(PROVED, assumptions=(ENFORCED, VIOLATED)), "is void by its own assumptions (violated: secret noise)"),
-        (replace(PROVED, status=Status.CLAIMED, assumptions=(VIOLATED, ASSERTED)), "says claimed, but is void"),
-        (replace(PROVED, assumptions=()), "names nothing"),
-        (replace(PROVED, floor=2.5), "below 2.5"),
+        (replace(PROVED, status=Status.CLAIMED, assumptions=(VIOLATED, ASSERTED)), "states claimed, but is void"),
+        (replace(PROVED, assumptions=()), "no assumption that was enforced"),
+        (replace(PROVED, floor=2.5), "lower bound 2.5"),
     ],
 )
 def test_an_upgraded_status_fails_and_does_not_count(tmp_path: Path, guarantee: Guarantee, says: str) -> None:

@@ -77,8 +77,14 @@ def test_the_baselines_are_those_of_the_audits() -> None:
         ("max_auc", "0.6", auc(0.7, 0.65, None), FAIL, "lower bound"),
         ("max_auc", "0.6", auc(None, None, None, reason="too few"), INCONCLUSIVE, "too few"),
         ("max_auc", "0.6", auc(None, 0.1, 0.2), INCONCLUSIVE, "not measured"),
-        ("max_auc", "0.6", auc(0.5, 0.45, 0.55, confidence=0.9), INCONCLUSIVE, "90 % confidence, and 95 %"),
-        ("max_auc", "0.6", auc(0.5, 0.45, 0.55, BLIND), INCONCLUSIVE, "no audit of this model given measured it"),
+        (
+            "max_auc",
+            "0.6",
+            auc(0.5, 0.45, 0.55, confidence=0.9),
+            INCONCLUSIVE,
+            "confidence is 90 %, and the policy asks for 95 %",
+        ),
+        ("max_auc", "0.6", auc(0.5, 0.45, 0.55, BLIND), INCONCLUSIVE, "no audit given for this model measured it"),
         ("max_auc", "0.6", auc(0.9, 0.45, 0.55), INCONCLUSIVE, "contradicts itself"),
         ("max_auc", "0.6", auc(-1.0, -2.0, 0.0), INCONCLUSIVE, "contradicts itself"),
         ("max_tpr", "0.05", tpr(0.01, 0.0, 0.04), PASS, "0.04 is within 0.05"),
@@ -105,16 +111,16 @@ def test_the_baselines_are_those_of_the_audits() -> None:
         ("max_epsilon_lower_bound", "2", lower_bound(0.0, delta=0.3), INCONCLUSIVE, "at delta 0.3, and the policy"),
         ("max_epsilon_lower_bound", "2", lower_bound(2.1, delta=0.3), FAIL, "certainly at least 2.1"),
         ("max_epsilon_lower_bound", "2", lower_bound(None, reason="not a bound"), INCONCLUSIVE, "not a bound"),
-        ("max_epsilon_lower_bound", "2", lower_bound(1.0, confidence=0.5), INCONCLUSIVE, "50 % confidence"),
-        ("max_exposure", "8", exposed(3.0, 14.0), PASS, "at most, within 8"),
+        ("max_epsilon_lower_bound", "2", lower_bound(1.0, confidence=0.5), INCONCLUSIVE, "its confidence is 50 %"),
+        ("max_exposure", "8", exposed(3.0, 14.0), PASS, "bits, within 8"),
         ("max_exposure", "8", exposed(9.0, 14.0), FAIL, "exposure of 9 bits, above 8"),
         # One canary outranks all: nobody knows by how far.
-        ("max_exposure", "14", exposed(10.0, 10.0), INCONCLUSIVE, "or any number above"),
+        ("max_exposure", "14", exposed(10.0, 10.0), INCONCLUSIVE, "bits or more"),
         ("max_exposure", "8", exposed(7.9, 10.0), INCONCLUSIVE, "but may be"),
-        ("max_exposure", "8", exposed(11.0, 10.0), INCONCLUSIVE, "does not say"),
-        ("max_exposure", "8", exposed(-1.0, 10.0), INCONCLUSIVE, "does not say"),
-        ("max_exposure", "8", exposed(1.0, 1e300), INCONCLUSIVE, "does not say"),
-        ("max_exposure", "8", exposed(1.0, 10.0, canaries=0), INCONCLUSIVE, "does not say"),
+        ("max_exposure", "8", exposed(11.0, 10.0), INCONCLUSIVE, "states no valid highest exposure"),
+        ("max_exposure", "8", exposed(-1.0, 10.0), INCONCLUSIVE, "states no valid highest exposure"),
+        ("max_exposure", "8", exposed(1.0, 1e300), INCONCLUSIVE, "states no valid highest exposure"),
+        ("max_exposure", "8", exposed(1.0, 10.0, canaries=0), INCONCLUSIVE, "states no valid highest exposure"),
     ],
 )
 def test_one_quantity(tmp_path: Path, rule: str, limit: str, item: Evidence, outcome: object, says: str) -> None:
@@ -156,7 +162,7 @@ def test_a_backward_auc_is_no_pass(tmp_path: Path) -> None:
     report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", auc(0.1, 0.05, 0.2))
     judgement = judged(report, looked, max_auc="0.6")
     assert judgement.outcome is INCONCLUSIVE
-    assert any("backwards" in each.message for each in of(judgement, "max_auc"))
+    assert any("non-members score higher" in each.message for each in of(judgement, "max_auc"))
 
 
 def test_an_audit_of_another_model_says_nothing(tmp_path: Path) -> None:
@@ -236,10 +242,7 @@ def test_an_upper_bound_above_the_limit_says_how_many_records_bring_it_down(tmp_
     assert "max_auc (2 findings): loss AUC" in " ".join(render(judgement).split())
     few = replace(near, estimate=None, lower=None, upper=None, reason="too few non-members")
     (found,) = of(judged(report, audit(tmp_path / "b.json", few), max_auc="0.6"), "max_auc")
-    assert (
-        found.fix
-        == "remove the cause that the audit names, and replace its report by another audit (privctl audit --force)"
-    )
+    assert found.fix == "remove the cause named here, audit again, and replace the report (privctl audit --force)"
 
 
 def test_the_power_of_extraction_is_that_of_the_comparison_with_held_out_text(tmp_path: Path) -> None:
@@ -254,8 +257,8 @@ def test_the_power_of_extraction_is_that_of_the_comparison_with_held_out_text(tm
 @pytest.mark.parametrize(
     ("item", "says"),
     [
-        (auc(0.9, 0.45, 0.55), "does not hold its estimate"),
-        (auc(0.5, 0.6, 0.4), "lies above its upper one"),
+        (auc(0.9, 0.45, 0.55), "does not contain its estimate"),
+        (auc(0.5, 0.6, 0.4), "is above its upper bound"),
         (auc(-1.0, -2.0, 0.0), "outside 0 to 1"),
         (auc(0.5, 0.4, 0.6, confidence=1.0), "confidence is 1"),
         (lower_bound(-1.0), "below 0"),
@@ -321,7 +324,7 @@ def test_training_data_are_no_records_to_compare_with(
     looked = audit(tmp_path / "a.json", item, inputs=[weights("m"), *taken, other])
     found = only(judged(report, looked, **{rule: "0.6"}), rule)
     assert found.outcome is outcome, compared
-    assert ("was trained on by the model's reports" in found.message) is (outcome is INCONCLUSIVE)
+    assert ("were trained on according to the model's reports" in found.message) is (outcome is INCONCLUSIVE)
 
 
 @pytest.mark.parametrize("role", ["nonmembers", "heldout"])

@@ -68,7 +68,7 @@ def test_a_leak_within_limits_and_guarantee_passes_and_is_shown(tmp_path: Path, 
 
 def test_a_policy_without_a_limit_on_attacks_is_told_of_it(tmp_path: Path) -> None:
     found = finding(tmp_path, max_epsilon="8")
-    assert (found.outcome, found.fix.partition(":")[0]) == (FAIL, "set max_auc too")
+    assert (found.outcome, found.fix.partition(":")[0]) == (FAIL, "also set max_auc")
     assert finding(tmp_path, max_auc="0.6").fix.startswith("make the model safer")
 
 

@@ -119,13 +119,13 @@ def test_a_project_without_a_table_is_no_policy() -> None:
     with pytest.raises(CommandError, match="has no table"):
         read_policy(Path(PROJECT), {}, {}, RULES)
     Path(PROJECT).write_text("[tool]\nprivctl = 3\n")
-    with pytest.raises(CommandError, match="holds no table"):
+    with pytest.raises(CommandError, match="has something other than a table"):
         read()
 
 
 @pytest.mark.parametrize("text", ["", "at_delta = 1e-6\n", "require_model = false\n", WAIVER])
 def test_a_policy_that_asks_nothing_is_none(text: str) -> None:
-    with pytest.raises(CommandError, match="asks nothing"):
+    with pytest.raises(CommandError, match="demands nothing"):
         read(text)
 
 
@@ -152,7 +152,7 @@ def test_the_starter_is_a_policy_that_names_every_key() -> None:
         ("max_epsilon = nan\n", "is nan"),
         ("max_epsilon = 1e300\n", "at most 10000"),
         (f"max_epsilon = {'9' * 400}\n", "at most 10000"),
-        (f"max_epsilon = {'9' * 5000}\n", "number too long"),
+        (f"max_epsilon = {'9' * 5000}\n", "too many digits"),
         ("max_epsilon = true\n", "is True"),
         ('max_epsilon = "8"\n', "is '8'"),
         ("max_epsilon = [8]\n", r"is \[8\]"),
@@ -162,11 +162,11 @@ def test_the_starter_is_a_policy_that_names_every_key() -> None:
         ("max_auc = 0.4\n", "at least 0.5"),
         ("max_tpr = 0\n", "above 0"),
         ('require = ["prooved"]\nmax_epsilon = 1\n', "did you mean proved"),
-        ('require = ["void"]\nmax_epsilon = 1\n', "'void', which is none"),
+        ('require = ["void"]\nmax_epsilon = 1\n', "unknown name 'void'"),
         ("require = []\nmax_epsilon = 1\n", r"is \[\]"),
         ('scope = ["this-model"]\nmax_epsilon = 1\n', "expected one of"),
         ('required_steps = ["audt"]\n', "did you mean audit"),
-        ('forbid_outcomes = ["CONSISTENT"]\n', "which is none"),
+        ('forbid_outcomes = ["CONSISTENT"]\n', "contains the unknown name"),
         ("min_power = { acu = 0.6 }\n", "did you mean auc"),
         ("min_power = { auc = 0.3 }\n", "an entry auc that is 0.3"),
         ("min_power = 3\n", "expected a table"),
@@ -180,10 +180,10 @@ def test_the_starter_is_a_policy_that_names_every_key() -> None:
         ("max_auc = 0.6\n" + WAIVER.replace('"known"', '" "'), "has reason ' '"),
         ("max_auc = 0.6\n" + WAIVER.replace("expires = 2030-01-31\n", ""), "lacks 'expires'"),
         ("max_auc = 0.6\n" + WAIVER.replace("2030-01-31", '"soon"'), "expires 'soon'"),
-        ("max_auc = 0.6\n" + WAIVER.replace("2030-01-31", "2030-01-31T00:00:00Z"), "expected a day"),
+        ("max_auc = 0.6\n" + WAIVER.replace("2030-01-31", "2030-01-31T00:00:00Z"), "expected a date"),
         ("max_auc = 0.6\n" + WAIVER.replace("max_auc", "max_acu"), "did you mean max_auc"),
         ("max_auc = 0.6\n" + WAIVER.replace('"max_auc"', '"chain"'), "would waive chain"),
-        ("max_auc = 0.6\n" + WAIVER.replace('"max_auc"', '"contradiction"'), "can be believed"),
+        ("max_auc = 0.6\n" + WAIVER.replace('"max_auc"', '"contradiction"'), "can be trusted"),
         ("max_auc = 0.6\n" + WAIVER + 'until = "x"\n', "unknown key 'until'"),
         ("max_auc = 0.6\n" + WAIVER + WAIVER, "two entries with the id 'W'"),
     ],
@@ -230,7 +230,7 @@ def test_refuted_is_forbidden_whatever_the_policy_says() -> None:
 
 def test_a_policy_that_only_names_outcomes_asks_nothing() -> None:
     """A model without a single report of an audit or a guarantee would meet it."""
-    with pytest.raises(CommandError, match="asks nothing of a model"):
+    with pytest.raises(CommandError, match="demands nothing of a model"):
         read('forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]\n')
 
 
@@ -250,7 +250,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         ("pipe", "regular file"),
         ("huge", "more than 1 MiB"),
         ("bytes", "not UTF-8"),
-        ("none", "is not there"),
+        ("none", "does not exist"),
     ):
         with pytest.raises(CommandError, match=says):
             read_policy(tmp_path / name, {}, {}, RULES)

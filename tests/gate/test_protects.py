@@ -60,7 +60,7 @@ def protects(*reports: Path, field: str = "patient", **flags: str) -> Any:
         ({**PATIENTS, "unit": "ward"}, "patient", FAIL, "protects all records with one value of 'ward'"),
         (RECORDS, "patient", FAIL, "dp-sgd protects each record by itself"),
         ({}, "patient", FAIL, "dp-sgd protects each record by itself"),
-        ({**PATIENTS, "unit": 3}, "patient", FAIL, "cannot be read"),
+        ({**PATIENTS, "unit": 3}, "patient", FAIL, "is for an unknown number of examples"),
     ],
 )
 def test_the_unit_of_a_training(
@@ -88,7 +88,7 @@ def test_the_guarantee_within_the_limit_is_the_one_that_must_protect(tmp_path: P
         tmp_path / "b.json", PROVED, name="b", step="noise", inputs=[weights("a")], parents=[weak], mechanism=mechanism
     )
     found = protects(noised, max_epsilon="8")
-    assert (found.outcome, "not those of the training's report" in found.message) == (INCONCLUSIVE, True)
+    assert (found.outcome, "not those in the training's report" in found.message) == (INCONCLUSIVE, True)
     assert protects(noised, max_epsilon="21").outcome is PASS
 
 
@@ -136,7 +136,7 @@ def test_noise_after_a_clipped_training(
 @pytest.mark.parametrize(
     ("guaranteed", "unit", "outcome", "says"),
     [
-        (True, "patient", PASS, "who is in the data of several is protected less"),
+        (True, "patient", PASS, "records in the data of several trainings are protected less"),
         (True, None, INCONCLUSIVE, "protects each record by itself"),
         (True, "ward", INCONCLUSIVE, "protects all records with one value of 'ward'"),
         (False, "patient", INCONCLUSIVE, "guarantees nothing"),
@@ -164,7 +164,7 @@ def test_what_no_report_says(tmp_path: Path) -> None:
     replayed = making(tmp_path / "r.json", step="replay", inputs=[replace(weights("u", "updates"), digest=digest("u"))])
     assert "published updates" in protects(replayed).message
     found = protects(unread(tmp_path))
-    assert (found.outcome, "whom it protects is not known" in found.message) == (INCONCLUSIVE, True)
+    assert (found.outcome, "its unit of privacy is not known" in found.message) == (INCONCLUSIVE, True)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def _retyped(place: Path) -> None:
             lambda place: place.write_text('{"payloadType": "x", "payload": "", "signatures": [1]}'),
             "no valid signature",
         ),
-        (Path.unlink, "is not there"),
+        (Path.unlink, "does not exist"),
     ],
 )
 def test_a_changed_envelope_is_refused(
@@ -174,7 +174,7 @@ def test_a_report_that_a_signed_one_names_as_a_file_is_not_signed(here: Path, ca
         (["m.report.json", "--check", "ci.key"], 3, "ci.key is a private key, to be kept secret; signatures are"),
         (["--new-key", "gone/ci"], 2, "gone is not a folder to write ci.key into"),
         (["m.report.json", "--key", "m.report.json"], 3, "no key in PEM"),
-        (["m.report.json", "--key", "absent.key"], 3, "not there"),
+        (["m.report.json", "--key", "absent.key"], 3, "does not exist"),
         (["ci.pub", "--key", "ci.key"], 3, "ci.pub"),
     ],
 )

@@ -35,7 +35,7 @@ def test_a_line_each_with_what_was_not_measured() -> None:
     assert list(found) == ["Membership", "Extraction", "Secrets"]
     assert "is rejected; loss, AUC: 0.7 (0.6 to 0.8)" in found["Membership"].text
     assert found["Extraction"].text == "not measured: the texts are too short."
-    assert found["Secrets"].text.startswith("not measured: nobody asked")
+    assert found["Secrets"].text.startswith("not measured: no audit tested")
     assert [part.measured for part in found.values()] == [True, False, False]
 
 

@@ -135,16 +135,16 @@ def test_without_a_measure_of_utility_the_attack_is_shown_alone_and_that_is_said
     ))  # fmt: skip
     assert found is not None
     assert found.quantity is None
-    assert any("No report holds" in note for note in found.notes)
+    assert any("No report has" in note for note in found.notes)
     text = draw(found, "svg").decode()
     assert "attack, AUC (lower is better)" in text
-    assert "No report holds" in text
+    assert "No report has" in text
 
 
 def test_a_model_without_the_measure_is_named() -> None:
     found = compare(data((source("r1", "a", None, None), None), (source("r2", "b", BOUND, 5.0), None)))
     assert found is not None
-    assert any(note == "Of a no report holds the held-out perplexity." for note in found.notes)
+    assert any(note == "No report has the held-out perplexity of a." for note in found.notes)
 
 
 def test_one_model_is_not_compared() -> None:

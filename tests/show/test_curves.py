@@ -45,10 +45,10 @@ def test_every_label_can_be_searched_for() -> None:
         "Limit theorem (estimate, not a bound): ends at ε = 1.6",
         "Paper, table 2 (claimed, not checked): ends at ε = 1",
         "Target: ε = 2",
-        "Any attack: 1.2 % at 0.1 % false alarms",
+        "Any attack: 1.2 % of members at 0.1 % false alarms",
         "Training steps",
         "Epsilon (lower is more private)",
-        "Members found (1 − false negative rate)",
+        "Members found (true positive rate)",
         "0.1 %",
     ):
         assert expected in texts

@@ -55,7 +55,7 @@ def membership(shift: float, count: int = 400) -> PrivacyReport:
 def test_records_that_come_out_forbid_a_release() -> None:
     found = conclusion(extraction(55, 0))
     assert found.decision is Decision.WITHHOLD
-    assert found.sentence == "Do not release: 55 of 300 training records come out word for word."
+    assert found.sentence == "Do not release: 55 of 300 training records can be extracted word for word."
 
 
 def test_an_area_is_said_as_a_share_of_right_guesses() -> None:
@@ -144,13 +144,13 @@ def test_what_the_audit_was_too_small_for_is_inconclusive() -> None:
     assert said.decision is Decision.INCONCLUSIVE
     reach = 100 * found.evidence[0].details["detectable"]
     assert (
-        f"the least it could see is an attacker who tells a training record from another {reach:.3g} %" in said.sentence
+        f"it could have detected is an attacker who tells a training record from another {reach:.3g} %" in said.sentence
     )
 
 
 @pytest.mark.parametrize(
     ("swapped", "confounded", "said"),
-    [(True, "", "the files may have been swapped"), (False, "blind baseline", "the two files differ by themselves")],
+    [(True, "", "the files may have been swapped"), (False, "blind baseline", "the two files differ even without")],
 )
 def test_why_files_that_cannot_be_compared_decide_nothing(swapped: bool, confounded: str, said: str) -> None:
     items = [measured(-3.3 if swapped else 3.3)]
@@ -184,7 +184,7 @@ def test_an_audit_that_could_see_nothing_says_so() -> None:
     assert unseeing.sees is None
     judged = Verdict(subject=MEMBERSHIP, outcome=Outcome.INCONCLUSIVE, reason="no attack found a difference")
     said = conclusion(report(unseeing, verdicts=(judged,))).sentence
-    assert said == "Inconclusive: no attack found a leak, but with so few records it would have missed any."
+    assert said == "Inconclusive: no attack found a leak, but with so few records any leak would have been missed."
 
 
 def test_without_held_out_text_it_is_asked_for() -> None:
@@ -200,11 +200,11 @@ def test_nothing_found_says_what_would_have_been() -> None:
     said = conclusion(found)
     assert said.decision is Decision.NOTHING
     reach = 100 * found.evidence[0].details["detectable"]
-    assert f"could have seen an attacker who tells a training record from another {reach:.3g} %" in said.sentence
+    assert f"could have detected an attacker who tells a training record from another {reach:.3g} %" in said.sentence
     assert said.sentence.endswith("This is no proof of privacy.")
     small = extraction(0, 0)
     assert small.verdicts[0].outcome is Outcome.CONSISTENT
-    assert "could have seen 0.8 % of the training records coming out word for word" in conclusion(small).sentence
+    assert "could have detected the verbatim extraction of 0.8 % of the training records" in conclusion(small).sentence
 
 
 @pytest.mark.parametrize("subject", [MEMBERSHIP, EXTRACTION, CANARIES, SECRETS, "(1, 0)-DP, as claimed"])

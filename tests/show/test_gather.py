@@ -109,7 +109,7 @@ def test_more_reports_than_a_page_holds_are_refused(tmp_path: Path) -> None:
     paths = [tmp_path / f"r{i}.json" for i in range(201)]
     for path in paths:
         write_report(path, replace(trained(), outputs=()))
-    with pytest.raises(CommandError, match="more than 200 reports"):
+    with pytest.raises(CommandError, match="more than 200; give fewer"):
         load(paths)
 
 
@@ -216,7 +216,7 @@ def test_a_statement_has_both_digests_of_the_files_at_hand(place: Path) -> None:
     assert file.digests["sha256"] == hashlib.sha256((place / "n.safetensors").read_bytes()).hexdigest()
     assert f"blake3:{file.digests['blake3']}" == file_digest(place / "n.safetensors")
     (place / "n.safetensors").write_bytes(b"other")
-    with pytest.raises(InputError, match="not the file that its report wrote"):
+    with pytest.raises(InputError, match="not the file that its report recorded"):
         with_files(load(paths, drawn=False), paths)
     (place / "n.safetensors").unlink()
     (file,) = with_files(load(paths, drawn=False), paths).files

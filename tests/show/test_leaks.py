@@ -162,7 +162,7 @@ def test_secrets_told_first(control: str | None, leak: bool) -> None:
     found = leaks(report(told, *others, subject=judged.SECRETS))
     assert bool(found) is leak
     if leak:
-        assert found[0].startswith("secret reconstruction tells 45 of 50 secrets trained on first")
+        assert found[0].startswith("secret reconstruction ranks 45 of 50 training secrets first")
     assert not leaks(report(told, subject=judged.SECRETS, outcome=Outcome.INCONCLUSIVE)), "no control"
 
 
@@ -184,7 +184,7 @@ def test_a_certified_epsilon_without_a_claim() -> None:
 def test_the_last_line_tells_the_exit_code() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
     last = " ".join(audit_text(found).strip().rpartition("\n\n")[2].split())
-    assert last.startswith("The exit code is 0 all the same, because no claim of privacy was refuted. REJECTED is said")
+    assert last.startswith("The exit code is 0 nevertheless, because no claim of privacy was refuted. REJECTED is the")
     claim = Verdict(subject="(1, 1e-05)-DP, as claimed", outcome=Outcome.REFUTED, reason="epsilon is at least 3")
     refuted = replace(found, verdicts=(*found.verdicts, claim))
     assert exit_sentence(refuted).startswith("The exit code is 1 because a claim of privacy was refuted")
@@ -244,11 +244,11 @@ def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
         assert "length baseline" not in audit_text(report(item, told))
     differing = auc_evidence("length baseline", np.arange(400) % 7, member, Settings())
     said = " ".join(audit_text(report(differing, told)).split())
-    assert "length baseline: tells them apart by the length of a record alone" in said
+    assert "length baseline: an attack that sees only the length of a record" in said
     assert "chance: what guessing gives;" in said
     rate = share("lira", "TPR at 1 % FPR", 30, 100, 0.056)
     said = " ".join(audit_text(report(rate, told)).split())
-    assert "chance: what guessing gives, of a TPR at most, as few non-members leave" in said
+    assert "chance: what guessing gives; for a TPR an upper bound, as the true" in said
 
 
 def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
@@ -256,7 +256,7 @@ def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     said = " ".join(audit_text(found).split())
     assert f'REJECTED\x1b[0m: "{judged.MEMBERSHIP}"' in said
     assert "REFUTED\x1b" not in said
-    assert "REJECTED is said of a hypothesis that every audit tests, and is for a gate to judge" in said
+    assert "REJECTED is the verdict on a hypothesis that every audit tests; a gate judges it" in said
     claim = replace(found, verdicts=tuple(replace(v, subject="(1, 1e-05)-DP, as claimed") for v in found.verdicts))
     said = " ".join(audit_text(claim).split())
     assert 'REFUTED\x1b[0m: "(1, 1e-05)-DP' in said

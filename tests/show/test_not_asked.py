@@ -28,4 +28,4 @@ def test_an_audit_of_a_language_model_names_what_was_not_asked(
     more = tuple(Verdict(subject=each, outcome=Outcome.CONSISTENT, reason="nothing came out") for each in asked)
     said = audit_text(replace(audited, parameters={"task": task}, verdicts=(*audited.verdicts, *more)))
     for each in ("extraction", "secrets"):
-        assert (f"- {each}: nobody asked" in said) is (each in named)
+        assert (f"- {each}: the audit was not asked" in said) is (each in named)

@@ -298,7 +298,7 @@ def test_the_verdict_on_top_has_the_violation_and_the_bound(made: str) -> None:
     said = " ".join(" ".join(card.itertext()).split())
     assert "bad" in card.get("class", "").split()
     assert "ε ≤ 2 at δ = 10⁻⁵" in said
-    assert "Attacks Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so that" in said
+    assert "Attacks Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so any" in said
 
 
 def test_a_report_of_absurd_size_makes_a_page_of_a_usual_one() -> None:

@@ -16,7 +16,7 @@ from privctl.show.leaks import MEMBERSHIP
 from privctl.show.markdown.model_card import _metadata, insert_summary
 from privctl.show.markdown.report import markdown
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
-from privctl.show.summary import _in_words, summarize
+from privctl.show.summary import _attacker_sentence, summarize
 from privctl.show.text.guarantee import guarantee_text
 from tests.show.made import DIGEST, trained
 
@@ -111,8 +111,8 @@ def test_the_terminal_colours_a_bound_by_what_it_rules_out() -> None:
 
 def test_a_page_says_in_words_what_a_bound_leaves_and_never_less() -> None:
     risk = Risk(measure=RiskMeasure.ADVANTAGE, bound=0.5705)
-    assert "more than 78.6 % of the time" in _in_words(replace(BOUND, risks=(risk,)))  # 78.525, rounded up
-    assert _in_words(replace(BOUND, risks=())) == ""
+    assert "at most 78.6 % accuracy" in _attacker_sentence(replace(BOUND, risks=(risk,)))  # 78.525, rounded up
+    assert _attacker_sentence(replace(BOUND, risks=())) == ""
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,16 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     card = "\n".join(_metadata([summarize(data(model(guarantee)).subjects[0])]))
     assert f'unit: "{f"example ({meaning})" if meaning else "example"}"' in card
     given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
-    assert f"whether {given} and be right more than 62.1 % of the time" in _in_words(guarantee)
+    assert f"with at most 62.1 % accuracy whether {given}" in _attacker_sentence(guarantee)
 
 
 @pytest.mark.parametrize(
     ("count", "said"),
     [
         (0, "Conditional: it follows if the stated assumptions hold."),
-        (1, "it follows if this holds, which nothing enforces: the loss is of kind 0."),
+        (1, "it follows if this assumption holds, which nothing enforces: the loss is of kind 0."),
         (3, "if these 3 assumptions hold, which nothing enforces: the loss is of kind 0; the loss is of kind 1; the"),
-        (9, "the loss is of kind 5; and 3 more, which stand beside the guarantee."),
+        (9, "the loss is of kind 5; and 3 more, listed with the guarantee."),
     ],
 )
 def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -> None:
@@ -159,3 +159,34 @@ def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -
     sentence = summarize(data(model(replace(BOUND, assumptions=asserted))).subjects[0]).guarantee
     assert said in sentence
     assert "of kind 6" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (
+            Outcome.PROVED,
+            "Verified: the one check of the report and its files passed, and the privacy guarantee (epsilon 2 at delta "
+            "1e-05) holds for the run that the report describes, if the assumptions that nobody checked are true. "
+            "Verdicts: 2 proved.",
+        ),
+        (
+            Outcome.REFUTED,
+            "Do not rely on this report: the privacy guarantee (epsilon 2 at delta 1e-05) is wrong. Verdicts: 1 "
+            "refuted, 1 proved.",
+        ),
+    ],
+)
+def test_the_verification_is_concluded_in_one_sentence(outcome: Outcome, sentence: str) -> None:
+    source = model(BOUND)
+    verdicts = (
+        Verdict(subject="model.safetensors", outcome=Outcome.PROVED, reason="as recorded"),
+        Verdict(subject="dp-sgd", outcome=outcome, reason="r", status=BOUND.status),
+    )
+    report = PrivacyReport(step="verify", created="2026-01-02T00:00:00Z", versions={}, verdicts=verdicts)
+    check = ReportSource(key="r2", name="verify", digest=DIGEST, report=report, parents=("r1",))
+    subject = JudgedSubject(source=source, checks=(check,))
+    shown = PageData(title="t", version="0", sources=(source, check), subjects=(subject,))
+    assert summarize(subject).verified == sentence
+    assert f"<dt>Verification</dt><dd>{sentence}</dd>" in page(shown)
+    assert f"- Verification: {sentence}" in markdown(shown)

@@ -52,7 +52,7 @@ def test_markdown_has_the_verdict_the_chain_and_what_nobody_checked() -> None:
     text = markdown(page_data())
     assert "**ε ≤ 2 at δ = 10⁻⁵** (conditional)" in text
     assert (
-        "- Attacks: Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so that" in text
+        "- Attacks: Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so any" in text
     )
     assert "Not checked: No report of a verification" in text
     assert "| audit | private.audit | private |" in text
@@ -99,8 +99,8 @@ def test_the_metadata_is_yaml_with_numbers_that_are_numbers() -> None:
     [
         (b"\xff\xfe", "not UTF-8"),
         (b"---\nlicense: mit\n", "no end"),
-        (b"x\n<!-- privctl:begin -->\n", "do not make a pair"),
-        (b"<!-- privctl:end --> <!-- privctl:begin -->", "do not make a pair"),
+        (b"x\n<!-- privctl:begin -->\n", "are not one pair"),
+        (b"<!-- privctl:end --> <!-- privctl:begin -->", "are not one pair"),
         (b"---\ndifferential_privacy: 1\n---\n", "did not write"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The closed table of rules: what each is about, and who checks it."""
+"""The table of all rules: what each requires, and the function that checks it."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from privctl.gate.report_set import CHAIN, READABLE
 
 Check = Callable[[JudgedModel, Policy], Iterator[Finding]]
 
-#: Rules that are looked at for every model, in the order in which they are shown.
+#: Rules that are checked for every model, in the order in which they are shown.
 CHECKS: dict[str, tuple[str, Check]] = {
-    signatures.RULE: ("every report is signed by whom the policy trusts", signatures.check),
-    audit_log.LOG: ("the log of audits is whole, and holds those given", audit_log.check_logs),
-    audit_log.SHOWN: ("no audit in the log was left out", audit_log.check_reports_given),
-    contradictions.RULE: ("reports agree with themselves", contradictions.check),
+    signatures.RULE: ("every report is signed by a signer that the policy trusts", signatures.check),
+    audit_log.LOG: ("the audit log is complete, and contains the audits given", audit_log.check_logs),
+    audit_log.SHOWN: ("the report of every audit in the log was given", audit_log.check_reports_given),
+    contradictions.RULE: ("no report contradicts itself", contradictions.check),
     guarantees.EPSILON: ("a guarantee that counts has a small enough epsilon", guarantees.epsilon),
     guarantees.POSTERIOR: ("secrets are protected well enough", guarantees.posterior),
-    protected.RULE: ("a guarantee that counts protects whom the policy names", protected.check),
+    protected.RULE: ("a guarantee that counts protects the unit that the policy names", protected.check),
     recomputed.RULE: ("guarantees follow from what their reports say was done", recomputed.check),
     leakage.AUC: ("no attack tells members from non-members too well", leakage.auc),
     leakage.TPR: ("no attack finds too many members at few false positives", leakage.tpr),
-    leakage.EXPOSURE: ("no planted canary stands out too far", exposure.check),
+    leakage.EXPOSURE: ("no planted canary is exposed too much", exposure.check),
     leakage.DISCLOSED: ("the model completes few planted canaries", leakage.disclosure),
-    leakage.EXTRACTED: ("the model writes little of its training text", leakage.extraction),
+    leakage.EXTRACTED: ("little training text can be extracted from the model", leakage.extraction),
     leakage.LOWER_BOUND: ("no audit certifies too large an epsilon", leakage.lower_bound),
-    power.RULE: ("audits could have detected what the policy asks", power.check),
-    steps.STEPS: ("every step asked for was done", steps.required),
+    power.RULE: ("audits could have detected leaks of the size that the policy names", power.check),
+    steps.STEPS: ("every required step was done", steps.required),
     steps.VERDICTS: ("no verdict stops the build", steps.verdicts),
-    steps.AGE: ("reports are young enough", steps.age),
+    steps.AGE: ("reports are recent enough", steps.age),
 }
 _BELIEF = {
     READABLE: "every report can be read",
-    CHAIN: "reports build on each other as their digests say",
-    MODEL: "the reports are about the model at hand",
+    CHAIN: "reports build on each other as their digests state",
+    MODEL: "the reports are about the model given",
 }
-#: Rules of ``CHECKS`` that say whether reports can be believed.
+#: Rules of ``CHECKS`` that decide whether reports can be trusted; no waiver covers them.
 _ABOUT_TRUTH = frozenset({contradictions.RULE, recomputed.RULE, signatures.RULE, audit_log.LOG})
 RULES: dict[str, Rule] = {
     **{name: Rule(name=name, about=about, waivable=False) for name, about in _BELIEF.items()},

@@ -1,7 +1,7 @@
-"""The log of audits: whether it is whole, holds the reports given, and holds no audit whose report is missing.
+"""The audit log: whether it is complete and contains the audits given, and whether each audit's report was given.
 
-A log shows that no line was removed from it. That it was not rewritten from the start shows only a head that was kept
-(``audit_log_head``) or signed (``require_signer``).
+The chain of digests in a log shows that no line was removed. Only a head that was kept (``audit_log_head``) or signed
+(``require_signer``) shows that the log was not rewritten from the start.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from privctl.reports.signing import LARGEST, Signer, signed_head, signer
 LOG, SHOWN, HEAD = "require_audit_log", "audits_shown", "audit_log_head"
 _HEAD = re.compile(r"blake3:[0-9a-f]{64}")
 _LARGEST_HEAD = 1 << 12
-_SAME_LOG = "give the log as privctl wrote it, the one that every audit of this model was entered into"
+_SAME_LOG = "give the unchanged log in which privctl recorded every audit of this model"
 _FAIL, _INCONCLUSIVE = GateOutcome.FAIL, GateOutcome.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AuditInLog:
-    """One audit of this model with the log that holds it."""
+    """One audit of this model with the log that records it."""
 
     log: AuditLog
     audit: LoggedAudit
 
     @property
     def subject(self) -> str:
-        """The line by its number and digest, so that a waiver covers this very audit."""
+        """The line's number and digest, so that a waiver covers only this audit."""
         begun = self.audit.begun
         return f"{self.log.path.name} line {begun.number} ({begun.digest.removeprefix('blake3:')[:12]})"
 
     @property
     def place(self) -> FileLine:
-        """The line that begins it."""
+        """The line of the log at which the audit begins."""
         return FileLine(path=str(self.log.path), line=self.audit.begun.number)
 
 
 def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether the logs can be read, hold the heads kept, are signed, and agree with each audit given."""
+    """Check that the logs can be read, contain the earlier heads, are signed, and agree with each audit given."""
     if not policy.require_audit_log:
         return
     logs, faults = _read(policy)
@@ -70,14 +70,14 @@ def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             subject=str(log.path),
             message=(
                 f"{counted(mine, 'audit')} of this model and {len(log.audits) - mine} of others; keep its head to "
-                f"see that it only grows: line {len(log.entries)}, {log.head}"
+                f"check later that no line was changed: line {len(log.entries)}, {log.head}"
             ),
             place=FileLine(path=str(log.path), line=len(log.entries)),
         )
 
 
 def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether every audit of this model that was begun has its report among those given."""
+    """Check that the report of every audit of this model in the logs was given."""
     logs, _ = _read(policy)
     if not logs:
         return
@@ -98,7 +98,7 @@ def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             subject=case.name,
             message="no audit of this model is in the log",
             fix="audit it (privctl audit --log)",
-            place=policy.places.get(LOG, case.anchor),
+            place=policy.places.get(LOG, case.default_place),
         )
     elif not missing:
         count = "the one audit" if len(mine) == 1 else f"each of {len(mine)} audits"
@@ -106,7 +106,7 @@ def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             rule=SHOWN,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message=f"{count} of this model that the log holds was given",
+            message=f"the report of {count} of this model in the log was given",
             place=mine[-1].place,
         )
 
@@ -124,27 +124,27 @@ def _read(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
 
 
 def _check_heads(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
-    """A head seen before must still be a line of a log: a log that was cut, forked or rewritten lacks it."""
+    """An earlier head must still be a line of a log: a log that was cut, forked or rewritten lacks it."""
     for text in policy.audit_log_head:
         head = text if _HEAD.fullmatch(text) else _head_in(Path(text))
         if logs and not any(log.holds(head) for log in logs):
             names = ", ".join(str(log.path) for log in logs)
-            message = (
-                f"it does not hold the head seen before, {head}: it was cut short, written anew, or is another log"
-            )
+            message = f"it does not contain the earlier head {head}: it was cut short or rewritten, or is another log"
             yield _fault(names, message, FileLine(path=str(logs[0].path)))
 
 
 def _head_in(path: Path) -> str:
-    """The head that the file at ``path`` holds; raises CommandError where it holds none."""
+    """The head in the file at ``path``. Raises CommandError if there is none."""
     if not os.path.lexists(path):
         raise CommandError(
-            f"{HEAD} {path} is neither a head of a log nor a file that holds one; expected blake3: and 64 hexadecimal "
-            "digits, as a gate prints it"
+            f"{HEAD} {path} is neither a head of a log nor a file that contains one; expected blake3: and 64 "
+            "hexadecimal digits, as the gate prints it"
         )
     head = _HEAD.search(read_bounded(path, _LARGEST_HEAD, CommandError).decode("utf-8", "replace"))
     if head is None:
-        raise CommandError(f"{HEAD} {path} holds no head of a log; expected blake3: and 64 digits, as a gate prints it")
+        raise CommandError(
+            f"{HEAD} {path} contains no head of a log; expected blake3: and 64 hexadecimal digits, as a gate prints it"
+        )
     return head[0]
 
 
@@ -156,16 +156,16 @@ def _signatures(logs: list[AuditLog], policy: Policy) -> Iterator[Finding]:
             signer(Path(name), read_bounded(Path(name), LARGEST, CommandError)) for name in policy.require_signer
         ]
     except ImportError:
-        return  # the rule of signatures says so
+        return  # reported by the rule on signatures
     for log in logs:
         place = FileLine(path=str(log.path), line=len(log.entries))
         try:
             _, entry = first_accepted(log.path, partial(_signer_of_head, signers, log))
         except InputError as fault:
-            yield _fault(str(log.path), f"nobody the policy trusts vouches for its head: {fault}", place)
+            yield _fault(str(log.path), f"no signer that the policy trusts signed its head: {fault}", place)
             continue
         if entry.digest != log.head:
-            message = f"it is signed up to line {entry.number}, and {len(log.entries)} lines are in it; sign it again"
+            message = f"it is signed up to line {entry.number} of {len(log.entries)}; sign it again"
             yield _fault(str(log.path), message, place)
 
 
@@ -174,28 +174,28 @@ def _signer_of_head(signers: Sequence[Signer], log: AuditLog, signature: bytes) 
 
 
 def _log_mismatches(report: LoadedReport, known: Mapping[str, LoggedAudit]) -> Iterator[tuple[str, str, FileLine]]:
-    """How the logs contradict a report that was given; ``known`` are their audits by the digest of their first line."""
+    """How the logs contradict a report given; ``known`` has their audits by the digest of the first line of each."""
     position = report.report.log
     audit = None if position is None else known.get(position.digest)
     message = ""
     if position is None:
-        message = "this audit was entered into no log"
+        message = "this audit was not recorded in a log"
     elif audit is None:
-        message = "the line that this audit names is not in the log: it was entered into another"
+        message = "the line that this audit names is not in the log: the audit was recorded in another log"
     elif audit.report is None:
-        message = "the log does not say that this audit led to a report"
+        message = "according to the log, this audit produced no report"
     elif audit.report != report.digest:
-        message = "the log says that this audit led to another report: its digest is another"
-    elif audit.weights != report.looks_at:
-        message = "the log says that this audit was of other weights"
+        message = "according to the log, this audit produced another report: the digest differs"
+    elif audit.weights != report.weights_read:
+        message = "according to the log, this audit was of other weights"
     if message:
         yield str(report.path), message, report.place("log")
 
 
 def _audits_of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_AuditInLog]:
-    """The audits of these weights, also where the same tensors lay in other files."""
+    """The audits of these weights, including audits of the same tensors in other files."""
     same = set()
-    for each in (*case.makers, *case.looks):
+    for each in (*case.writers, *case.examinations):
         for listed in (each.report.inputs, each.report.outputs):
             files = [item for item in listed if item.role == "model" and item.tensors]
             if {item.digest for item in files} == case.digests:
@@ -209,7 +209,7 @@ def _audits_of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_AuditInLo
 
 
 def _largest_values(mine: Sequence[_AuditInLog], given: set[str]) -> dict[str, float]:
-    """The largest value of each quantity that the given audits measured, according to the log."""
+    """The largest value of each quantity that the audits given measured, according to the log."""
     largest: dict[str, float] = {}
     for each in mine:
         if each.audit.end is not None and each.audit.report in given:
@@ -219,21 +219,21 @@ def _largest_values(mine: Sequence[_AuditInLog], given: set[str]) -> dict[str, f
 
 
 def _missing_audit(audit: LoggedAudit, most: Mapping[str, float]) -> tuple[GateOutcome, str, str]:
-    """What is said of an audit whose report was not given; ``most`` are the values of those that were."""
+    """Outcome, message and fix for an audit whose report was not given; ``most``: largest values in those given."""
     begun, end = audit.begun, audit.end
     again = "audit again, give every report, and account for this line with a [[waiver]]"
     if end is None:
-        return _FAIL, f"an audit begun at {begun.at} has no report, and nothing says what became of it", again
+        return _FAIL, f"an audit begun at {begun.at} has no report, and the log does not say why", again
     if audit.report is None:
         return _INCONCLUSIVE, f"an audit begun at {begun.at} ended without a report: {end.details['reason']}", again
-    said = f"the audit begun at {begun.at} led to a report that was not given, {audit.report}"
+    said = f"the audit begun at {begun.at} produced a report that was not given, {audit.report}"
     worse = [
-        f"{name} {value:.4g} where {most[name]:.4g} is the most shown"
+        f"{name} {value:.4g}, and at most {most[name]:.4g} in the reports given"
         for name, value in sorted(end.details["worst"].items())
         if value > most.get(name, value)
     ]
     if worse:
-        said += f"; by the log it is worse: {', '.join(worse[:3])}"
+        said += f"; according to the log it found more: {'; '.join(worse[:3])}"
     return _FAIL, said, "give that report too"
 
 

@@ -1,7 +1,7 @@
-"""Whether an audit attacked what the model was trained on: all of its data, by the same fields, and to their ends.
+"""Whether an audit attacked what the model was trained on: all of its records, the same fields, at full length.
 
-A clean audit says nothing about records that it did not score. Whoever chooses these could leave out what the model
-remembers best.
+An audit shows nothing about records that it did not score. Whoever chooses the records could leave out those that the
+model remembers best.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.audits.split.drawn import drawn_from
 
-#: The roles of what an audit took as training data, and of what it compared these with.
+#: The roles of the files that an audit took as training data, and of the files that it compared them with.
 MEMBERS, TRAIN = "members", "train"
 _UNSEEN = {MEMBERS: "nonmembers", TRAIN: "heldout"}
-#: One of these must be among attacks that were chosen: the one that others are compared with, or the one made of all.
+#: If attacks were chosen, one of these must be among them: the baseline, or the combination of all attacks.
 _REQUIRED = ("loss", "fused")
-#: Suffixes are this long where nobody says otherwise; longer ones come out less often.
+#: The default length of a suffix in tokens; longer ones are extracted less often.
 _MOST_SUFFIX = 50
-#: Why members were not scored, of those that the model may know: by what the two files hold, and by what it gives.
+#: Reasons why members were not scored although the model may have memorized them.
 _UNSCORED = (
     "occurring among members and non-members alike",
     "repeated, while others occur in both files",
     "given NaN or infinite scores by the model",
 )
 _PAIRS = "seq2seq-lm"
-#: What names a field, its option, and the field that is read first where none is named.
+#: Parameter that names a field -> its option, and the field that is read first if none is named.
 _COLUMNS = {"text_column": ("--text-column", "text"), "label_column": ("--label-column", "label")}
 
 
 def why_not_attacked(case: JudgedModel, report: LoadedReport, role: str) -> str:
-    """Why an audit of records in this ``role`` does not show how well the model keeps its training data; or empty."""
+    """Why the audit of records in this ``role`` does not show how much the model memorized; empty if it does."""
     taken = [a for a in report.report.inputs if a.role == role]
     if reason := _why_other_records(case, report, role, taken):
         return reason
     try:
         stated = parameters_as(AuditParameters, report.report)
     except ParametersError as fault:
-        return f"how it attacked them is not known: {fault}"
+        return f"the settings of the audit cannot be read: {fault}"
     if stated.score_conditions is not None:
-        return ""  # scores of another tool, which a policy accepts or does not
+        return ""  # scores of another tool; the policy decides whether to accept them
     asked = stated.asked or AskedAudit()
     readings = _readings(case, report, taken)
     reason = _why_other_fields(readings, asked)
     if role == TRAIN:
-        return reason or _why_hard(stated)
-    return reason or _why_other_size(readings, stated) or _why_weak(asked)
+        return reason or _why_harder(stated)
+    return reason or _why_other_image_size(readings, stated) or _why_weak_attacks(asked)
 
 
-def unaudited(case: JudgedModel, audits: Sequence[LoadedReport], role: str) -> Artifact | None:
-    """A file that the model's last training read, and none of the ``audits`` took in this ``role``; None if none."""
-    last = next((each for each in (*case.makers, *case.inherited) if _data_of(each)), None)
+def unaudited_file(case: JudgedModel, audits: Sequence[LoadedReport], role: str) -> Artifact | None:
+    """A file that the model's last training read and that none of ``audits`` read in this ``role``; None if none."""
+    last = next((each for each in (*case.writers, *case.inherited) if _data_of(each)), None)
     if last is None:
         return None
     seen = {a.digest for each in audits for a in each.report.inputs if a.role == role}
@@ -63,15 +63,15 @@ def unaudited(case: JudgedModel, audits: Sequence[LoadedReport], role: str) -> A
     return next((a for a in files if a.digest not in seen), None) if any(seen) else None
 
 
-def on_whose_word(case: JudgedModel) -> str:
-    """What a finding adds where no report says which records the model was trained on."""
+def training_data_remark(case: JudgedModel) -> str:
+    """What a finding adds if no report says which records the model was trained on."""
     if any(_data_of(each) for each in case.history):
         return ""
-    return "; no report names what the model was trained on, so that it was these records is the audit's word"
+    return "; no report names the training data, so only the audit says that the model was trained on these records"
 
 
-def texts_looked_at(audits: Sequence[LoadedReport]) -> str:
-    """What a finding on extraction adds where an audit looked for fewer texts than the training file has records."""
+def texts_tested_remark(audits: Sequence[LoadedReport]) -> str:
+    """What a finding on extraction adds if an audit tested fewer texts than the training file has records."""
     for report in audits:
         try:
             settings = parameters_as(AuditParameters, report.report).extraction or {}
@@ -80,21 +80,21 @@ def texts_looked_at(audits: Sequence[LoadedReport]) -> str:
         drawn, records = settings.get("drawn"), settings.get("training_records")
         if isinstance(drawn, int) and isinstance(records, int) and drawn < records:
             return (
-                f"; {drawn} texts of {records} training records were looked for: others are too short, repeat or "
-                "were not drawn"
+                f"; {drawn} texts of {records} training records were tested: the others are too short, repeat "
+                "another or were not drawn"
             )
     return ""
 
 
 def share_unscored(case: JudgedModel, report: LoadedReport) -> tuple[float, str]:
-    """The largest share of the members that were not scored to their end though the model may know them, and why not.
+    """An upper bound on the share of members that were not scored completely, although memorizable, and the reasons.
 
-    Copies of a record count each, so that it is at least the share of different records.
+    Each copy of a record counts, so the share is at least that of distinct records.
     """
     try:
         stated = parameters_as(AuditParameters, report.report)
     except ParametersError:
-        return 0.0, ""  # such an audit does not count
+        return 0.0, ""  # the audit does not count; ``why_not_attacked`` says why
     left_out = {
         omission.reason: int(count)
         for omission in report.report.omissions
@@ -112,9 +112,9 @@ def share_unscored(case: JudgedModel, report: LoadedReport) -> tuple[float, str]
 
 
 def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: LoadedReport) -> bool:
-    """Whether the data ``trained`` on, by their digests, hold all records that an audit ``report`` has ``taken``.
+    """Whether the files ``trained`` on, by digest, contain all records of the files ``taken`` by the audit ``report``.
 
-    They are these files, or one that the split was drawn from, as its manifest and the files beside it show.
+    They do if they include these files, or the file that the audit's split was drawn from, as its manifest shows.
     """
     if all(artifact.digest in trained for artifact in taken):
         return True
@@ -122,16 +122,16 @@ def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: Loade
 
 
 def _why_other_records(case: JudgedModel, report: LoadedReport, role: str, taken: Sequence[Artifact]) -> str:
-    """Why an audit does not compare records that were trained on with others; empty where it does."""
+    """Why an audit does not compare records that were trained on with others; empty if it does."""
     trained = {digest for each in case.history for digest in _data_of(each)}
     if any(_names_no_data(each) for each in case.history):
-        return "a training's report does not name its data, so that nothing shows that these records were trained on"
+        return "a training's report does not name its data, so these records may not have been trained on"
     learned = [a for a in report.report.inputs if a.role == _UNSEEN[role] and a.digest in trained]
     if learned:
-        return f"the file it took as records not trained on, {learned[0].path}, was trained on by the model's reports"
+        return f"the non-members, {learned[0].path}, were trained on according to the model's reports"
     if not trained or holds_all(trained, taken, report):
         return ""
-    return f"the file it took as training data, {taken[0].path}, is none that the model's reports say was trained on"
+    return f"the training data of the audit, {taken[0].path}, was not trained on according to the model's reports"
 
 
 def _data_of(report: LoadedReport) -> set[str]:
@@ -139,7 +139,7 @@ def _data_of(report: LoadedReport) -> set[str]:
 
 
 def _names_no_data(report: LoadedReport) -> bool:
-    """Whether it is of a training by privctl, whose reports all name their data, and does not."""
+    """Whether it is the report of a training by privctl but names no data, as all such reports do."""
     return report.report.step == "retrain" and not _data_of(report)
 
 
@@ -147,30 +147,30 @@ def _training(report: LoadedReport) -> TrainingParameters | None:
     try:
         return parameters_as(TrainingParameters, report.report) if report.report.step == "retrain" else None
     except ParametersError:
-        return None  # verify's to say
+        return None  # privctl verify reports it
 
 
 def _readings(case: JudgedModel, report: LoadedReport, taken: Sequence[Artifact]) -> list[TrainingParameters]:
-    """What the trainings that read what an audit has ``taken`` as training data say of how they read it."""
+    """The parameters of those trainings that read the files ``taken`` by an audit as training data."""
     trainings = [each for each in case.history if taken and holds_all(_data_of(each), taken, report)]
     return [each for each in map(_training, trainings) if each is not None]
 
 
 def _why_other_fields(readings: Sequence[TrainingParameters], asked: AskedAudit) -> str:
-    """Each training read the fields that it names, or the usual ones; other fields hold what it never saw."""
+    """Why the audit scored fields that the training did not read; empty if the fields are the same."""
     for reading in readings:
         for name, (option, usual) in _COLUMNS.items():
             read, audited = getattr(reading, name), getattr(asked, name)
-            # A pair has no field called text: without names its source is a prompt.
+            # Pairs have no field called text: their default source field is a prompt.
             same = read == audited if reading.task == _PAIRS else (read or usual) == (audited or usual)
             if not same:
-                found, known = (repr(each) if each else "the usual field" for each in (audited, read))
+                found, known = (repr(each) if each else "the default field" for each in (audited, read))
                 return f"it audited {found} of the records, and the training read {known} ({option})"
     return ""
 
 
 def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:
-    """Of members that were cut, what the training read behind the cut was not scored."""
+    """How members were truncated although the training read further; empty if they were not."""
     if not (stated.cut or {}).get(MEMBERS, 0) or stated.max_length is None:
         return ""
     said = f"cut to their first {stated.max_length} tokens"
@@ -179,13 +179,13 @@ def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters) ->
     limits = [each.max_length for each in readings if each.max_length is not None]
     if limits:
         return f"{said}, and the training read up to {max(limits)}" if stated.max_length < max(limits) else ""
-    # Nothing says how much a training read: the usual limit counts, and no choice of the auditor's.
+    # The training's limit is unknown: the default limit is accepted, but not one that the auditor chose.
     chosen = stated.asked is not None and stated.asked.max_length is not None
     return f"{said} by --max-length" if chosen else ""
 
 
-def _why_other_size(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:
-    """Images of another size than the model learned may look new to it."""
+def _why_other_image_size(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:
+    """Why the images had another size than in training, which weakens attacks; empty if they had the same."""
     for reading in readings:
         if reading.resize != stated.resize:
             sizes = ["as they are" if each is None else "resized to {} x {}".format(*each)
@@ -194,26 +194,26 @@ def _why_other_size(readings: Sequence[TrainingParameters], stated: AuditParamet
     return ""
 
 
-def _why_weak(asked: AskedAudit) -> str:
+def _why_weak_attacks(asked: AskedAudit) -> str:
     if not asked.attacks or any(name in asked.attacks for name in _REQUIRED):
         return ""
-    return f"it ran {', '.join(asked.attacks)} by choice, and not {_REQUIRED[0]}, which others are compared with"
+    return f"it ran only {', '.join(asked.attacks)}, without {_REQUIRED[0]}, the baseline attack"
 
 
-def _why_hard(stated: AuditParameters) -> str:
-    """Text comes out less often if more of it must, or less of it is given."""
+def _why_harder(stated: AuditParameters) -> str:
+    """Why extraction was made harder than by default: a longer suffix, or a shorter prefix; empty if it was not."""
     settings = stated.extraction or {}
     prefix, suffix = settings.get("prefix_tokens"), settings.get("suffix_tokens")
     if not isinstance(suffix, int) or not isinstance(prefix, int):
         return ""
     if suffix > _MOST_SUFFIX:
-        return f"{suffix} tokens had to come out, and text counts as extracted from {_MOST_SUFFIX} on"
+        return f"it required {suffix} tokens to be reproduced, where {_MOST_SUFFIX} count as extracted"
     if prefix < suffix and not str(settings.get("texts", "")).startswith("source"):
-        return f"{prefix} tokens were given for {suffix} to come out, where an attacker knows at least as many"
+        return f"it gave the model only {prefix} tokens to reproduce {suffix}; the prefix must be at least as long"
     return ""
 
 
 def _scored(report: LoadedReport, stated: AuditParameters) -> int:
-    """How many members have a score."""
+    """The number of members with a score."""
     counts = [item.samples.get(MEMBERS, 0) for item in report.report.evidence if item.quantity == "AUC"]
     return max(0, (stated.grouped_records or {}).get(MEMBERS) or max(counts, default=0))

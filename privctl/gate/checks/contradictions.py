@@ -1,6 +1,6 @@
-"""Reports that contradict themselves: a status above its assumptions, an interval without its estimate, and the like.
+"""Reports that contradict themselves, for instance by a status better than its assumptions allow.
 
-A forged report that agrees with itself passes here; detecting it takes ``privctl verify``, which recomputes.
+A consistent forgery passes this check; ``privctl verify``, which recomputes, can detect it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from verify.consistency import begun_with
 
 RULE = "contradiction"
 _ANEW = "train again from weights that were made without these examples"
-#: The steps that privctl writes reports of.
+#: The steps of which privctl writes reports.
 WRITTEN = frozenset({
     "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
     "secrets-scan", "shadow", "verify",
@@ -30,23 +30,23 @@ _DIFFERENCE = "AUC over "
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Every contradiction in the reports that the other rules read."""
+    """Yield a finding for every contradiction in the reports that the other rules read."""
     findings = [*_in_steps(case), *_in_guarantees(case), *_in_audits(case), *_in_training(case)]
-    if not findings and (case.makers or case.looks):
+    if not findings and (case.writers or case.examinations):
         yield Finding(
             rule=RULE,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message="no report contradicts itself; whether they are true is for privctl verify",
-            place=case.anchor,
+            message="no report contradicts itself; privctl verify checks whether their numbers are right",
+            place=case.default_place,
         )
     yield from findings
 
 
 def _in_steps(case: JudgedModel) -> Iterator[Finding]:
-    for report in {each.digest: each for each in (*case.history, *case.looks)}.values():
+    for report in {each.digest: each for each in (*case.history, *case.examinations)}.values():
         if report.report.step not in WRITTEN:
-            yield _finding(str(report.path), f"its step {report.report.step!r} is none of privctl's", report, "step")
+            yield _finding(str(report.path), f"privctl has no step {report.report.step!r}", report, "step")
 
 
 def _in_guarantees(case: JudgedModel) -> Iterator[Finding]:
@@ -64,20 +64,20 @@ def _in_audits(case: JudgedModel) -> Iterator[Finding]:
                 yield _finding(f"{item.method} {item.quantity}", reason, report, "evidence", i)
         for i, verdict in enumerate(report.report.verdicts):
             if verdict.outcome is Outcome.PROVED:
-                reason = "an audit says PROVED, and no attack can prove anything"
+                reason = "an audit states PROVED, but no attack can prove anything"
                 yield _finding(verdict.subject, reason, report, "verdicts", i, "outcome")
             if verdict.status is not None:
-                reason = f"an audit calls it {verdict.status}, which only what is guaranteed is called"
+                reason = f"an audit gives it the status {verdict.status}, which only guarantees have"
                 yield _finding(verdict.subject, reason, report, "verdicts", i, "status")
 
 
 def _in_training(case: JudgedModel) -> Iterator[Finding]:
-    """Weights have one origin, and no guarantee covers what those that a training began with gave away of its data."""
+    """Weights have one origin, and no guarantee covers what a training's starting weights reveal about its data."""
     first: dict[str, LoadedReport] = {}
-    for report in case.makers:
+    for report in case.writers:
         other = first.setdefault(report.report.step, report)
         if other is not report:
-            reason = f"{other.path} says too that it made these weights, and the two differ"
+            reason = f"{other.path} also states that it wrote these weights, and the two reports differ"
             yield _finding(case.name, reason, report, "outputs")
     for report in {report.digest: report for report, _, _ in case.guarantees}.values():
         others = [each.report for each in case.history if each is not report]
@@ -88,35 +88,35 @@ def _in_training(case: JudgedModel) -> Iterator[Finding]:
 
 
 def why_inconsistent(guarantee: Guarantee) -> str:
-    """Why ``guarantee`` cannot have the status that it states; empty where it can."""
+    """Why ``guarantee`` cannot have the status that it states; empty if it can."""
     follows = status_of(guarantee.assumptions)
     if _RANK[guarantee.status] < _RANK[follows]:
         broken = {Status.VOID: "violated", Status.CONDITIONAL: "asserted"}[follows]
         names = ", ".join(a.name for a in guarantee.assumptions if a.state == broken)
-        return f"it says {guarantee.status}, but is {follows} by its own assumptions ({broken}: {names})"
+        return f"it states {guarantee.status}, but is {follows} by its own assumptions ({broken}: {names})"
     if guarantee.status is Status.PROVED and not guarantee.assumptions:
-        return "it says proved and names nothing that was enforced or checked"
+        return "it states proved, but no assumption that was enforced or checked"
     stands = guarantee.status in (Status.PROVED, Status.CONDITIONAL)
     low, epsilon = guarantee.floor, guarantee.epsilon
     if stands and low is not None and epsilon is not None and epsilon < low:
-        return f"its epsilon {epsilon:g} lies below {low:g}, under which none holds"
+        return f"its epsilon {epsilon:g} is below its own lower bound {low:g}"
     return ""
 
 
 def why_impossible(item: Evidence) -> str:
-    """Why ``item`` cannot be the result of a measurement; empty where it can."""
+    """Why ``item`` cannot be the result of a measurement; empty if it can."""
     if not 0 < item.confidence < 1:
         return f"its confidence is {item.confidence:g}"
     if item.lower is not None and item.upper is not None and item.lower > item.upper:
-        return f"its lower bound {item.lower:g} lies above its upper one, {item.upper:g}"
+        return f"its lower bound {item.lower:g} is above its upper bound {item.upper:g}"
     known = [value for value in (item.lower, item.estimate, item.upper) if value is not None]
     if item.quantity.startswith(_SHARES) and not item.quantity.startswith(_DIFFERENCE):
         if not all(0 <= value <= 1 for value in known):
-            return "a share lies outside 0 to 1"
+            return "a share is outside 0 to 1"
         if known != sorted(known):
-            return "its interval does not hold its estimate"
+            return "its interval does not contain its estimate"
     if item.bound is Bound.LOWER and known and min(known) < 0:
-        return "a lower bound lies below 0"
+        return "a lower bound is below 0"
     return ""
 
 

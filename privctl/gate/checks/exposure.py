@@ -23,7 +23,7 @@ _METHOD, _MEDIAN = "canary exposure", "median bits, included"
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The highest exposure of each set of included canaries."""
+    """Check the highest exposure of each group of included canaries, in bits."""
     limit = policy.max_exposure
     if limit is None:
         return
@@ -33,9 +33,9 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             rule=EXPOSURE,
             outcome=GateOutcome.INCONCLUSIVE,
             subject=case.name,
-            message="no audit of this model given measured it",
+            message="no audit given for this model measured it",
             fix="give the report of an audit of canaries (privctl audit --canaries)",
-            place=policy.places.get(EXPOSURE, case.anchor),
+            place=policy.places.get(EXPOSURE, case.default_place),
         )
     for report, i, item in items:
         outcome, message, fix = _judge(report, item, limit, (1 - policy.min_confidence) / len(items))
@@ -53,11 +53,11 @@ def _judge(report: LoadedReport, item: Evidence, limit: float, alpha: float) -> 
     more = "audit again with more --references, or --exact"
     highest, ceiling = item.details.get("max"), item.details.get("ceiling")
     canaries = item.samples.get("canaries", 0)
-    # An exposure is a rank among whole numbers: of at least one canary, between 0 bits and the most there can be.
+    # An exposure is that of at least one canary, between 0 bits and the ceiling.
     if highest is None or ceiling is None or canaries < 1 or not 0 <= highest <= ceiling + 1e-6 or ceiling > 1000:
-        return GateOutcome.INCONCLUSIVE, item.reason or "the report does not say how high it was", more
+        return GateOutcome.INCONCLUSIVE, item.reason or "the report states no valid highest exposure", more
     if highest <= limit and (doubt := why_not_planted(report)):
-        return GateOutcome.INCONCLUSIVE, doubt, "audit with the manifest of the data that were trained on"
+        return GateOutcome.INCONCLUSIVE, doubt, "audit with the manifest of the training data"
     if highest > limit:
         message = f"a canary has an exposure of {highest:.4g} bits, above {limit:g}"
         fix = "retrain with a smaller epsilon (privctl retrain dp-sgd) and audit again; remove repetitions"
@@ -66,18 +66,19 @@ def _judge(report: LoadedReport, item: Evidence, limit: float, alpha: float) -> 
         return GateOutcome.PASS, f"the highest exposure is {highest:.4g} bits, within {limit:g}", ""
     upper = upper_bits(highest, ceiling, alpha / canaries)
     if upper is None:
-        message = f"a canary outranks every secret it was compared with: it has {ceiling:.4g} bits or any number above"
+        message = f"a canary outranks every secret it was compared with: its exposure is {ceiling:.4g} bits or more"
         return GateOutcome.INCONCLUSIVE, message, more
     if upper > limit:
         message = f"the highest exposure is {highest:.4g} bits, but may be {upper:.4g}, above {limit:g}"
         return GateOutcome.INCONCLUSIVE, message, more
-    return GateOutcome.PASS, f"the highest exposure is {upper:.4g} bits at most, within {limit:g}", ""
+    return GateOutcome.PASS, f"the highest exposure is at most {upper:.4g} bits, within {limit:g}", ""
 
 
 def upper_bits(bits: float, ceiling: float, alpha: float) -> float | None:
-    """An upper bound, except with probability ``alpha``, on an exposure of ``bits`` among 2^``ceiling`` - 1 secrets.
+    """An upper bound in bits, with confidence 1 - ``alpha``, on a true exposure measured as ``bits``.
 
-    The secrets are random. None where there is no bound.
+    It was measured among 2^``ceiling`` - 1 random secrets; ``ceiling`` is capped at 60. Returns None if there is no
+    bound. The bound is Chernoff's (Hoeffding 1963, theorem 1; see the module).
     """
     among = round(2.0 ** min(ceiling, 60.0))
     references = among - 1
@@ -101,7 +102,7 @@ def _divergence(a: float, b: float) -> float:
 
 
 def _exact(report: LoadedReport) -> bool:
-    """Whether every canary was ranked among all secrets there are."""
+    """Whether every canary was ranked among all possible secrets."""
     try:
         said = parameters_as(AuditParameters, report.report)
     except ParametersError:

@@ -1,6 +1,6 @@
-"""A model's guarantees: the best one that counts, by the policy's delta, status, notion, unit and so on.
+"""A model's guarantees: those that the policy counts, by delta, status, notion, unit and so on.
 
-Every guarantee is a bound by itself, so one that counts and is small enough suffices.
+Each guarantee is a bound by itself, so one that counts and is within the limit suffices.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from privctl.gate.policy import Policy
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 
 EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
-#: Assumptions about the loss that was trained. They are false of neural networks, so a policy must name them.
+#: Assumptions about the training loss. They do not hold for neural networks, so a policy must accept them by name.
 OF_THE_LOSS = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity", "step-size",
 })  # fmt: skip
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
-#: A guarantee that counts: its report, its position there, itself and the number that is judged.
-Counted = tuple[LoadedReport, int, Guarantee, float]
+#: A guarantee that counts: its report, its index there, the guarantee, and the number that is compared with the limit.
+CountedGuarantee = tuple[LoadedReport, int, Guarantee, float]
 
 
 def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The smallest epsilon at a delta of at most ``at_delta``, and certified lower bounds that contradict it."""
+    """Check the smallest epsilon at a delta of at most ``at_delta``, and certified lower bounds above the limit."""
     limit = policy.max_epsilon
     if limit is None:
         return
@@ -46,8 +46,8 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 outcome=GateOutcome.FAIL,
                 subject=f"{item.method} {item.quantity}",
                 message=f"an audit certifies that epsilon is at least {item.lower:.4g} at delta {delta:g}, above "
-                f"{limit:g}, whatever is guaranteed",
-                fix="the guarantee cannot be true, or it is not this model's: find out which before a release",
+                f"{limit:g}, whatever the reports guarantee",
+                fix="the guarantee is false, or it is not for this model: find out which before a release",
                 place=report.place("evidence", i, "lower"),
             )
 
@@ -64,17 +64,17 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     )
 
 
-def that_decide(case: JudgedModel, policy: Policy) -> tuple[list[Counted], list[str]]:
-    """The guarantees that count for ``max_epsilon``, those that meet it if any does; and why others do not count."""
+def deciding_guarantees(case: JudgedModel, policy: Policy) -> tuple[list[CountedGuarantee], list[str]]:
+    """The guarantees that count for ``max_epsilon`` (those within it, if any), and why others do not count."""
     counted, others = _count(case, policy, partial(_epsilon_of, policy))
     limit = math.inf if policy.max_epsilon is None else policy.max_epsilon
     return [each for each in counted if each[3] <= limit] or counted, others
 
 
 def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, Guarantee]]:
-    """The (epsilon, delta)-guarantees of one example that count for the policy's ``max_epsilon`` and meet it.
+    """The (epsilon, delta)-guarantees for one example that count and are within ``max_epsilon``, with their reports.
 
-    Each comes with its report. Mere claims are left out, even where the policy counts them.
+    Guarantees that are only claimed are left out, even if the policy counts them.
     """
     limit = -math.inf if policy.max_epsilon is None else policy.max_epsilon
     counted, _ = _count(case, policy, partial(_epsilon_of, policy))
@@ -88,7 +88,7 @@ def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, 
 
 
 def _terms(guarantee: Guarantee) -> Iterator[str]:
-    """What a guarantee is called, its neighbours, and what one example is where that is more than a record."""
+    """A guarantee's name, its adjacency, and what one example is if it is more than a record."""
     yield guarantee.name
     yield str(guarantee.adjacency)
     if meaning := meaning_of_example(guarantee):
@@ -96,7 +96,7 @@ def _terms(guarantee: Guarantee) -> Iterator[str]:
 
 
 def _epsilon_of(policy: Policy, guarantee: Guarantee) -> float | str:
-    """Its epsilon, or why ``max_epsilon`` is not about it."""
+    """The epsilon of ``guarantee``, or why it does not count for ``max_epsilon``."""
     if guarantee.notion not in policy.notions:
         return f"is about {guarantee.notion}"
     if guarantee.unit not in policy.units:
@@ -107,7 +107,7 @@ def _epsilon_of(policy: Policy, guarantee: Guarantee) -> float | str:
 
 
 def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The largest posterior of a secret in the data."""
+    """Check the largest posterior probability of a secret in the data."""
     if policy.max_posterior is None:
         return
 
@@ -124,7 +124,7 @@ def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         value,
         policy.max_posterior,
         lambda g, size: f"a posterior of {size:.4g} ({g.name})",
-        "retrain with a plan of protection for smaller posteriors (privctl retrain dp-sgd --secrets)",
+        "retrain with a protection plan for smaller posteriors (privctl retrain dp-sgd --secrets)",
     )
 
 
@@ -137,8 +137,8 @@ def _judge(
     describe: Callable[[Guarantee, float], str],
     fix: str,
 ) -> Iterator[Finding]:
-    place = policy.places.get(rule, case.anchor)
-    if undecided := of_no_report(case, policy, rule):
+    place = policy.places.get(rule, case.default_place)
+    if undecided := missing_report(case, policy, rule):
         yield undecided
         return
     counted, others = _count(case, policy, value)
@@ -149,8 +149,8 @@ def _judge(
             outcome=GateOutcome.FAIL,
             subject=case.name,
             message=f"no guarantee counts: {reasons}",
-            fix=_fix_of_what_is_released(case) or _fix_of_what_is_unchecked(case, policy, value, limit) or fix,
-            place=_first(case, place),
+            fix=_fix_for_violated(case) or _fix_for_unchecked(case, policy, value, limit) or fix,
+            place=_guarantees_place(case, place),
         )
         return
     within = [each for each in counted if each[3] <= limit]
@@ -167,16 +167,16 @@ def _judge(
     )
 
 
-def of_no_report(case: JudgedModel, policy: Policy, rule: str) -> Finding | None:
-    """A finding that no report given says what is guaranteed; None where one does, or says that nothing is."""
+def missing_report(case: JudgedModel, policy: Policy, rule: str) -> Finding | None:
+    """A finding that the report that would state the guarantees was not given; None if it was."""
     message, fix = "no report given says how this model was made", "give the report that was written with the model"
-    place = policy.places.get(rule, case.anchor)
-    if case.makers:
-        replayed = next((each for each in case.makers if each.report.step == "replay"), None)
+    place = policy.places.get(rule, case.default_place)
+    if case.writers:
+        replayed = next((each for each in case.writers if each.report.step == "replay"), None)
         if replayed is None or any(True for _ in case.guarantees):
             return None
-        message = "these weights were made again from published updates, and no report given says what was published"
-        fix, place = "give the report of the training that published them too", replayed.place("inputs")
+        message = "these weights were rebuilt from published updates, and no report of the training was given"
+        fix, place = "also give the report of the training that published the updates", replayed.place("inputs")
     return Finding(
         rule=rule, outcome=GateOutcome.INCONCLUSIVE, subject=case.name, message=message, fix=fix, place=place
     )  # fmt: skip
@@ -184,9 +184,9 @@ def of_no_report(case: JudgedModel, policy: Policy, rule: str) -> Finding | None
 
 def _count(
     case: JudgedModel, policy: Policy, value: Callable[[Guarantee], float | str]
-) -> tuple[list[Counted], list[str]]:
+) -> tuple[list[CountedGuarantee], list[str]]:
     """The guarantees that the policy counts, with their values, and why the others do not count."""
-    counted: list[Counted] = []
+    counted: list[CountedGuarantee] = []
     others: list[str] = []
     for report, i, guarantee in case.guarantees:
         size = value(guarantee)
@@ -198,27 +198,27 @@ def _count(
     return counted, others
 
 
-#: Name of an assumption that training violated -> what makes it hold. No smaller budget does.
-_OF_WHAT_IS_RELEASED = {
+#: Name of an assumption that the training violated -> how to fulfil it; a smaller budget does not help.
+_FIX_BY_ASSUMPTION = {
     "starting weights": "train again from weights that were made without these examples",
     "vocabulary": "train with a public vocabulary: --vocabulary FILE, words chosen without the private examples",
     "labels": "train with public class names: --labels a,b,c, or a file with one name a line",
 }
 
 
-def _fix_of_what_is_released(case: JudgedModel) -> str:
-    """What would help where names or weights made from the examples void the guarantees; "" where that is not why."""
-    assumptions = [a for report in case.makers for g in report.report.guarantees for a in g.assumptions]
+def _fix_for_violated(case: JudgedModel) -> str:
+    """How to fulfil the assumptions whose violation voids the guarantees; empty if none is violated."""
+    assumptions = [a for report in case.writers for g in report.report.guarantees for a in g.assumptions]
     violated = {a.name for a in assumptions if a.state is AssumptionState.VIOLATED}
-    return "; ".join(fix for name, fix in _OF_WHAT_IS_RELEASED.items() if name in violated)
+    return "; ".join(fix for name, fix in _FIX_BY_ASSUMPTION.items() if name in violated)
 
 
-def _fix_of_what_is_unchecked(
+def _fix_for_unchecked(
     case: JudgedModel, policy: Policy, value: Callable[[Guarantee], float | str], limit: float
 ) -> str:
-    """What would help where all that a guarantee lacks is that the policy accepts its unchecked assumptions.
+    """Advice if a guarantee would count once the policy accepts its unchecked assumptions; empty if none would.
 
-    Empty where it is above ``limit`` too, unless another program's loop trained it.
+    A guarantee above ``limit`` does not qualify, unless another program's loop trained the model.
     """
     for report, _, guarantee in case.guarantees:
         names, size = _unchecked_assumptions(guarantee), value(guarantee)
@@ -226,18 +226,18 @@ def _fix_of_what_is_unchecked(
         if isinstance(size, str) or _why_not_counted(report, guarantee, accepting):
             continue
         if OF_OTHER_LOOPS & set(names):
-            return f"if somebody answers for the loop that trained it, list in accepted_assumptions: {_quoted(names)}"
+            return f"if somebody vouches for the training loop, list in accepted_assumptions: {_quoted(names)}"
         if size <= limit:
             accepted = policy.accepted_assumptions
             verb, missing = ("list in", names) if accepted is None else ("add to", _without(names, accepted))
-            holds = "it holds of this model's loss, which of a neural network's it does not"
-            question = holds if OF_THE_LOSS & set(missing) else "somebody answers for what is not checked"
+            holds = "this holds for the model's loss, which it does not for a neural network"
+            question = holds if OF_THE_LOSS & set(missing) else "somebody vouches for the unchecked assumptions"
             return f"if {question}, {verb} accepted_assumptions: {_quoted(missing)}"
     return ""
 
 
 def _quoted(names: Sequence[str]) -> str:
-    """The names as a list of a policy has them."""
+    """The names in quotes, as in a policy's list."""
     return ", ".join(f'"{name}"' for name in names)
 
 
@@ -246,7 +246,7 @@ def _without(names: list[str], accepted: tuple[str, ...]) -> list[str]:
 
 
 def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
-    """Why the policy does not count ``guarantee``; empty where it does."""
+    """Why the policy does not count ``guarantee``; empty if it does."""
     if why_inconsistent(guarantee):
         return "contradicts itself"
     if guarantee.status not in policy.require:
@@ -254,7 +254,7 @@ def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy)
     if guarantee.adjacency not in policy.adjacencies:
         return f"has adjacency {guarantee.adjacency}"
     if policy.scope is Scope.ALL_CANDIDATES and guarantee.scope is Scope.THIS_MODEL and _candidates(report) > 1:
-        return "speaks of one of several candidates alone"
+        return "covers only one of several candidates"
     accepted = policy.accepted_assumptions
     unaccepted = [
         name
@@ -266,14 +266,14 @@ def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy)
     try:
         records = _records(report)
     except ParametersError as fault:
-        return f"is for a number of examples that cannot be read: {fault}"
+        return f"is for an unknown number of examples: {fault}"
     if records and guarantee.delta * records >= 1:
-        return f"is at delta {guarantee.delta:g}, at which one of {records} examples may come out whole"
+        return f"is at delta {guarantee.delta:g}, which permits revealing one of the {records} examples completely"
     return ""
 
 
 def _records(report: LoadedReport) -> int:
-    """The number of examples behind a report; 0 where it names none. Raises ParametersError."""
+    """The number of training examples; 0 if the report states none. Raises ParametersError."""
     mechanism = report.report.mechanism
     if isinstance(mechanism, WeightNoise):
         return 0 if mechanism.training is None else mechanism.training.dataset_size
@@ -295,5 +295,5 @@ def _basis(guarantee: Guarantee) -> str:
     return f"{guarantee.status}, " + (f"if this holds: {', '.join(unchecked)}" if unchecked else arithmetic)
 
 
-def _first(case: JudgedModel, place: FileLine) -> FileLine:
-    return next((report.place("guarantees") for report in case.makers), place)
+def _guarantees_place(case: JudgedModel, place: FileLine) -> FileLine:
+    return next((report.place("guarantees") for report in case.writers), place)

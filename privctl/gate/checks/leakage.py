@@ -1,7 +1,7 @@
 """What audits measured, judged by the relevant end of the interval, never by the estimate.
 
-A quantity is within a maximum if its upper bound is, and above it if its lower bound is. Otherwise the audit was too
-small to decide, or gave no upper bound.
+A quantity is within a maximum if its upper bound is, and above it if its lower bound is. Otherwise the result is
+inconclusive: the audit was too small, or gave no upper bound.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from privctl.domain.sample_size import needed_sample, times_for_bound
 from privctl.gate.checks.audited_records import (
     MEMBERS,
     TRAIN,
-    on_whose_word,
     share_unscored,
-    texts_looked_at,
-    unaudited,
+    texts_tested_remark,
+    training_data_remark,
+    unaudited_file,
     why_not_attacked,
 )
 from privctl.gate.checks.contradictions import why_impossible
-from privctl.gate.checks.outside_scores import FIX, why_unaccepted
-from privctl.gate.checks.units import TRAININGS, groups_of, unit_of, why_of_others
+from privctl.gate.checks.external_scores import FIX, why_unaccepted
+from privctl.gate.checks.units import TRAININGS, groups_of, unit_of, why_other_unit
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -34,32 +34,32 @@ from verify.audits.terms import of_split
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
-#: Attacks without the model, which show how the records differ by themselves.
+#: Attacks that do not use the model; they show how the two sides differ by themselves.
 BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control"
 BASELINES = (BLIND, LENGTH, CONTROL)
-#: Beginnings and parts of quantities' names, as audits write them.
+#: Parts of the names of quantities, as audits write them.
 _TPR, _FPR = "TPR at ", " % FPR"
 _MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
 _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
-_BIGGER = "audit again with {}, so that the interval is narrower"
-_MEND = "remove the cause that the audit names, and replace its report by another audit (privctl audit --force)"
-_NOT_BIGGER = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
-_ALL = (
-    "give records to compare with of which the training data hold none, and --max-length as the training, so that all "
-    "members are scored to their end"
+_FIX_SIZE = "audit again with {}, so that the interval is narrower"
+_FIX_AUDIT = "remove the cause named here, audit again, and replace the report (privctl audit --force)"
+_FIX_MODEL = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
+_FIX_COVERAGE = (
+    "give non-members that do not occur in the training data, and the training's --max-length, so that every member is "
+    "scored completely"
 )
-_PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
+_FIX_PRIVACY = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
-#: Rule -> the role of what an audit took as training data for it.
-_TRAINED = {AUC: MEMBERS, TPR: MEMBERS, EXTRACTED: TRAIN}
+#: Rule -> the role of the files that an audit takes as training data for it.
+_TRAINING_ROLES = {AUC: MEMBERS, TPR: MEMBERS, EXTRACTED: TRAIN}
 _PLANTED, _NUMBER = "trained on the planted data", "number included"
 
-#: One measured thing: the report, its position there, itself.
+#: One item of evidence: its report, its index there, the item.
 _EvidenceItem = tuple[LoadedReport, int, Evidence]
 
 
 def evidence_of(case: JudgedModel, chosen: Callable[[Evidence], bool]) -> list[_EvidenceItem]:
-    """The evidence in this model's audits for which ``chosen`` holds."""
+    """The evidence in this model's audits for which ``chosen`` returns True."""
     return [(r, i, item) for r in case.audits for i, item in enumerate(r.report.evidence) if chosen(item)]
 
 
@@ -82,9 +82,9 @@ def is_group_bound(item: Evidence) -> bool:
 
 
 def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
-    """The certified lower bounds on epsilon for one example of the model's trainings: a record, or a group.
+    """The certified lower bounds on epsilon for what was one example in the model's trainings: a record or a group.
 
-    Where all records with one value of a field were one example, coins of single records bound something else.
+    If all records with one value of a field were one example, a bound from inclusion by record is not about it.
     """
     units = {unit_of(each) for each in case.history if each.report.step in TRAININGS}
     found = []
@@ -100,7 +100,7 @@ def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
 
 
 def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Every attack's AUC; one far below 0.5 suggests that the two files were swapped."""
+    """Check every attack's AUC; one far below 0.5 suggests that the two files were swapped."""
     limit = policy.max_auc
     if limit is None:
         return
@@ -112,14 +112,14 @@ def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 rule=AUC,
                 outcome=GateOutcome.INCONCLUSIVE,
                 subject=_name_of(item),
-                message=f"the sides differ backwards: {_interval_text(item)} lies below {1 - limit:.3g}",
+                message=f"non-members score higher than members: {_interval_text(item)} is below {1 - limit:.3g}",
                 fix="check that members and non-members were not swapped and come from one source; audit again",
                 place=report.place("evidence", i, "upper"),
             )
 
 
 def tpr(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Every attack's true positive rate at the policy's false positive rate."""
+    """Check every attack's true positive rate at the policy's false positive rate."""
     if policy.max_tpr is None:
         return
 
@@ -133,7 +133,7 @@ def tpr(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def extraction(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Training text that the model writes by itself, queried once or often."""
+    """Check the share of training text that the model reproduces, queried once or by repeated sampling."""
     if policy.max_extracted is None:
         return
     items = evidence_of(case, lambda item: item.quantity == _EXTRACTED or item.quantity.startswith(_IN_TEXTS))
@@ -143,7 +143,7 @@ def extraction(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def disclosure(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Planted canaries that the model completes."""
+    """Check the share of planted canaries that the model completes."""
     if policy.max_disclosed is None:
         return
     items = evidence_of(case, lambda item: item.quantity.startswith(_DISCLOSED))
@@ -153,7 +153,7 @@ def disclosure(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The certified lower bound on epsilon of one example: its lower end is what counts."""
+    """Check the certified lower bound on epsilon for one example."""
     limit = policy.max_epsilon_lower_bound
     if limit is None:
         return
@@ -166,10 +166,10 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         doubt = doubt or why_not_planted(report)
         delta = item.details.get("delta", 0.0)
         if doubt:
-            yield _inconclusive(LOWER_BOUND, report, i, item, doubt, _MEND)
+            yield _inconclusive(LOWER_BOUND, report, i, item, doubt, _FIX_AUDIT)
         elif delta > policy.at_delta and not (item.lower is not None and item.lower > limit):
-            # A larger delta makes any epsilon small.
-            message = f"it is at delta {delta:g}, and the policy asks at {policy.at_delta:g}"
+            # At a larger delta, epsilon is smaller.
+            message = f"it is at delta {delta:g}, and the policy asks for {policy.at_delta:g}"
             yield _inconclusive(LOWER_BOUND, report, i, item, message, f"audit with --delta {policy.at_delta:g}")
         elif item.lower is not None and item.lower > limit:
             yield Finding(
@@ -177,7 +177,7 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 outcome=GateOutcome.FAIL,
                 subject=_name_of(item),
                 message=f"epsilon is certainly at least {item.lower:.4g}, above {limit:g}",
-                fix=_PRIVATE,
+                fix=_FIX_PRIVACY,
                 place=report.place("evidence", i, "lower"),
             )
         else:
@@ -192,16 +192,16 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 def _check_maximum(
     case: JudgedModel, policy: Policy, rule: str, limit: float, items: list[_EvidenceItem], what: str
 ) -> Iterator[Finding]:
-    """Whether every quantity ``items`` has its upper bound within ``limit``."""
+    """Check that the upper bound of each of ``items`` is within ``limit``; ``what`` names the audit that is missing."""
     if not items:
         yield _missing(case, policy, rule, what)
     passed: list[_EvidenceItem] = []
-    enough = _enough(items, limit)
+    enough = _sample_needed(items, limit)
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.upper is not None else "it has no upper bound")
-        of_members = _TRAINED.get(rule) == MEMBERS
+        of_members = _TRAINING_ROLES.get(rule) == MEMBERS
         doubt = doubt or (_why_confounded(report) if of_members else "")
-        doubt = doubt or (why_not_attacked(case, report, _TRAINED[rule]) if rule in _TRAINED else "")
+        doubt = doubt or (why_not_attacked(case, report, _TRAINING_ROLES[rule]) if rule in _TRAINING_ROLES else "")
         doubt = doubt or (why_not_planted(report) if rule == DISCLOSED else "") or why_unaccepted(report, policy)
         unscored, why = share_unscored(case, report) if of_members else (0.0, "")
         if item.lower is not None and item.lower > limit:
@@ -210,42 +210,50 @@ def _check_maximum(
                 outcome=GateOutcome.FAIL,
                 subject=_name_of(item),
                 message=f"{_interval_text(item)}: even the lower bound is above {limit:g}",
-                fix=_PRIVATE,
+                fix=_FIX_PRIVACY,
                 place=report.place("evidence", i, "lower"),
             )
         elif doubt:
-            yield _inconclusive(rule, report, i, item, doubt, FIX if why_unaccepted(report, policy) else _MEND)
+            yield _inconclusive(rule, report, i, item, doubt, FIX if why_unaccepted(report, policy) else _FIX_AUDIT)
         elif item.upper is not None and item.upper > limit:
             above = item.estimate is not None and item.estimate > limit
-            fix = _NOT_BIGGER if above else _BIGGER.format(enough)
+            fix = _FIX_MODEL if above else _FIX_SIZE.format(enough)
             yield _inconclusive(
                 rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", fix
             )
-        elif item.upper is not None and (worst := _of_all(item.upper, unscored)) > limit:
-            of_all = f"it may be {worst:.4g} of all: {100 * unscored:.3g} % of the members were not scored to their end"
-            yield _inconclusive(rule, report, i, item, f"{_interval_text(item)}, but {of_all} ({why})", _ALL)
+        elif item.upper is not None and (worst := _upper_for_all(item.upper, unscored)) > limit:
+            of_all = f"up to {worst:.4g} over all members: {100 * unscored:.3g} % of them were not scored completely"
+            yield _inconclusive(rule, report, i, item, f"{_interval_text(item)}, but {of_all} ({why})", _FIX_COVERAGE)
         else:
             passed.append((report, i, item))
-    if passed and rule in _TRAINED and (left := unaudited(case, [report for report, _, _ in passed], _TRAINED[rule])):
+    if (
+        passed
+        and rule in _TRAINING_ROLES
+        and (left := unaudited_file(case, [report for report, _, _ in passed], _TRAINING_ROLES[rule]))
+    ):
         report, i, item = passed[0]
-        message = f"the model was trained on {left.path} too, which no audit took as training data"
+        message = f"the model was also trained on {left.path}, which no audit took as training data"
         yield _inconclusive(rule, report, i, item, message, "audit all files of the training, in one audit or several")
-    if passed and _TRAINED.get(rule) == MEMBERS and (other := why_of_others([each for each, _, _ in passed], policy)):
+    if (
+        passed
+        and _TRAINING_ROLES.get(rule) == MEMBERS
+        and (other := why_other_unit([each for each, _, _ in passed], policy))
+    ):
         report, i, item = passed[0]
-        fix = f"audit the owners of records too (privctl audit membership --group-by {policy.protects})"
+        fix = f"also audit groups of records (privctl audit membership --group-by {policy.protects})"
         yield _inconclusive(rule, report, i, item, other, fix)
-    word = on_whose_word(case) if rule in _TRAINED else ""
-    word += texts_looked_at([report for report, _, _ in passed]) if rule == EXTRACTED else ""
+    word = training_data_remark(case) if rule in _TRAINING_ROLES else ""
+    word += texts_tested_remark([report for report, _, _ in passed]) if rule == EXTRACTED else ""
     yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper", word)
 
 
-def _of_all(upper: float, unscored: float) -> float:
-    """The upper bound of a share of all members, of which a share ``unscored`` may all be told from others."""
+def _upper_for_all(upper: float, unscored: float) -> float:
+    """An upper bound over all members: ``upper`` for those scored, 1 for the share ``unscored``."""
     return (1 - unscored) * upper + unscored
 
 
-def _enough(items: Sequence[_EvidenceItem], limit: float) -> str:
-    """Records that would bring the upper bounds of all ``items`` within ``limit`` if their estimates stay, in words."""
+def _sample_needed(items: Sequence[_EvidenceItem], limit: float) -> str:
+    """How many records would bring all upper bounds within ``limit`` if the estimates stay the same, in words."""
     times = [
         (more, item, report)
         for report, _, item in items
@@ -273,7 +281,11 @@ def _pass_finding(
         return
     report, i, item = max(passed, key=lambda each: size(each[2]))
     some = (
-        "" if len(items) == 1 else f"the largest of {len(passed)} " if len(passed) == len(items) else "among the rest "
+        ""
+        if len(items) == 1
+        else f"the largest of {len(passed)} "
+        if len(passed) == len(items)
+        else "among the rest, the largest "
     )
     yield Finding(
         rule=rule,
@@ -285,18 +297,20 @@ def _pass_finding(
 
 
 def _why_doubtful(item: Evidence, policy: Policy) -> str:
-    """Why ``item`` cannot make a gate pass; empty where it can."""
+    """Why ``item`` cannot make the gate pass; empty if it can."""
     if why_impossible(item):
         return "it contradicts itself"
     if item.estimate is None:
         return item.reason or "it was not measured"
     if item.confidence < policy.min_confidence:
-        return f"it holds with {100 * item.confidence:g} % confidence, and {100 * policy.min_confidence:g} % are asked"
+        return (
+            f"its confidence is {100 * item.confidence:g} %, and the policy asks for {100 * policy.min_confidence:g} %"
+        )
     return ""
 
 
 def _why_confounded(report: LoadedReport) -> str:
-    """Why an audit is confounded; empty where the records cannot be told apart without the model."""
+    """Why an audit is confounded; empty if no baseline tells members from non-members without the model."""
     apart = [
         item.method
         for item in report.report.evidence
@@ -310,18 +324,18 @@ def _why_confounded(report: LoadedReport) -> str:
 
 
 def why_not_planted(report: LoadedReport) -> str:
-    """Why canaries show nothing about this model; empty where the audit checked that they were planted in its data."""
+    """Why canaries show nothing about this model; empty if the audit checked that they were planted in its data."""
     try:
         conditions = parameters_as(AuditParameters, report.report).canary_conditions or ()
     except ParametersError as fault:
-        return f"whether its canaries are this model's is not known: {fault}"
+        return f"the conditions on its canaries cannot be read: {fault}"
     for each in conditions:
         if each.state is AssumptionState.VIOLATED or (
             each.name == _PLANTED and each.state is not AssumptionState.CHECKED
         ):
-            return f"its canaries may not be this model's: {each.statement}"
+            return f"its canaries may not be in this model's training data: {each.statement}"
         if each.name == _NUMBER and each.state is not AssumptionState.CHECKED:
-            return f"its bounds have no proof unless this holds: {each.statement}"
+            return f"its bounds are not proved unless this holds: {each.statement}"
     return ""
 
 
@@ -349,9 +363,9 @@ def _missing(case: JudgedModel, policy: Policy, rule: str, what: str) -> Finding
         rule=rule,
         outcome=GateOutcome.INCONCLUSIVE,
         subject=case.name,
-        message="no audit of this model given measured it",
+        message="no audit given for this model measured it",
         fix=f"give the report of an audit of {what}",
-        place=policy.places.get(rule, case.anchor),
+        place=policy.places.get(rule, case.default_place),
     )
 
 

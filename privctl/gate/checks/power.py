@@ -1,4 +1,4 @@
-"""The power of audits: an audit that could not have seen a leak is no evidence that there is none."""
+"""The power of audits: an audit that could not have detected a leak is no evidence that there is none."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.sample_size import needed_sample, times_for_area, times_for_share
+from privctl.gate.checks.external_scores import FIX, why_unaccepted
 from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
-from privctl.gate.checks.outside_scores import FIX, why_unaccepted
-from privctl.gate.checks.units import groups_of, holds, whom
+from privctl.gate.checks.units import covers, groups_of, protected_records
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.gate.settings import POWERS
 
 RULE = "min_power"
-#: The verdict on extraction goes by the first; the second is all there is without held-out text.
+#: The first decides the verdict on extraction; without held-out text there is only the second.
 _BEYOND, _ALONE = "rate beyond held-out text", "rate on training text"
-#: By records' own beginnings; what other prompts open is another question.
+#: Extraction with the records' own prefixes as prompts; other prompts are not considered.
 _EXTRACTION = "extraction"
-_CHOSEN: dict[str, Callable[[Evidence], bool]] = {
+_SELECTED: dict[str, Callable[[Evidence], bool]] = {
     "auc": is_attack,
     "extraction": lambda item: item.method == _EXTRACTION and item.quantity in (_BEYOND, _ALONE),
     "epsilon": is_lower_bound,
@@ -28,36 +28,36 @@ _NAMES = {"auc": "an AUC", "extraction": "an extraction rate", "epsilon": "an ep
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The smallest effect that one of this model's audits would have detected with power 0.8."""
+    """Check the smallest effect that one of this model's audits would have detected with power 0.8."""
     for name, required in policy.min_power.items():
         low, high = POWERS[name]
-        everything = evidence_of(case, _CHOSEN[name])
-        of_whom = ""
+        everything = evidence_of(case, _SELECTED[name])
+        of_unit = ""
         if name == "auc" and policy.field is not None:
-            everything = [each for each in everything if holds(groups_of(each[0]), policy.field)]
-            of_whom = f", judging {whom(policy.field)}"
+            everything = [each for each in everything if covers(groups_of(each[0]), policy.field)]
+            of_unit = f", judging {protected_records(policy.field)}"
         found = [each for each in everything if not why_unaccepted(each[0], policy)]
         compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
         sizes = [
             (size, report.place("evidence", i, *where), item, report)
             for report, i, item in found
-            for size, where in (_least(item),)
+            for size, where in (_detectable(item),)
             if size is not None and low <= size <= high and not (item.quantity == _ALONE and id(report) in compared)
         ]
         what = _NAMES[name]
         if not sizes:
-            outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.anchor)
-            fix = f"give the report of an audit that says what {what} it could have seen{of_whom}"
-            message = f"no audit of this model given says what {what} it could have seen{of_whom}"
+            outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.default_place)
+            fix = f"give the report of an audit that states how small {what} it could have detected{of_unit}"
+            message = f"no audit given for this model states how small {what} it could have detected{of_unit}"
             if len(found) < len(everything):
-                message, fix = f"{message}, but by scores whose origin the policy does not accept", FIX
+                message, fix = f"{message}, except audits of external scores, which the policy does not accept", FIX
         else:
             size, place, item, report = min(sizes, key=lambda each: each[0])
-            fix = _enough(name, item, size, required, grouped=groups_of(report) is not None)
+            fix = _sample_needed(name, item, size, required, grouped=groups_of(report) is not None)
             seen = size <= required
             outcome = GateOutcome.PASS if seen else GateOutcome.INCONCLUSIVE
-            message = f"{what} of {size:.4g} would have been seen, {required:g} {'is' if seen else 'was'} asked" + (
-                "" if seen else ": smaller leaks were missed"
+            message = f"{what} of {size:.4g} would have been detected, and the policy asks for {required:g}" + (
+                "" if seen else ": a smaller leak may have been missed"
             )
         yield Finding(
             rule=RULE,
@@ -69,8 +69,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _enough(name: str, item: Evidence, size: float, required: float, *, grouped: bool) -> str:
-    """What would have let the audit see ``required`` where it saw ``size``, in numbers where they follow."""
+def _sample_needed(name: str, item: Evidence, size: float, required: float, *, grouped: bool) -> str:
+    """Advice on how an audit that can detect ``size`` could detect ``required``, with sample sizes if known."""
     if name == "epsilon":
         return (
             f"before the next training draw a larger split (privctl audit split --to-see {required:g} says whether it "
@@ -83,8 +83,8 @@ def _enough(name: str, item: Evidence, size: float, required: float, *, grouped:
     return f"audit again with {more or 'more records'}"
 
 
-def _least(item: Evidence) -> tuple[float | None, tuple[str, ...]]:
-    """What ``item`` would have shown, by the test that decides, and where that stands."""
+def _detectable(item: Evidence) -> tuple[float | None, tuple[str, ...]]:
+    """The smallest effect that the deciding test of ``item`` would have detected, and its place in the item."""
     if item.test is not None:
         return item.test.detectable, ("test", "detectable")
     return item.details.get("detectable"), ("details", "detectable")

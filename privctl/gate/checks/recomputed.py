@@ -1,7 +1,7 @@
-"""Guarantees recomputed: a report that claims more than follows from its own mechanism does not pass.
+"""Recomputing guarantees: a report that claims more than follows from its own mechanism does not pass.
 
-This is the part of ``privctl verify`` that needs no weights: both run the list in ``verify.checks``. It shows that a
-report agrees with itself and with the mathematics, not that the training it describes took place.
+This is the part of ``privctl verify`` that needs no weights: both run the list in ``verify.checks``. It shows that the
+numbers of a report follow from its mechanism, not that the training it describes took place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULE = "recomputed"
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Recomputes every guarantee that the policy could count from its report, and checks audits for contradictions."""
+    """Recompute every guarantee that the policy could count from its report, and check audits for contradictions."""
     if not policy.recompute:
         return
     for report in case.audits:
@@ -40,25 +40,25 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)
         guessed = check_guesses(report.path, report.report, ())
         own = {parent.digest for parent in report.report.parents}
-        parents = [each.report for each in case.makers if each.digest in own]
+        parents = [each.report for each in case.writers if each.digest in own]
         silent = unanswered_claims(report.path, report.report, parents)
         beside = (each for each in _against_files(report, parents) if each.outcome is Outcome.REFUTED)
         yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent, *beside))
     if policy.max_epsilon is None and policy.max_posterior is None and policy.field is None:
         return
-    # What one example of a guarantee for noise is stands in the report of the training, which may state none itself.
+    # For noise, the unit of privacy is stated in the training's report, which may have no guarantee itself.
     whose = TRAININGS if policy.field is not None else ()
-    reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees or each.report.step in whose]
+    reports = [each for each in (*case.writers, *case.inherited) if each.report.guarantees or each.report.step in whose]
     try:
-        # Not at the top: this needs numpy and scipy, which a gate over audits alone does without.
+        # Imported here: it needs numpy and scipy, which a gate that judges only audits does not.
         from verify.checks import recompute
     except ImportError as missing:
         if reports:
             yield _finding(
                 reports[0],
-                f"what is guaranteed cannot be computed again, for {missing_package(missing)} is not installed",
+                f"guarantees cannot be recomputed because {missing_package(missing)} is not installed",
                 GateOutcome.INCONCLUSIVE,
-                "install privctl with everything it needs, or set recompute = false in the policy",
+                "install privctl with all its dependencies, or set recompute = false in the policy",
             )
         return
     findings: list[Finding] = []
@@ -67,7 +67,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         try:
             verdicts = recompute(report.path, report.report, parents)
         except PrivctlError as fault:
-            findings.append(_finding(report, f"it cannot be computed again: {fault}", GateOutcome.INCONCLUSIVE, _FIX))
+            findings.append(_finding(report, f"it cannot be recomputed: {fault}", GateOutcome.INCONCLUSIVE, _FIX))
             continue
         findings += [_as_finding(report, verdict) for verdict in verdicts if _stops(verdict)]
     if reports and not findings:
@@ -76,7 +76,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             rule=RULE,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message=f"{'the guarantee' if count == 1 else f'{count} guarantees'} computed again from what the "
+            message=f"{'the guarantee was' if count == 1 else f'{count} guarantees were'} recomputed from what the "
             f"{'report says' if len(reports) == 1 else 'reports say'} was done",
             place=reports[0].place("guarantees"),
         )
@@ -84,9 +84,9 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """An audit against its split and its files, as far as they are at hand, and against the warnings that it owes."""
+    """Verdicts on an audit from its split, those of its files that exist, and the warnings that it must state."""
     checks = [check_split, check_unseen]
-    with suppress(ImportError):  # these need numpy, which a gate over audits does without
+    with suppress(ImportError):  # these need numpy, which the gate does not need for audits
         from verify.audits.groups import check_groups
         from verify.warned.check import check_warnings
 
@@ -95,15 +95,15 @@ def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Ite
         try:
             yield from each(audit.path, audit.report, parents)
         except (PrivctlError, LookupError) as fault:
-            reason = f"its files do not hold what it says of them ({fault})"
+            reason = f"its files do not contain what the report says ({fault})"
             yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=reason)
 
 
-_FIX = "use the report as privctl wrote it, or run the step again; privctl verify says more"
+_FIX = "use the report as privctl wrote it, or run the step again; privctl verify gives details"
 
 
 def _stops(verdict: Verdict) -> bool:
-    """Whether a verdict stops the build; one on a mere claim does not: its report says that it does not follow."""
+    """Whether a verdict stops the build; one on a guarantee that is only claimed does not."""
     return verdict.decisive and verdict.outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE)
 
 

@@ -1,6 +1,6 @@
 """Signatures of reports: each must be signed with one of the policy's keys.
 
-A signature keeps others from editing or replacing a report. The signer can still write a false one.
+A signature prevents others from editing or replacing a report. The signer can still sign a false one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RULE = "require_signer"
 
 
 def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The signature of every report in the model's history and of those that examined it."""
+    """Check the signature of every report in the model's history and of every report that examined it."""
     if not policy.require_signer:
         return
-    reports = list({each.digest: each for each in (*case.history, *case.looks)}.values())
-    place = policy.places.get(RULE, case.anchor)
+    reports = list({each.digest: each for each in (*case.history, *case.examinations)}.values())
+    place = policy.places.get(RULE, case.default_place)
     try:
         signers = [
             signer(Path(name), read_bounded(Path(name), LARGEST, CommandError)) for name in policy.require_signer
@@ -35,8 +35,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             rule=RULE,
             outcome=GateOutcome.INCONCLUSIVE,
             subject=case.name,
-            message=f"no signature can be checked, for {missing.name} is not installed",
-            fix="install cryptography beside privctl",
+            message=f"no signature can be checked because {missing.name} is not installed",
+            fix="install the package cryptography",
             place=place,
         )
         return
@@ -50,8 +50,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 rule=RULE,
                 outcome=GateOutcome.FAIL,
                 subject=str(report.path),
-                message=f"nobody the policy trusts vouches for it: {fault}",
-                fix="have who made it sign it (privctl sign --key), and give the signature beside it",
+                message=f"no signer that the policy trusts signed it: {fault}",
+                fix="have its author sign it (privctl sign --key), and put the signature next to it",
                 place=report.place(),
             )
     if reports and not unsigned:

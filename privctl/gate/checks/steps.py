@@ -1,4 +1,4 @@
-"""What was done with a model and when: required steps, verdicts, and the age of reports."""
+"""Required steps, verdicts of reports, and the age of reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.gate.checks.outside_scores import FIX, are_outside, why_unaccepted
+from privctl.gate.checks.external_scores import FIX, has_external_scores, why_unaccepted
 from privctl.gate.checks.permitted import why_permitted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -21,11 +21,11 @@ from privctl.gate.policy import Policy
 from verify.audits.consistency import MEMBERSHIP
 
 STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"
-#: Clocks of two machines may differ by so much.
+#: The most by which the clocks of two machines may differ.
 _SKEW = timedelta(hours=24)
 _COMMANDS = {
     "retrain": "privctl retrain dp-sgd",
-    "external-training": "privctl.make_private, in a loop of your own",
+    "external-training": "privctl.make_private, in your own training loop",
     "noise": "privctl noise",
     "replay": "privctl retrain ferret --replay",
     "audit": "privctl audit",
@@ -38,18 +38,18 @@ _GIVE = {"verify": "what it writes with -o", "inspect": "what it prints with --j
 
 
 def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether every required step is in the model's history or examined the model, and has a result."""
+    """Check that each required step is in the model's history or examined the model, and has a result."""
     for step in policy.required_steps:
-        done = [each for each in (*case.history, *case.looks) if each.report.step == step]
+        done = [each for each in (*case.history, *case.examinations) if each.report.step == step]
         if step == "verify":
-            done = case.verifying(done)
+            done = case.examining(done)
         completed = [each for each in done if not (_why_empty(each.report, case) or why_unaccepted(each, policy))]
         if completed:
             yield Finding(
                 rule=STEPS,
                 outcome=GateOutcome.PASS,
                 subject=step,
-                message=f"{step}, at {completed[0].report.created}{_on_whose_word(completed[0])}",
+                message=f"{step}, at {completed[0].report.created}{_acceptance_remark(completed[0])}",
                 place=completed[0].place("step"),
             )
             continue
@@ -57,7 +57,7 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         missing = (
             f"its report {_why_empty(done[0].report, case) or unaccepted}"
             if done
-            else "no report given of this model is of this step"
+            else "no report of this step was given for this model"
         )
         yield Finding(
             rule=STEPS,
@@ -68,34 +68,38 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             if unaccepted
             else f"run {_COMMANDS.get(step, step)} on {_ON.get(step, 'this model')} and give "
             + _GIVE.get(step, "its report"),
-            place=done[0].place("step") if done else policy.places.get(STEPS, case.anchor),
+            place=done[0].place("step") if done else policy.places.get(STEPS, case.default_place),
         )
 
 
-def _on_whose_word(report: LoadedReport) -> str:
-    """What the policy accepted for the step to count, in words."""
-    return "; that its scores are of this model is asserted, as the policy accepts" if are_outside(report) else ""
+def _acceptance_remark(report: LoadedReport) -> str:
+    """A remark if the step counts because the policy accepts external scores; empty otherwise."""
+    return (
+        "; that its scores are of this model is asserted, and the policy accepts it"
+        if has_external_scores(report)
+        else ""
+    )
 
 
 def _why_empty(report: PrivacyReport, case: JudgedModel) -> str:
-    """Why a report does not show that its step was done; empty where it does."""
+    """Why a report does not show that its step was done; empty if it does."""
     if report.step == "audit" and all(item.estimate is None for item in report.evidence):
         return "measured nothing"
     if report.step == "audit" and all(item.role != "model" for item in report.inputs):
         return "names no model that it measured"
     settled = (Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED)
     if report.step == "verify" and not any(verdict.outcome in settled for verdict in report.verdicts):
-        return "settles nothing"
+        return "has no conclusive verdict"
     if report.step == "verify" and (skipped := _missing_verdict(report, case)):
         return f"has no verdict on {skipped}"
     return ""
 
 
 def _missing_verdict(report: PrivacyReport, case: JudgedModel) -> str:
-    """The first part of the model's own report without a verdict in this verification; empty if none lacks one."""
+    """The first guarantee or noise of the model's own report without a verdict in this verification, or empty."""
     looked = {parent.digest for parent in report.parents}
     subjects = [verdict.subject for verdict in report.verdicts]
-    for maker in case.makers:
+    for maker in case.writers:
         if maker.digest not in looked:
             continue
         names = [each.name for each in maker.report.guarantees]
@@ -108,11 +112,11 @@ def _missing_verdict(report: PrivacyReport, case: JudgedModel) -> str:
 
 
 def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Verdicts of every report on this model; a refuted one fails, an inconclusive one may stop the build.
+    """Check the verdicts of every report on this model: a refuted one fails, an inconclusive one may stop the build.
 
-    That members can be told from non-members fails only where it is more than ``permitted.why_permitted`` allows.
+    The verdict that members can be told from non-members fails unless ``permitted.why_permitted`` allows it.
     """
-    reports = (*case.makers, *case.looks)
+    reports = (*case.writers, *case.examinations)
     stopping = [
         each
         for report in reports
@@ -129,7 +133,7 @@ def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             subject=case.name,
             message=f"{'the one verdict' if count == 1 else f'each of {count} verdicts'} is other than "
             + " or ".join(policy.forbid_outcomes)
-            + (f"; {indecisive} more on what a report itself calls no more than claimed" if indecisive else ""),
+            + (f"; {indecisive} more on guarantees that a report itself marks as only claimed" if indecisive else ""),
             place=next(report for report in reports if report.report.verdicts).place("verdicts"),
         )
 
@@ -137,7 +141,10 @@ def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 def stopping_verdicts(
     report: LoadedReport, policy: Policy, permitted: Callable[[Verdict], str] = lambda _: ""
 ) -> Iterator[Finding]:
-    """The verdicts of ``report`` with an outcome that the policy forbids; those ``permitted``, with a reason, pass."""
+    """A finding for each verdict of ``report`` whose outcome the policy forbids.
+
+    It passes if ``permitted``, called with the verdict, returns a reason.
+    """
     for i, verdict in enumerate(report.report.verdicts):
         if verdict.outcome.value not in policy.forbid_outcomes or not _counts(verdict, policy):
             continue
@@ -157,15 +164,15 @@ def stopping_verdicts(
             outcome=GateOutcome.FAIL if refuted else GateOutcome.INCONCLUSIVE,
             subject=verdict.subject,
             message=f"{_word(verdict, report)} by {report.report.step}: {verdict.reason}",
-            fix=_safer(verdict, policy) if refuted else "remove the reason named, and audit again",
+            fix=_safer(verdict, policy) if refuted else "resolve the reason given, and audit again",
             place=report.place("verdicts", i, "outcome"),
         )
 
 
 def _safer(verdict: Verdict, policy: Policy) -> str:
-    advice = "make the model safer and audit again, or accept it for a time with a [[waiver]]"
+    advice = "make the model safer and audit again, or accept the leak until a date with a [[waiver]]"
     if verdict.subject == MEMBERSHIP and policy.max_epsilon is not None and policy.max_auc is None:
-        return f"set max_auc too: within both limits, a leak that the guarantee allows passes; else {advice}"
+        return f"also set max_auc: within both limits, a leak that the guarantee allows passes; otherwise {advice}"
     return advice
 
 
@@ -174,20 +181,20 @@ def _word(verdict: Verdict, report: LoadedReport) -> str:
 
 
 def _counts(verdict: Verdict, policy: Policy) -> bool:
-    """Whether a verdict matters: it does not where its guarantee is only claimed and the policy counts no claims."""
+    """Whether a verdict counts: one on a guarantee that is only claimed does not, unless the policy counts claims."""
     return verdict.decisive or (verdict.status is not None and verdict.status.value in policy.require)
 
 
 def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Whether every report of this model has a possible date, and is young enough.
+    """Check that every report on this model has a valid date and is recent enough.
 
-    Where the policy requires a log of audits, every audit is given, and only the newest must be young.
+    If the policy requires an audit log, every audit is given, and only the newest must be recent.
     """
     days = math.inf if policy.max_age_days is None else policy.max_age_days
     logged = sorted(case.audits, key=lambda each: each.report.created)[:-1] if policy.require_audit_log else ()
     earlier = {each.digest for each in logged}
     late = False
-    for report in (*case.makers, *case.looks):
+    for report in (*case.writers, *case.examinations):
         reason = _too_old(report, case.now, math.inf if report.digest in earlier else days)
         if reason:
             late = True
@@ -199,14 +206,14 @@ def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 fix=f"run the {report.report.step} step again",
                 place=report.place("created"),
             )
-    if policy.max_age_days is not None and not late and (case.makers or case.looks):
+    if policy.max_age_days is not None and not late and (case.writers or case.examinations):
         yield Finding(
             rule=AGE,
             outcome=GateOutcome.PASS,
             subject=case.name,
-            message=f"no report{', but for earlier audits,' if earlier else ''} is older than {days:g} "
+            message=f"no report{', except earlier audits,' if earlier else ''} is older than {days:g} "
             f"{'day' if days == 1 else 'days'}",
-            place=case.anchor,
+            place=case.default_place,
         )
 
 
@@ -215,13 +222,9 @@ def _too_old(report: LoadedReport, now: datetime, days: float) -> str:
     try:
         written = datetime.fromisoformat(created)
     except ValueError:
-        return f"its date {created!r} is no date"
+        return f"its date {created!r} is not valid"
     written = written.replace(tzinfo=UTC) if written.tzinfo is None else written
     if written - now > _SKEW:
-        return f"it says it was written at {created}, which lies ahead"
+        return f"its date {created} is in the future"
     old = (now - written) / timedelta(days=1)
-    return (
-        f"it is {counted(round(old), 'day')} old, and {days:g} {'is' if days == 1 else 'are'} allowed"
-        if old > days
-        else ""
-    )
+    return f"it is {counted(round(old), 'day')} old, and the policy allows {days:g}" if old > days else ""

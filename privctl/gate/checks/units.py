@@ -1,4 +1,4 @@
-"""Whose records a training protects together, and whose an audit judges together: the field that a report names."""
+"""Units of privacy: the field whose values a training protected together, or an audit judged together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAININGS = ("retrain", "external-training")
 
 
 def unit_of(training: LoadedReport) -> str | None:
-    """The field whose values made the examples of a training; None where each record was one, or it does not say."""
+    """The field whose values are the examples of a training; None if each record is one, or it cannot be read."""
     try:
         return parameters_as(TrainingParameters, training.report).unit
     except ParametersError:
@@ -22,30 +22,32 @@ def unit_of(training: LoadedReport) -> str | None:
 
 
 def groups_of(audit: LoadedReport) -> str | None:
-    """The field by whose values an audit counted groups, such as users; None where it counted records."""
+    """The field whose values are the groups that an audit judged, such as users; None if it judged records."""
     try:
         return parameters_as(AuditParameters, audit.report).group_by
     except ParametersError:
         return None
 
 
-def holds(stated: str | None, field: str) -> bool:
-    """Whether all records with one value of ``field`` are together where all with one value of ``stated`` are.
+def covers(stated: str | None, field: str) -> bool:
+    """Whether grouping records by ``stated`` keeps all records with one value of ``field`` in one group.
 
-    ``fold(FIELD)`` puts values together that are spelled alike, so that no value of FIELD is divided.
+    ``fold(FIELD)`` merges values of FIELD that differ only in spelling, so it splits none of them.
     """
     return stated in (field, f"fold({field})")
 
 
-def whom(field: str | None) -> str:
-    """Whose records are one example where ``field`` names them."""
+def protected_records(field: str | None) -> str:
+    """What one example is if ``field`` names the unit, in words."""
     return "each record by itself" if field is None else f"all records with one value of {field!r}"
 
 
-def why_of_others(audits: Iterable[LoadedReport], policy: Policy) -> str:
-    """Why none of ``audits`` is about those whom the policy protects; empty where one is, or it protects records."""
+def why_other_unit(audits: Iterable[LoadedReport], policy: Policy) -> str:
+    """Why none of ``audits`` judged the policy's unit; empty if one did, or if the unit is the record."""
     judged = dict.fromkeys(groups_of(each) for each in audits)
-    if policy.field is None or any(holds(each, policy.field) for each in judged):
+    if policy.field is None or any(covers(each, policy.field) for each in judged):
         return ""
-    whose = " and ".join(map(whom, judged))
-    return f"audits judged {whose}, and the policy protects {whom(policy.field)}, which together show more"
+    whose = " and ".join(map(protected_records, judged))
+    return (
+        f"audits judged {whose}, but the policy protects {protected_records(policy.field)}, which are easier to detect"
+    )

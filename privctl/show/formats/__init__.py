@@ -1,1 +1,1 @@
-"""Formats that other programs read."""
+"""Formats for other programs: JSON, GitHub annotations, in-toto, JUnit and SARIF."""

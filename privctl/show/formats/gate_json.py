@@ -1,4 +1,4 @@
-"""A judgement as JSON, for programs."""
+"""The gate's judgement as JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from privctl.domain.gate import Finding, GateJudgement
 from privctl.show.plain import json_text
 
-#: Raised when a key goes or changes its meaning.
+#: Increased if a key is removed or changes its meaning.
 GATE_VERSION = 1
 
 
 def render(judgement: GateJudgement) -> str:
-    """One object, keys in a fixed order, ending in a newline."""
+    """One JSON object with keys in a fixed order, ending in a newline."""
     data = {
         "gate_version": GATE_VERSION,
         "outcome": judgement.outcome.value,

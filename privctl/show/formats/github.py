@@ -1,7 +1,6 @@
-"""A judgement as workflow commands of GitHub Actions: an annotation for every finding, at its file and line.
+"""The gate's judgement as workflow commands of GitHub Actions: an annotation for every finding, at its file and line.
 
-What a command may hold is fixed by the runner: %, CR and LF are written as %25, %0D and %0A, and in a property : and ,
-as %3A and %2C as well.
+The runner requires that %, CR and LF are written as %25, %0D and %0A, and in a property also : and , as %3A and %2C.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _LEVELS = {GateOutcome.FAIL: "error", GateOutcome.INCONCLUSIVE: "warning"}
 
 
 def render(judgement: GateJudgement) -> str:
-    """One line a finding that counts, then what was waived as notices, then the summary."""
+    """One line per finding that counts, then waived findings as notices, then the summary."""
     return "\n".join(_lines(judgement)) + "\n"
 
 

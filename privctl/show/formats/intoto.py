@@ -1,6 +1,6 @@
-"""An in-toto Statement v1 over a model's files, whose predicate is what may be said of its privacy.
+"""An in-toto Statement v1 about a model's files; its predicate is a summary of the privacy reports.
 
-https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md. Unsigned: whoever vouches for it signs it.
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md. The statement is not signed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from privctl.show.page_data import PageData, ReportSource
 from privctl.show.summary import summarize
 
 TYPE = "https://in-toto.io/Statement/v1"
-#: A name of our own that needs no server: RFC 4151 asks for a date on which the name was ours to give.
+#: A tag URI (RFC 4151), which needs no server.
 PREDICATE = "tag:privctl,2026:privacy-report/v1"
 
 
 def statement(data: PageData) -> str:
-    """The statement as JSON; the same reports and files give the same bytes."""
+    """The statement as JSON; equal reports and files give equal bytes."""
     body = {
         "_type": TYPE,
         "subject": [{"name": file.name, "digest": dict(file.digests)} for file in data.files],

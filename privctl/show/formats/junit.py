@@ -1,4 +1,4 @@
-"""A judgement as JUnit XML: a test case a finding; what is inconclusive is an error, what is waived was skipped."""
+"""The gate's judgement as JUnit XML: one test case per finding; inconclusive ones are errors, waived ones skipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from privctl.show.plain import plain
 
 
 def render(judgement: GateJudgement) -> str:
-    """One suite, as the common readers of JUnit files take it."""
+    """The judgement as one test suite, in the form that common readers of JUnit files accept."""
     counts = {
         "tests": len(judgement.findings),
         "failures": len(judgement.of(GateOutcome.FAIL)),

@@ -1,7 +1,7 @@
-"""A judgement as SARIF 2.1.0 (OASIS Standard): a result with a location for every finding that did not pass.
+"""The gate's judgement as SARIF 2.1.0 (OASIS Standard): a result with a location for every finding that did not pass.
 
-What fails is an error; what is inconclusive is a warning, since readers show nothing of the level "none" that the kind
-"open" would need. What is waived is a result that is suppressed.
+A failure is an error and an inconclusive finding a warning: the kind "open" would require the level "none", which
+readers do not show. A waived finding is a suppressed result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEVELS = {GateOutcome.FAIL: "error", GateOutcome.INCONCLUSIVE: "warning"}
 
 
 def render(judgement: GateJudgement) -> str:
-    """One run; its rules are all that the gate knows, looked at or not."""
+    """One SARIF run as JSON; it lists all rules of the gate, checked or not."""
     index = {rule.name: i for i, rule in enumerate(judgement.rules)}
     stopped = [each for each in judgement.findings if each.outcome is not GateOutcome.PASS]
     driver = {"name": "privctl", "version": VERSION, "rules": [_rule(rule) for rule in judgement.rules]}
@@ -49,13 +49,13 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 def _rules(rule: Rule) -> str:
     waived = (
-        "A waiver of the policy may accept a finding for a time."
+        "A waiver in the policy may accept a finding until a date."
         if rule.waivable
-        else "No waiver accepts a finding, for it says whether the reports can be believed at all."
+        else "No waiver can accept a finding, because the rule decides whether the reports can be trusted."
     )
     return (
-        f"The gate asks that {rule.about}. A finding is an error where that is not so, and a warning where the reports "
-        f"do not tell. {waived}"
+        f"The gate requires that {rule.about}. A finding is an error if that is not so, and a warning if the reports "
+        f"do not show it. {waived}"
     )
 
 
@@ -84,7 +84,7 @@ def _result(judgement: GateJudgement, each: Finding, index: int) -> dict[str, An
 
 
 def uri_of(path: str) -> str:
-    """``path`` as a URI reference: relative where it lies below this folder, else of the scheme file."""
+    """``path`` as a URI reference: relative if it is below the current folder, otherwise with the scheme file."""
     whole = Path(path)
     if whole.is_absolute():
         try:

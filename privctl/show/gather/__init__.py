@@ -1,1 +1,1 @@
-"""From reports on disk to the data of a page: the chain of reports, and the array files next to them."""
+"""Reading the data of a page: reports, the chain behind them, and the array files next to them."""

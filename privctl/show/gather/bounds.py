@@ -1,4 +1,4 @@
-"""The most that an attacker can achieve under a report's guarantees, as curves on logarithmic axes."""
+"""The best ROC curves that an attacker can achieve under a report's guarantees, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from privctl.show.page_data import PLANS, BoundCurve
 _RATES = np.geomspace(1e-4, 1, 121)
 _SOUND = (Status.PROVED, Status.CONDITIONAL)
 _MOST = 4
-#: Ledgers beyond these take longer to compose than a page may; their epsilon and delta are drawn instead.
+#: Larger ledgers take too long to compose for a page; the curve of their epsilon and delta is drawn instead.
 _EVENTS, _STEPS = 8, 200_000
 
 
 def bounds_of(report: PrivacyReport) -> Iterator[BoundCurve]:
-    """A curve for each guarantee for one example that is proved or conditional, the strictest of each name."""
+    """A curve for each proved or conditional guarantee for one example, one per name, for replace-one if stated."""
     if report.step in PLANS:
         return
     best: dict[str, Guarantee] = {}

@@ -1,4 +1,4 @@
-"""The files that a statement is about, with digests that other tools can check."""
+"""The files that a statement is about, with digests that other tools can verify."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BLOCK = 1 << 20
 
 
 def with_files(data: PageData, paths: Sequence[Path]) -> PageData:
-    """``data``, read from ``paths``, with the models' files and the reports' digests.
+    """``data``, read from ``paths``, with the models' files and the SHA-256 digests of the reports.
 
-    A file has the digest its report records, and SHA-256 too where it is at hand. Raises InputError where a file at
-    hand is not the one that its report wrote, or where no report wrote a model.
+    A file has the digest that its report records, and SHA-256 too if the file exists. Raises InputError if a file is
+    not the one that its report recorded, or if no report is of a step that wrote a model.
     """
     entries = dict(zip((source.key for source in data.sources), entries_of(paths), strict=True))
     files = [
@@ -35,7 +35,7 @@ def with_files(data: PageData, paths: Sequence[Path]) -> PageData:
     ]
     if not files:
         raise InputError(
-            "no report here wrote a model, so there is nothing to make a statement over; give one that did"
+            "no report given is of a step that wrote a model, so there is nothing to make a statement about; give one"
         )
     reports = {key: {"sha256": _sha256(entry.path)} for key, entry in entries.items()}
     return replace(data, files=tuple(files), report_files=reports)
@@ -55,7 +55,7 @@ def _digests(place: Path, artifact: Artifact) -> Iterator[tuple[str, str]]:
     yield algorithm, value
     if os.path.isfile(place):
         if file_digest(place) != artifact.digest:
-            raise InputError(f"{place} is not the file that its report wrote; put the right one there, or move it away")
+            raise InputError(f"{place} is not the file that its report recorded; restore that file, or move this one")
         yield "sha256", _sha256(place)
 
 

@@ -1,4 +1,4 @@
-"""A page's data from the files that the user names."""
+"""Loading the data of a page from the files that the user names."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from privctl.show.page_data import (
 )
 from privctl.storage.reader import SafetensorsFile
 
-#: Weights of more bytes than this are not read for a picture.
+#: Weight files of more bytes than this are not read for a figure.
 _LARGEST = 1 << 30
-_LOOKING = (AUDIT_STEP, VERIFY_STEP)
+_EXAMINING = (AUDIT_STEP, VERIFY_STEP)
 
 
 def load(paths: Sequence[Path], title: str | None = None, *, drawn: bool = True) -> PageData:
-    """Everything that can be read at and next to ``paths``; ``drawn`` False leaves out what only pictures need.
+    """Read the reports at ``paths``, their ancestors and the files next to them.
 
-    Raises InputError or FileSystemError where a named report cannot be read, CommandError where there are too many.
+    ``drawn`` False skips what only figures need. Raises InputError or FileSystemError if a report at ``paths`` cannot
+    be read, CommandError if there are too many.
     """
     entries = entries_of(paths)
     names = names_of(entries)
@@ -81,14 +82,14 @@ def _intact(entry: ChainEntry) -> bool:
 
 
 def _scores(entry: ChainEntry) -> tuple[tuple[RocCurve, ...], tuple[ExposureGroup, ...], list[str]]:
-    """Curves and histograms of an audit whose scores are those it wrote; else why there are none."""
+    """ROC curves and histograms from an audit's scores file, or the reasons why there are none."""
     path = scores_path(entry.report, entry.path)
     if entry.report.step != AUDIT_STEP or path is None:
         return (), (), []
     if not os.path.isfile(path):  # False, too, for names that no file can have
-        return (), (), [f"{path.name} is not at hand, so curves and histograms are not drawn."]
+        return (), (), [f"{path.name} does not exist, so curves and histograms are not drawn."]
     if not _intact(entry):
-        return (), (), [f"Files are not those that the report wrote, so nothing is drawn from {path.name}."]
+        return (), (), [f"Files are not those that the report recorded, so nothing is drawn from {path.name}."]
     try:
         with SafetensorsFile(path) as file:
             return tuple(curves_of(file, entry.report)), tuple(exposures_of(file)), []
@@ -97,13 +98,13 @@ def _scores(entry: ChainEntry) -> tuple[tuple[RocCurve, ...], tuple[ExposureGrou
 
 
 def _subjects(sources: Sequence[ReportSource]) -> tuple[JudgedSubject, ...]:
-    """What verdicts are about: models that no later step here builds on, and whatever stands alone."""
+    """What verdicts are about: models that no later step builds on, and reports that build on no model."""
     by_key = {source.key: source for source in sources}
-    built_on = {parent for source in sources if source.report.step not in _LOOKING for parent in source.parents}
+    built_on = {parent for source in sources if source.report.step not in _EXAMINING for parent in source.parents}
     subjects = []
     for source in sources:
-        looking = source.report.step in _LOOKING and any(by_key[key].models for key in source.parents)
-        named = source.given or any(source.key in o.parents and o.given for o in sources if o.report.step in _LOOKING)
+        looking = source.report.step in _EXAMINING and any(by_key[key].models for key in source.parents)
+        named = source.given or any(source.key in o.parents and o.given for o in sources if o.report.step in _EXAMINING)
         if looking or (source.key in built_on and not named):
             continue
         later = [other for other in sources if source.key in other.parents]

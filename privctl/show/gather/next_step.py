@@ -1,4 +1,4 @@
-"""What to do after an audit: the advice, said once, and the command that follows it."""
+"""What to do after an audit: advice, and a command that follows it."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
-from privctl.show.decision import Decision, backwards, conclusion
+from privctl.show.decision import Decision, conclusion, is_reversed
 from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL, settings_of
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, SINGLE_NAME, read_named_text
 
-#: What the command trains with where nothing says what budget suits; a model that had less is trained with half of it.
+#: The epsilon of the suggested training; at most half of the epsilon that the model was trained with.
 _EPSILON = 8.0
 _CAUSAL = "causal-lm"
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
-#: Why finding nothing in a drawn split counts for nothing.
+#: Part of a verdict's reason: the model was trained on other data than the split's members.
 _OTHER_DATA = "names other training data"
 _DATA = ("train", "members", "planted", "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
-    """The ``advice``, and the ``command`` as a shell takes it; empty where none follows from the report alone."""
+    """The ``advice``, and the ``command`` for a shell; empty if the report alone does not determine one."""
 
     advice: str
     command: str = ""
 
 
 def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> NextStep:
-    """What to do after the audit ``report`` at ``place``. Paths are named from the current folder.
+    """What to do after the audit whose ``report`` is at ``place``. Paths in the command are relative to this folder.
 
-    ``repeated``: the audit counted training records that repeat others.
+    ``repeated``: the audit found training records that repeat others.
     """
     files = {item.role: path_of(place, item) for item in reversed(report.inputs)}
     decision = conclusion(report).decision
-    both = _both(files)
-    if decision is Decision.WITHHOLD and both and backwards(report):
+    both = _member_files(files)
+    if decision is Decision.WITHHOLD and both and is_reversed(report):
         return _swapped(report, place, both)
     if decision in (Decision.WITHHOLD, Decision.SLIGHT):
         return _train_again(report, place, files, repeated=repeated)
     if decision is Decision.INCONCLUSIVE:
         return _audit_again(report, place, files)
     if decision is Decision.NOTHING and both and (users := _users(report, place)) is not None:
-        return _of_users(report, place, both, users)
+        return _audit_by_user(report, place, both, users)
     if decision is Decision.UNTESTED:
-        return NextStep(advice="put a claim to the test with --claim EPS,DELTA")
+        return NextStep(advice="test a claim with --claim EPS,DELTA")
     model = _model(report.inputs, place)
     if both and EXTRACTION not in _subjects(report) and settings_of(report).task == _CAUSAL:
         words: tuple[str | Path, ...] = (
@@ -68,13 +68,15 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
             both[1],
             *_columns(report),
             "-o",
-            _fresh(place),
+            _unused_name(place),
         )
-        advice = "see whether the model writes its training records word for word"
-        return NextStep(advice=advice, command=_call("audit", *_audited(report, place), *words))
+        advice = "test whether the model reproduces its training records word for word"
+        return NextStep(advice=advice, command=_command_line("audit", *_model_words(report, place), *words))
     if model is None:
-        return NextStep(advice="hold the report against your policy (`privctl gate`)")
-    return NextStep(advice="hold the reports beside the model against your policy", command=_call("gate", model))
+        return NextStep(advice="check the report against your policy (`privctl gate`)")
+    return NextStep(
+        advice="check the reports next to the model against your policy", command=_command_line("gate", model)
+    )
 
 
 def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], *, repeated: bool) -> NextStep:
@@ -98,7 +100,7 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
     unit = (None if training is None else _unit(training[1])) or settings_of(report).group_by
     words += [] if unit is None else ["--unit", unit]
     output = model.with_name(f"{model.name.removesuffix('.safetensors')}.dp-sgd")
-    command = _call(*words, "--epsilon", _smaller_epsilon(training), "-o", output)
+    command = _command_line(*words, "--epsilon", _smaller_epsilon(training), "-o", output)
     named = [] if start else [f"{_START} is the model as it was before it was trained on these records"]
     named += [f"{_CLASSES} are the names of the classes, which must be public"] if classes else []
     return NextStep(advice="; ".join((advice, *named)), command=command)
@@ -106,34 +108,38 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
 
 def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
     undecided = next(each for each in report.verdicts if each.outcome is Outcome.INCONCLUSIVE)
-    audited, both = _audited(report, place), _both(files)
-    again = ("-o", _fresh(place))
+    audited, both = _model_words(report, place), _member_files(files)
+    again = ("-o", _unused_name(place))
     if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
         held_out = both[1] if both else "HELD-OUT.jsonl"
-        words = ("--train", files["train"], "--held-out", held_out, *_window(report), *_columns(report))
+        words = ("--train", files["train"], "--held-out", held_out, *_length_options(report), *_columns(report))
         advice = "compare with similar records that were not trained on"
-        return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
+        return NextStep(advice=advice, command=_command_line("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
-        sides = ("--train", "MORE-TRAIN.jsonl", "--held-out", "MORE-HELD-OUT.jsonl")
-        words = (*sides, *_window(report), *_columns(report))
+        words = (
+            "--train",
+            "MORE-TRAIN.jsonl",
+            "--held-out",
+            "MORE-HELD-OUT.jsonl",
+            *_length_options(report),
+            *_columns(report),
+        )
         advice = f"audit again with about {texts:,} records of each file"
-        return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
+        return NextStep(advice=advice, command=_command_line("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:
         return NextStep(
-            advice="split more records before the next training (`privctl audit split`), and audit that model; that "
-            "nothing was found is no proof of privacy"
+            advice="split more records before the next training (`privctl audit split`), and audit that model; finding "
+            "nothing is no proof of privacy"
         )
     if undecided.subject == CANARIES:
         return NextStep(
-            advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; that "
-            "nothing was found is no proof of privacy"
+            advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; "
+            "finding nothing is no proof of privacy"
         )
-    if undecided.subject == MEMBERSHIP and "scores" in files and backwards(report):
+    if undecided.subject == MEMBERSHIP and "scores" in files and is_reversed(report):
         return NextStep(advice="negate the scores if they are losses, and audit them again")
     if undecided.subject != MEMBERSHIP or not both:
-        return NextStep(
-            advice="remove the reason given above and audit again; that nothing was found is no proof of privacy"
-        )
+        return NextStep(advice="resolve the reason given above and audit again; finding nothing is no proof of privacy")
     return _membership_again(report, place, undecided, both, drawn="split" in files)
 
 
@@ -144,31 +150,31 @@ def _membership_again(
         return _swapped(report, place, both)
     users = _users(report, place)
     if users is not None and not drawn:  # records of one user are alike, which confounds too
-        return _of_users(report, place, both, users)
+        return _audit_by_user(report, place, both, users)
     if undecided.reason.startswith("confounded"):
         return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
     if drawn:
         return _split_again(report, undecided, users)
-    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_read_as(report))
-    command = _call("audit", *_audited(report, place), *words, "-o", _fresh(place))
+    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_reading_options(report))
+    command = _command_line("audit", *_model_words(report, place), *words, "-o", _unused_name(place))
     return NextStep(advice=f"audit again{_how_many(report)}", command=command)
 
 
 def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> NextStep:
     words = (
-        *_audited(report, place),
+        *_model_words(report, place),
         "--members",
         both[1],
         "--nonmembers",
         both[0],
-        *_read_as(report),
+        *_reading_options(report),
         "-o",
-        _fresh(place),
+        _unused_name(place),
     )
-    return NextStep(advice="see whether the files were swapped", command=_call("audit", *words))
+    return NextStep(advice="check whether the files were swapped", command=_command_line("audit", *words))
 
 
-def _of_users(report: PrivacyReport, place: Path, both: tuple[Path, Path], users: str) -> NextStep:
+def _audit_by_user(report: PrivacyReport, place: Path, both: tuple[Path, Path], users: str) -> NextStep:
     words: tuple[str | Path, ...] = (
         "--members",
         both[0],
@@ -179,23 +185,23 @@ def _of_users(report: PrivacyReport, place: Path, both: tuple[Path, Path], users
         *_columns(report),
     )
     return NextStep(
-        advice=f"judge all records with one value of {users!r} together, as the training protected them; single "
-        "records say less",
-        command=_call("audit", *_audited(report, place), *words, "-o", _fresh(place)),
+        advice=f"audit all records with one value of {users!r} together, as the training protected them; an audit of "
+        "single records detects less",
+        command=_command_line("audit", *_model_words(report, place), *words, "-o", _unused_name(place)),
     )
 
 
 def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -> NextStep:
-    """A drawn split cannot grow once a model is trained: more records are another split, and another training."""
+    """A split cannot be enlarged after training: more records need another split and another training."""
     if _OTHER_DATA in undecided.reason:
         return NextStep(advice="audit the model that was trained on the members of this split")
-    enough, field = _enough(report) if users is None else None, users or settings_of(report).group_by
+    enough, field = _records_needed(report) if users is None else None, users or settings_of(report).group_by
     what, groups = ("records", ()) if field is None else ("groups", ("--group-by", field))
     number = str(sum(enough)) if enough else what.upper()
     return NextStep(
         advice=f"draw a split of {f'about {number}' if enough else 'more'} {what}, train on its members, and audit "
         "that model; without so many, plant canaries",
-        command=_call(
+        command=_command_line(
             "audit",
             "split",
             "DATA.jsonl",
@@ -210,29 +216,29 @@ def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -
 
 
 def _how_many(report: PrivacyReport) -> str:
-    """How many records would do, in words."""
-    enough = _enough(report)
+    """How many records an audit needs, in words."""
+    enough = _records_needed(report)
     what = "" if settings_of(report).group_by is None else "groups of "
     if not enough:
         return " with more records"
     return f" with about {enough[0]} {what}members and {enough[1]} {what}non-members"
 
 
-def _read_as(report: PrivacyReport) -> tuple[str, ...]:
-    """The options by which an audit asked for groups and for fields of its records."""
+def _reading_options(report: PrivacyReport) -> tuple[str, ...]:
+    """The options for groups and for fields of the records, as in the audit."""
     field = settings_of(report).group_by
     return (*(() if field is None else ("--group-by", field)), *_columns(report))
 
 
 def _columns(report: PrivacyReport, *, labels: bool = True) -> tuple[str, ...]:
-    """The options that name fields of the records, where they do not have the usual names."""
+    """The options that name fields of the records, if the audit used any."""
     asked = settings_of(report).asked or AskedAudit()
     named = [("--text-column", asked.text_column), *([("--label-column", asked.label_column)] if labels else [])]
     return tuple(word for flag, field in named if field is not None for word in (flag, field))
 
 
 def _users(report: PrivacyReport, place: Path) -> str | None:
-    """The field whose values the training protected, where the audit judged single records."""
+    """The field whose values the training protected; None if the audit judged groups or no field is known."""
     training = _training(report, place)
     return None if training is None or settings_of(report).group_by is not None else _unit(training[1])
 
@@ -244,8 +250,8 @@ def _unit(training: PrivacyReport) -> str | None:
         return None
 
 
-def _enough(report: PrivacyReport) -> tuple[int, int] | None:
-    """How many records would do, on each side."""
+def _records_needed(report: PrivacyReport) -> tuple[int, int] | None:
+    """How many members and non-members an audit needs to detect the AUC that it was asked for; None if unknown."""
     areas = [
         item
         for item in report.evidence
@@ -261,22 +267,22 @@ def _enough(report: PrivacyReport) -> tuple[int, int] | None:
 
 
 def _texts_needed(report: PrivacyReport) -> int | None:
-    """How many texts of each file would decide on extraction, as its verdict says."""
+    """How many texts per file would decide on extraction, as its verdict states; None if unknown."""
     found = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
     growing = [item for item in found if (item.estimate or 0.0) > 0]
     least = min((item.details["needed"] for item in growing or found), default=None)
     return None if least is None else rounded(least)
 
 
-def _window(report: PrivacyReport) -> tuple[str, ...]:
-    """The lengths that the audit was asked for, where they are not those it takes by itself."""
+def _length_options(report: PrivacyReport) -> tuple[str, ...]:
+    """The options for prefix and suffix lengths that are not the defaults."""
     held = settings_of(report).extraction or {}
     names = (("--prefix-tokens", "prefix_tokens"), ("--suffix-tokens", "suffix_tokens"))
     return tuple(word for flag, name in names if held.get(name) not in (None, 50) for word in (flag, str(held[name])))
 
 
 def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] | None:
-    """The path and report of the model's last training, if the audit's parents lead to one that is as they name it."""
+    """The path and report of the model's last training, if the unchanged parents of the audit lead to one."""
     reports = ReportFiles()
     places = ((path_of(place, parent), parent.digest) for parent in report.parents)
     parents = [path for path, digest in places if reports.at(path).digest == digest]
@@ -291,9 +297,9 @@ def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] 
 
 
 def _trained_from(report: PrivacyReport, place: Path, training: tuple[Path, PrivacyReport] | None) -> Path | None:
-    """Where the model's last training began, if its report says and a model is there; or the audit's --base."""
+    """The model from which the last training started, or the audit's --base; None if neither is known."""
     base = _model([item for item in report.inputs if item.role.startswith("base ")], place, "base ")
-    base = base or _adapted(report, place)
+    base = base or _base_model(report, place)
     if base is not None or training is None:
         return base
     found = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
@@ -302,14 +308,14 @@ def _trained_from(report: PrivacyReport, place: Path, training: tuple[Path, Priv
 
 
 def _smaller_epsilon(training: tuple[Path, PrivacyReport] | None) -> str:
-    """A budget below the one that the model was trained with, which left a leak."""
+    """An epsilon of at most ``_EPSILON`` and half of what the model was trained with, as text."""
     guarantees = training[1].guarantees if training else ()
     had = [each.epsilon for each in guarantees if each.epsilon and each.notion is Notion.APPROXIMATE_DP]
     return f"{min([_EPSILON, *(epsilon / 2 for epsilon in had)]):.1g}"
 
 
 def _model(inputs: Iterable[Artifact], place: Path, prefix: str = "") -> Path | None:
-    """The audited model as the command line takes it: its folder, or a single file under a name of its own."""
+    """The audited model's path for the command line: its folder, or a single file with a name of its own."""
     weights = [path_of(place, item) for item in inputs if item.role == f"{prefix}model"]
     if not weights:
         return None
@@ -317,21 +323,21 @@ def _model(inputs: Iterable[Artifact], place: Path, prefix: str = "") -> Path | 
     return weights[0] if alone else weights[0].parent
 
 
-def _adapted(report: PrivacyReport, place: Path) -> Path | None:
-    """The folder of the model that the audited adapter belongs on; None for a whole model."""
+def _base_model(report: PrivacyReport, place: Path) -> Path | None:
+    """The folder of the audited adapter's base model; None if the model is not an adapter."""
     config = next((item for item in report.inputs if item.role == f"{BASE_ROLE}config.json"), None)
     return None if config is None else path_of(place, config).parent
 
 
-def _audited(report: PrivacyReport, place: Path) -> tuple[str | Path | None, ...]:
-    """The audited model as words of the command line, with the base of an adapter."""
-    base = _adapted(report, place)
+def _model_words(report: PrivacyReport, place: Path) -> tuple[str | Path | None, ...]:
+    """The audited model as words of the command line, with --base for an adapter."""
+    base = _base_model(report, place)
     return (_model(report.inputs, place), *(() if base is None else ("--base", base)))
 
 
 def _new_adapter(report: PrivacyReport, place: Path) -> tuple[str, ...]:
-    """The options that make an adapter like the audited one, as far as its configuration is at hand."""
-    if _adapted(report, place) is None:
+    """The options that train an adapter like the audited one, if its configuration can be read."""
+    if _base_model(report, place) is None:
         return ()
     found = next((path_of(place, item) for item in report.inputs if Path(item.path).name == ADAPTER_CONFIG), None)
     try:
@@ -342,7 +348,7 @@ def _new_adapter(report: PrivacyReport, place: Path) -> tuple[str, ...]:
     return ("--lora-rank", str(rank), "--save-adapter") if type(rank) is int and rank > 0 else ()
 
 
-def _both(files: Mapping[str, Path]) -> tuple[Path, Path] | None:
+def _member_files(files: Mapping[str, Path]) -> tuple[Path, Path] | None:
     return (files["members"], files["nonmembers"]) if {"members", "nonmembers"} <= files.keys() else None
 
 
@@ -350,8 +356,8 @@ def _subjects(report: PrivacyReport) -> set[str]:
     return {verdict.subject for verdict in report.verdicts}
 
 
-def _fresh(place: Path) -> Path:
-    """A name for another report beside this one."""
+def _unused_name(place: Path) -> Path:
+    """An unused name for a report in the same folder as ``place``."""
     stem = place.name.removesuffix(".json").removesuffix(".report")
     number = 2
     while os.path.lexists(place.with_name(f"{stem}-{number}{REPORT_SUFFIX}")):
@@ -359,14 +365,14 @@ def _fresh(place: Path) -> Path:
     return place.with_name(f"{stem}-{number}{REPORT_SUFFIX}")
 
 
-def _call(*words: str | Path | None) -> str:
-    """The command line; paths are relative to the current folder where they lie below it."""
-    shown = [_named(word) if isinstance(word, Path) else word or "MODEL" for word in words]
+def _command_line(*words: str | Path | None) -> str:
+    """The command line; paths below the current folder are relative to it."""
+    shown = [_shell_path(word) if isinstance(word, Path) else word or "MODEL" for word in words]
     return shlex.join(["privctl", *shown])
 
 
-def _named(path: Path) -> str:
-    """``path`` for a command line; never something that reads as an option."""
+def _shell_path(path: Path) -> str:
+    """``path`` for a command line; it never begins with a dash."""
     absolute, here = absolute_path(path), Path.cwd()
     name = os.path.relpath(absolute, here) if absolute.is_relative_to(here) else str(absolute)
     return f"./{name}" if name.startswith("-") else name

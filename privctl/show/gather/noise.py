@@ -1,4 +1,4 @@
-"""Released tensors with noise in them: how large they are, read from the release alone."""
+"""The root mean square of released tensors with noise, from the released weights alone."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _DECODED: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 _BLOCK = 1 << 22
-#: Tensors that are measured.
+#: Most tensors of a file that are measured.
 _MOST = 2000
 
 
 def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[TensorNoiseSummary]:
-    """The released tensors of a noise step, files beyond ``largest`` bytes left alone.
+    """The released tensors of the noise step whose ``report`` is at ``place``; files over ``largest`` bytes skipped.
 
-    Raises InputError for a malformed file or report, FileSystemError where the system refuses.
+    Raises InputError for a malformed file or report, FileSystemError if a file cannot be read.
     """
     if not isinstance(report.mechanism, WeightNoise):
         return
@@ -55,7 +55,7 @@ def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[Ten
 
 
 def _rms(file: SafetensorsFile, tensor: TensorInfo) -> float:
-    """In double precision, a block at a time."""
+    """The root mean square of a tensor, in double precision, read in blocks."""
     total, kind = 0.0, _DECODED[tensor.dtype]
     for start in range(0, tensor.size, _BLOCK):
         values = _decode(np.frombuffer(file.read(tensor, start, min(_BLOCK, tensor.size - start)), kind), tensor.dtype)

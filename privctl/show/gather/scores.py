@@ -1,4 +1,4 @@
-"""What an audit's scores file holds, as curves and histograms that a page can draw."""
+"""The ROC curves and exposure histograms in an audit's scores file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _SCORE = "score."
 _WHAT = "an audit's scores"
-#: Curves of one picture.
+#: Most curves of one figure.
 _MOST = 24
-#: Corners closer than this on the logarithmic axes are one to the eye: a third of a unit of a picture of 350 by 270.
+#: Corners closer than this share of a logarithmic axis are drawn as one: a third of a unit in a figure of 350 by 270.
 _APART = 4e-3
 _LEAST = 1e-4
 _BAND_POINTS = 160
@@ -31,9 +31,9 @@ _MOST_COPIES = 8
 
 
 def curves_of(file: SafetensorsFile, report: PrivacyReport) -> Iterator[RocCurve]:
-    """The ROC of every score in the file, thinned to what can be seen; the band is at the audit's own confidence.
+    """The ROC curve of every score in the file, thinned to what is visible, with a band at the audit's confidence.
 
-    Raises InputError where the file does not hold what an audit writes.
+    Raises InputError if the file is not as an audit writes it.
     """
     names = [t.name for t in file.tensors if t.name.startswith(_SCORE) and t.dtype == "F64" and len(t.shape) == 1]
     if not names:
@@ -45,15 +45,15 @@ def curves_of(file: SafetensorsFile, report: PrivacyReport) -> Iterator[RocCurve
         scores, attack = held[name], name.removeprefix(_SCORE)
         if len(scores) != len(member):
             continue
-        judged = np.isfinite(scores)  # an attack may leave records out, such as those it was calibrated on
+        judged = np.isfinite(scores)  # an attack may omit records, such as those that it was calibrated on
         if member[judged].any() and not member[judged].all():
             yield _curve(attack, scores[judged], member[judged], confidence.get(attack))
 
 
 def exposures_of(file: SafetensorsFile) -> Iterator[ExposureGroup]:
-    """Canaries by whole bits of exposure: the included ones by their copies, then those left out.
+    """Histograms of exposure in whole bits: included canaries by number of copies, then those left out.
 
-    Raises InputError where the file holds canaries that are not what an audit writes.
+    Raises InputError if the canaries in the file are not as an audit writes them.
     """
     if not any(tensor.name == "canary.exposure" for tensor in file.tensors):
         return
@@ -84,7 +84,7 @@ def _curve(name: str, scores: NDArray[Any], member: NDArray[Any], confidence: fl
     last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     inside = np.concatenate([[0], np.cumsum(member[order])[last]])
     outside = np.concatenate([[0], last + 1]) - inside
-    kept = _is_scored(outside / others, inside / members)
+    kept = _kept_corners(outside / others, inside / members)
     points = tuple(zip((outside[kept] / others).tolist(), (inside[kept] / members).tolist(), strict=True))
     band: tuple[tuple[float, float, float], ...] = ()
     if confidence is not None:
@@ -92,8 +92,8 @@ def _curve(name: str, scores: NDArray[Any], member: NDArray[Any], confidence: fl
     return RocCurve(name=name, points=points, corners=len(inside), band=band, confidence=confidence or 0.95)
 
 
-def _is_scored(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
-    """Which corners to keep: of those in one cell of the eye's grid, the first and the last."""
+def _kept_corners(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
+    """The indices of the corners to keep: the first and last in each cell of a grid too fine to see. Shape (n,)."""
     span = -np.log10(_LEAST) * _APART
     cells = [np.floor(np.log10(np.maximum(v, _LEAST)) / span).astype(np.int64) for v in (x, y)]
     change = np.flatnonzero((np.diff(cells[0]) != 0) | (np.diff(cells[1]) != 0))
@@ -101,7 +101,7 @@ def _is_scored(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _band(hits: NDArray[Any], rates: NDArray[Any], trials: int, alpha: float) -> Iterator[tuple[float, float, float]]:
-    """Clopper and Pearson's interval of the true positive rate, at some of the thresholds within the picture."""
+    """Clopper-Pearson intervals (confidence 1 - ``alpha``) of the true positive rate, as in ``RocCurve.band``."""
     from scipy.special import betaincinv  # here, as importing it takes longer than a page without scores
 
     within = np.flatnonzero(rates >= _LEAST)
@@ -115,6 +115,6 @@ def _band(hits: NDArray[Any], rates: NDArray[Any], trials: int, alpha: float) ->
 
 
 def scores_path(report: PrivacyReport, place: Path) -> Path | None:
-    """Where the report says its scores lie; None where it names none."""
+    """The path of the scores file that the report names; None if it names none."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     return None if named is None else place.parent / named.path

@@ -1,4 +1,4 @@
-"""The reports that were named and those they build on, each once, after what it builds on."""
+"""The reports that the user named and their ancestors, each once, parents first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path,
 from privctl.reports.files import REPORT_SUFFIX, read_report
 from privctl.storage.digest import NamedFiles
 
-#: Reports of one page.
+#: Most reports of one page.
 MOST_REPORTS = 200
 #: Files larger than this are not read to check their digests; `privctl inspect` does.
 _LARGEST = 1 << 30
@@ -22,7 +22,7 @@ _LARGEST = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEntry:
-    """One report with the place it was read from; ``parents`` are those at hand, ``absent`` names of the others."""
+    """One report with its path; ``parents`` are the paths of those read, ``absent`` the names of the others."""
 
     path: Path
     report: PrivacyReport
@@ -34,10 +34,10 @@ class ChainEntry:
 
 
 def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
-    """The reports at ``paths`` and everything they build on, parents first.
+    """The reports at ``paths`` and all their ancestors, parents first.
 
-    Raises InputError where a named file is not a report, CommandError where they are too many for a page. A parent that
-    is missing, unreadable or changed is said to be so, and does not fail the page.
+    Raises InputError if a file at ``paths`` is not a report, CommandError if there are too many for a page. A parent
+    that is missing, unreadable or changed gets a verdict and raises nothing.
     """
     named = {absolute_path(path): read_report(path) for path in paths}
     files, reports = NamedFiles(), ReportFiles()
@@ -48,12 +48,12 @@ def entries_of(paths: Sequence[Path]) -> tuple[ChainEntry, ...]:
             if report is not None and path not in entries:
                 entries[path] = _entry(path, report, reports, files, given=path in named)
     except ChainTooLongError:
-        raise CommandError(f"more than {MOST_REPORTS} reports lead to a page; give fewer of them") from None
+        raise CommandError(f"the reports and their ancestors are more than {MOST_REPORTS}; give fewer") from None
     return tuple(entries[path] for path in _parents_first(entries))
 
 
 def names_of(entries: Sequence[ChainEntry]) -> Mapping[Path, str]:
-    """What readers call each report: its file's name, with as many folders as tell it from others."""
+    """The name shown for each report: its file name, with as many folders as make it unique."""
     names: dict[Path, str] = {}
     for entry in entries:
         parts = entry.path.parts
@@ -72,7 +72,7 @@ def _entry(path: Path, report: PrivacyReport, reports: ReportFiles, files: Named
         file = reports.at(place)
         if not os.path.isfile(place):
             absent.append(name)
-        elif file.report is None or file.digest is None:  # anybody's content: nothing of it is repeated here
+        elif file.report is None or file.digest is None:  # untrusted content, which is not quoted
             absent.append(name)
             verdicts.append(Verdict(subject=name, outcome=Outcome.REFUTED, reason="the parent is not a report"))
         else:
@@ -90,7 +90,7 @@ def _entry(path: Path, report: PrivacyReport, reports: ReportFiles, files: Named
 
 
 def _outputs(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[Verdict]:
-    """Files that the step wrote, where they are at hand and not huge."""
+    """Verdicts on the files that the step wrote; missing and very large files are inconclusive."""
     for artifact in report.outputs:
         place = path_of(path, artifact)
         name = Path(artifact.path).name
@@ -99,7 +99,7 @@ def _outputs(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[V
         except OSError:
             size = -1
         if size < 0:
-            yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
+            yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason="the file is not at the recorded path")
         elif size > _LARGEST:
             reason = "too large to be read for a page; privctl inspect checks it"
             yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
@@ -117,7 +117,7 @@ def _digest_verdict(name: str, actual: str, recorded: str) -> Verdict:
 
 
 def _parents_first(entries: Mapping[Path, ChainEntry]) -> Iterator[Path]:
-    """Parents before children, otherwise by age and name; a loop is cut where it closes."""
+    """Parents before children, otherwise by date and path; a cycle is broken where it closes."""
     done: set[Path] = set()
     for start in sorted(entries, key=lambda path: (entries[path].report.created, str(path))):
         stack = [start]

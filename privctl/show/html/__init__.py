@@ -1,1 +1,1 @@
-"""The HTML page: one file, no network, one module a section."""
+"""The HTML page: one file that needs no network."""

@@ -1,4 +1,4 @@
-"""The chain of steps: every report with what is drawn beside it, a rail that joins it with its parents."""
+"""The chain of steps: every report, with a drawn line that connects it to its parents."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from privctl.show.page_data import ReportSource
 from privctl.show.summary import decisive, word_of, worst_of
 from privctl.show.svg.shapes import Node, el
 
-#: Width of one lane of the chain's rail, and the lanes that are drawn.
+#: The width of one lane, and the most lanes that are drawn.
 _LANE, _LANES = 18, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rail:
-    """What joins a step with its parents (``lines``, as high as the row) and its own dot (``knot``)."""
+    """The drawing next to one step: ``lines`` as high as the row, and the ``knot``: its dot with lines to parents."""
 
     lanes: int
     lines: Node
@@ -27,7 +27,7 @@ class Rail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainStep:
-    """One report of the chain: the ``states`` of its guarantees and verdicts, the files that were ``broken``."""
+    """One report of the chain: the ``states`` of its guarantees and verdicts, and its ``broken`` files."""
 
     source: ReportSource
     rail: Rail
@@ -36,7 +36,7 @@ class ChainStep:
 
 
 def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
-    """Every report, oldest first."""
+    """The steps of all reports, in the order of ``sources`` (parents first)."""
     return [
         ChainStep(
             source=source,
@@ -52,13 +52,13 @@ def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
 
 
 def _outcomes(report: PrivacyReport) -> list[Pill]:
-    """What the verdicts of ``report`` are called, each word once."""
+    """The outcomes of the verdicts of ``report``, each once."""
     found = {(verdict.outcome, word_of(verdict, report.step)) for verdict in decisive(report.verdicts)}
     return [Pill(state=outcome, word=word) for outcome, word in sorted(found)]
 
 
 def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:
-    """A picture a row: lines of reports still waiting for their children, a dot in this one's lane."""
+    """The drawing of each row: lines of reports whose children follow below, and a dot in this report's lane."""
     waiting = _waiting(sources)
     lanes: list[str | None] = []
     for source in sources:
@@ -76,7 +76,7 @@ def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:
 
 
 def _waiting(sources: Sequence[ReportSource]) -> dict[str, str]:
-    """For every report that has children, the last of them."""
+    """Key of a report that has children -> the key of its last child."""
     return {parent: source.key for source in sources for parent in source.parents}
 
 
@@ -102,5 +102,5 @@ def _rail(
 
 
 def _place(lane: int) -> float:
-    """The middle of a lane; those beyond the last that is drawn share it."""
+    """The horizontal middle of a lane; lanes beyond the last one drawn share its place."""
     return _LANE * (min(lane, _LANES - 1) + 0.5)

@@ -1,4 +1,4 @@
-"""Rates on log axes: what attacks reached, and what guarantees leave room for. Both pictures have the same axes."""
+"""ROC figures on log axes: what attacks reached, and the most that guarantees allow. Both have the same axes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from privctl.domain.shown import counted
 from privctl.show.html.values import Figure, Table, evidence_table, figure, interval, table
 from privctl.show.page_data import BoundCurve, JudgedSubject, ReportSource, RocCurve
 from privctl.show.plain import clean
-from privctl.show.svg.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, stairs
+from privctl.show.svg.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, step_path
 from privctl.show.svg.shapes import Node, el
 from privctl.show.text.style import number
 
 HEIGHT = 330.0
 _LEAST = 1e-4
-#: Beginnings of the quantities that belong to membership.
+#: Beginnings of the quantities of membership attacks.
 _AUC, _TPR = "AUC", "TPR at "
-#: What knows the records and not the model.
+#: The curve of an attack that sees the records but not the model.
 BLIND = "blind"
 #: False positive rates of the table.
 _AT = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.5)
 
 
 def membership_of(source: ReportSource) -> list[Evidence]:
-    """What membership attacks measured."""
+    """The evidence of membership attacks in one report."""
     return [item for item in source.report.evidence if item.quantity.startswith((_AUC, _TPR, "accuracy", "F1"))]
 
 
 def best_of(source: ReportSource) -> Evidence | None:
-    """The AUC that certainly exceeds chance by most, of attacks on the model."""
+    """The AUC with the largest lower bound among attacks on the model; None if there is none."""
     candidates = [
         item
         for item in source.report.evidence
@@ -39,7 +39,7 @@ def best_of(source: ReportSource) -> Evidence | None:
 
 
 def roc_figure(source: ReportSource) -> Figure | None:
-    """Every attack's ROC of one audit, the best one with its interval; None where there is none."""
+    """The ROC curves of one audit's attacks, the best with its band; None if there is nothing to draw."""
     evidence = membership_of(source)
     points = _operating(evidence)
     if not source.roc and not points:
@@ -55,7 +55,7 @@ def roc_figure(source: ReportSource) -> Figure | None:
         HEIGHT,
         _roc_shapes(source.roc, lead, points, x, y),
         notes=_roc_notes(source, lead),
-        behind=[
+        tables=[
             evidence_table(f"Membership attacks, {source.name}", evidence),
             *([_operating_table(source, lead)] if lead else []),
         ],
@@ -74,22 +74,22 @@ def _roc_words(source: ReportSource, best: Evidence | None) -> str:
     if best is None:
         return "True against false positive rate of each attack, both on log axes."
     return (
-        f"True against false positive rate, both on log axes. Of {counted(others, 'method')}, {best.method} stands out "
-        f"most: AUC {number(best.estimate, 3)} ({interval(best)}), where chance gives 0.5."
+        f"True against false positive rate, both on log axes. Of {counted(others, 'method')}, {best.method} has the "
+        f"largest AUC: {number(best.estimate, 3)} ({interval(best)}), where chance gives 0.5."
     )
 
 
 def _roc_notes(source: ReportSource, lead: RocCurve | None) -> list[str]:
     if not source.roc:
-        return ["The scores do not lie beside the report, so only the rates it states are drawn.", *source.left_out]
+        return ["The scores file was not found, so only the rates that the report states are drawn.", *source.left_out]
     kept, all_of = sum(len(c.points) for c in source.roc), sum(c.corners for c in source.roc)
     notes = [
         "Curves begin at their first false positive. "
-        f"Drawn with {kept:,} of {all_of:,} corners: those left out differ by less than the eye sees."
+        f"Drawn with {kept:,} of {all_of:,} corners: omitting the others makes no visible difference."
     ]
     if lead is not None and lead.band:
         notes.append(
-            f"The band holds the true positive rate at each threshold by itself with {100 * lead.confidence:.4g} % "
+            f"At each single threshold the band contains the true positive rate with {100 * lead.confidence:.4g} % "
             "confidence (Clopper-Pearson); dots with bars are the rates that the audit states."
         )
     return notes
@@ -103,11 +103,11 @@ def _roc_shapes(
     for curve in curves:
         if curve is not lead:
             kind = "blind" if curve.name == BLIND else "other"
-            yield el("path", class_=f"curve {kind}", d=stairs(x, y, _visible(curve.points)), data_tip=curve.name)
+            yield el("path", class_=f"curve {kind}", d=step_path(x, y, _visible(curve.points)), data_tip=curve.name)
     if lead is not None:
         if lead.band:
             yield el("path", class_="band", d=_band(x, y, lead))
-        yield el("path", class_="curve lead", d=stairs(x, y, _visible(lead.points)), data_tip=lead.name)
+        yield el("path", class_="curve lead", d=step_path(x, y, _visible(lead.points)), data_tip=lead.name)
     for rate, item in points:
         if lead is None or item.method == lead.name:
             yield from _bar(rate, item, x, y)
@@ -115,7 +115,7 @@ def _roc_shapes(
 
 
 def _names(curves: Sequence[RocCurve], lead: RocCurve | None, y: Scale) -> Iterator[Node]:
-    """What the colours are, in the empty corner below the diagonal."""
+    """The legend of colours, in the empty corner below the diagonal."""
     rows = [("lead", lead.name)] if lead is not None else []
     rows += [("other", "other attacks")] if any(c is not lead and c.name != BLIND for c in curves) else []
     rows += [("blind", "without the model")] if any(c.name == BLIND for c in curves) else []
@@ -130,7 +130,7 @@ def _chance(x: Scale, y: Scale) -> Node:
 
 
 def _visible(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The curve from its first false positive on: what lies left of it was not measured, whatever was found there."""
+    """The curve from the left edge of the figure on; smaller false positive rates are not drawn."""
     return [p for p in points if p[0] >= _LEAST] or [(1.0, 1.0)]
 
 
@@ -152,7 +152,7 @@ def _bar(rate: float, item: Evidence, x: Scale, y: Scale) -> Iterator[Node]:
 
 
 def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:
-    """True positive rates with the false positive rate that each is at."""
+    """(false positive rate, evidence) for each true positive rate in ``evidence``."""
     points = []
     for item in evidence:
         head, _, rest = item.quantity.partition(_TPR)
@@ -177,16 +177,16 @@ def _operating_table(source: ReportSource, curve: RocCurve) -> Table:
 
 
 def trade_off_figure(subject: JudgedSubject) -> Figure | None:
-    """What guarantees of one model leave room for, with what attacks on it reached; None without a bound."""
+    """The most that one model's guarantees allow, with what attacks on it reached; None without a bound."""
     source = subject.source
     if not source.bounds:
         return None
     x, y = _scales()
     attacked = [(audit, best_of(audit)) for audit in subject.audits]
     words = (
-        "The most that any attack can have, by guarantee: true against false positive rate on log axes. Shaded is what "
-        "the strictest line rules out where its assumptions hold. A thin curve, the best attack, may wander above a "
-        "line by chance; its interval may not."
+        "The most that any attack can achieve, by guarantee: true against false positive rate on log axes. The shaded "
+        "area is what the strictest guarantee rules out if its assumptions hold. The thin curve is the best attack. It "
+        "may be above a line by chance, but its interval may not."
     )
     rows = [
         (curve.label, str(curve.status), curve.source, *(f"{_height(curve, rate):.4g}" for rate in (1e-3, 0.01, 0.1)))
@@ -195,12 +195,12 @@ def trade_off_figure(subject: JudgedSubject) -> Figure | None:
     heads = ("guarantee", "status", "from", "most at 0.1 %", "at 1 %", "at 10 %")
     return figure(
         f"{source.key}-tradeoff",
-        f"Room left to an attacker: {source.name}",
+        f"What an attacker can achieve at most: {source.name}",
         words,
         HEIGHT,
         _bound_shapes(source.bounds, attacked, x, y),
-        notes=[f"Dots are {best.method} in {audit.name}." for audit, best in attacked if best is not None],
-        behind=[table(f"Most true positives, {source.name}", heads, rows)],
+        notes=[f"Dots: {best.method} in {audit.name}." for audit, best in attacked if best is not None],
+        tables=[table(f"Most true positives, {source.name}", heads, rows)],
     )
 
 
@@ -219,7 +219,7 @@ def _bound_shapes(
     for audit, curves in attacked:
         for curve in audit.roc:
             if curves is not None and curve.name == curves.method:
-                yield el("path", class_="curve attack", d=stairs(x, y, _visible(curve.points)), data_tip=curve.name)
+                yield el("path", class_="curve attack", d=step_path(x, y, _visible(curve.points)), data_tip=curve.name)
         for rate, item in _operating(membership_of(audit)):
             if curves is not None and item.method == curves.method:
                 yield from _bar(rate, item, x, y)

@@ -1,4 +1,4 @@
-"""Models side by side, and rates and bounds of audits: extraction, completions, secrets, certified epsilons."""
+"""Figures of models side by side, and of audits' rates and bounds: extraction, canaries, secrets, epsilons."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from privctl.show.svg import compare as side_by_side
 from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
 from privctl.show.text.style import bound, number, with_exponent
 
-#: Tensors of one picture.
+#: Most tensors of one figure.
 _TENSORS = 16
-#: Letters of a tensor's name in it.
+#: Most characters of a tensor's name in it.
 _NAME = 30
 _TESTS = ("p_value", "level")
-#: Families of evidence that are rates: beginning of the method, title, what the picture shows.
+#: Families of evidence that are rates: beginning of the method, title, description of the figure.
 _RATES = (
-    ("extraction", "Text the model writes by itself", "Shares of texts that the model completes word for word."),
+    ("extraction", "Text that the model reproduces", "Shares of texts that the model completes word for word."),
     ("canary completion", "Canaries the model completes", "Shares of canaries that the model completes greedily."),
     (
         "secret",
-        "Secrets told from what they could have been",
-        "Shares of secrets that rank first among their candidates, or that the model writes; rings are what chance "
-        "gives.",
+        "Secrets that can be guessed",
+        "Shares of secrets that rank first among their candidates, or that the model writes; rings show chance.",
     ),
 )
 
 
 def rate_figures(source: ReportSource) -> Iterator[Figure]:
-    """One picture a family of rates of one audit, with intervals."""
+    """One figure for each family of rates in one audit, with intervals."""
     for beginning, title, words in _RATES:
         items = [item for item in source.report.evidence if item.method.startswith(beginning)]
         rates = [item for item in items if item.lower is not None and item.upper is not None]
@@ -44,11 +43,11 @@ def rate_figures(source: ReportSource) -> Iterator[Figure]:
         yield figure(
             f"{source.key}-{beginning.replace(' ', '-')}",
             f"{title}: {source.name}",
-            f"{words} Bars are intervals that hold with the confidence stated behind them.",
+            f"{words} Bars are intervals that hold with the confidence stated in the table.",
             height(rows),
             dots(rows, "share"),
             notes=[f"The first {MOST} of {len(rows)} are drawn."] if len(rows) > MOST else [],
-            behind=[evidence_table(f"{title}, {source.name}", items)],
+            tables=[evidence_table(f"{title}, {source.name}", items)],
         )
 
 
@@ -68,9 +67,9 @@ def _rate(item: Evidence) -> DotRow:
 
 
 def epsilon_figure(subject: JudgedSubject) -> Figure | None:
-    """Every epsilon of one model on one axis: what is stated, by what it rests on, and what audits certify from below.
+    """All epsilons of one model on one axis: stated upper bounds, and lower bounds that audits certify.
 
-    None where there are fewer than two numbers to compare.
+    None if there are fewer than two numbers to compare.
     """
     source = subject.source
     rows = []
@@ -88,7 +87,7 @@ def epsilon_figure(subject: JudgedSubject) -> Figure | None:
     if not rows or len(rows) + len(lower) < 2:
         return None
     rows += lower
-    words = "Epsilon on a log axis: stated bounds coloured by what they are worth, and what audits certify from below."
+    words = "Epsilon on a log axis: stated upper bounds, coloured by strength, and lower bounds certified by audits."
     deltas = sorted({guarantee.delta for guarantee in source.report.guarantees})
     notes = [f"Stated at δ = {', '.join(with_exponent(delta, 3) for delta in deltas)}."]
     if len(rows) > MOST:
@@ -100,7 +99,7 @@ def epsilon_figure(subject: JudgedSubject) -> Figure | None:
         height(rows),
         dots(rows, "epsilon", log=True),
         notes=notes,
-        behind=[table(f"Epsilons, {source.name}", ("what", "epsilon"), [(row.name, row.text) for row in rows])],
+        tables=[table(f"Epsilons, {source.name}", ("what", "epsilon"), [(row.name, row.text) for row in rows])],
     )
 
 
@@ -119,7 +118,7 @@ def _certified(audits: Sequence[ReportSource]) -> Iterator[DotRow]:
 
 
 def account_figure(source: ReportSource) -> Figure | Table | None:
-    """What every method says of a plan, and what really follows."""
+    """The epsilon of a plan by every method, and what follows from the same noise; a table if nothing can be drawn."""
     guarantees = [g for g in source.report.guarantees if g.notion is Notion.APPROXIMATE_DP]
     drawn = [g for g in guarantees if g.epsilon and g.follows]
     if not guarantees:
@@ -139,18 +138,18 @@ def account_figure(source: ReportSource) -> Figure | Table | None:
         for g in guarantees
     ]
     heads = ("method", "noise multiplier", "epsilon it says", "true epsilon, at most", "status", "accountant")
-    behind = [table(f"Every method, {source.name}", heads, body)]
+    tables = [table(f"Every method, {source.name}", heads, body)]
     if not rows:
-        return behind[0]
-    words = "Epsilon by method on a log axis: rings are what a method says, dots what follows from the same noise."
+        return tables[0]
+    words = "Epsilon by method on a log axis: rings are what a method states, dots what follows from the same noise."
     return figure(
         f"{source.key}-account", f"Every accountant: {source.name}", words, height(rows),
-        dots(rows, f"epsilon at δ = {with_exponent(guarantees[0].delta, 3)}", log=True), behind=behind,
+        dots(rows, f"epsilon at δ = {with_exponent(guarantees[0].delta, 3)}", log=True), tables=tables,
     )  # fmt: skip
 
 
 def tests_table(source: ReportSource) -> Table | None:
-    """Tests of an audit by their p-values; None where there are none."""
+    """The p-values of an audit's tests; None if there are none."""
     items = [item for item in source.report.evidence if all(name in item.details for name in _TESTS)]
     rows = [
         (item.method, item.quantity, number(item.estimate, 4), *(f"{item.details[name]:.3g}" for name in _TESTS))
@@ -164,12 +163,12 @@ def tests_table(source: ReportSource) -> Table | None:
 
 
 def _end_of(name: str) -> str:
-    """The end of a tensor's name, which tells it from others, where there is no room for all of it."""
+    """The end of a tensor's name, which distinguishes it from others, if the whole name is too long."""
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
-    """Noise against the weights of each released tensor; None where these are not at hand."""
+    """The noise relative to the weights of each released tensor; None if the weights could not be read."""
     if not source.tensors:
         return None
     largest = sorted(source.tensors, key=lambda tensor: -tensor.size)[:_TENSORS]
@@ -185,9 +184,9 @@ def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
     ]
     words = (
         "Root mean square of each released tensor, noise included, on a log axis; the line is the noise. A dot on the "
-        "line is a tensor of which next to nothing but noise is left."
+        "line is a tensor that is almost entirely noise."
     )
-    notes = ["Read from the released weights alone: nothing of the weights without noise is in this picture."]
+    notes = ["Computed from the released weights alone: the weights without noise are not used."]
     if len(source.tensors) > len(rows):
         notes.append(f"The {len(rows)} largest of {len(source.tensors)} tensors are drawn.")
     body = [
@@ -200,12 +199,12 @@ def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
         dots(
             rows, "root mean square", marks=[ReferenceLine(value=stddev, name=f"noise {number(stddev, 3)}")], log=True
         ),
-        notes=notes, behind=[table(f"Tensors, {source.name}", heads, body)],
+        notes=notes, tables=[table(f"Tensors, {source.name}", heads, body)],
     )  # fmt: skip
 
 
 def comparison_figure(data: PageData) -> Figure | None:
-    """The figure with its numbers; None for fewer than two models."""
+    """The figure of models side by side; None for fewer than two models."""
     comparison = compare(data)
     if comparison is None:
         return None
@@ -215,5 +214,5 @@ def comparison_figure(data: PageData) -> Figure | None:
     return figure(
         "comparison", side_by_side.TITLE, side_by_side.MARKS, side_by_side.height(comparison),
         side_by_side.compare_shapes(comparison), notes=notes,
-        behind=[table("Models side by side", HEADINGS, [*comparison.rows()])],
+        tables=[table("Models side by side", HEADINGS, [*comparison.rows()])],
     )  # fmt: skip

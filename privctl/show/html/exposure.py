@@ -1,4 +1,4 @@
-"""How far planted canaries stand out: a row of bars for each side, on one axis of bits."""
+"""The exposure of planted canaries: a histogram for each group, on one axis of bits."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from privctl.show.text.style import number
 
 _LEFT, _ROW, _TOP, _BELOW = 34.0, 92.0, 8.0, 44.0
 _MEDIAN = "median bits, "
-#: Sides that are drawn.
+#: Most groups that are drawn.
 _MOST = 6
 _WORDS = (
-    "Exposure of planted canaries in bits: how far up each ranks among secrets that were never planted. Without "
-    "memorization every further bit is half as likely (dashes)."
+    "Exposure of planted canaries in bits: how high each ranks among secrets that were never planted. Without "
+    "memorization each further bit is half as likely (dashes)."
 )
 
 
 def exposure_figure(source: ReportSource) -> Figure | None:
-    """The histogram where the scores are at hand, else medians and maxima; None without canaries."""
+    """Histograms of exposure if the scores could be read, otherwise medians and maxima; None without canaries."""
     evidence = [item for item in source.report.evidence if item.method.startswith("canary")]
     if not evidence:
         return None
-    behind = [evidence_table(f"Canaries, {source.name}", evidence)]
-    key, title = f"{source.key}-exposure", f"What canaries give away: {source.name}"
+    tables = [evidence_table(f"Canaries, {source.name}", evidence)]
+    key, title = f"{source.key}-exposure", f"Exposure of canaries: {source.name}"
     groups = source.exposures[:_MOST]
     if not groups:
         rows = list(_medians(source))
         if not rows:
             return None
-        marks = [ReferenceLine(value=1.0, name="nothing remembered")]
-        notes = ["The scores do not lie beside the report, so medians (filled) and maxima (rings) are drawn."]
+        marks = [ReferenceLine(value=1.0, name="no memorization")]
+        notes = ["The scores file was not found, so medians (filled) and maxima (rings) are drawn."]
         return figure(
             key,
             title,
@@ -44,16 +44,16 @@ def exposure_figure(source: ReportSource) -> Figure | None:
             dots_height(rows, marked=True),
             dots(rows, "exposure, bits", marks=marks),
             notes=notes,
-            behind=behind,
+            tables=tables,
         )
     counts = [(group.name, *(str(count) for count in group.counts)) for group in groups]
     most = max(len(group.counts) for group in groups)
     rows_behind = [(*row, *["0"] * (most + 1 - len(row))) for row in counts]
-    behind.append(
+    tables.append(
         table("Canaries by bits of exposure", ("side", *(f"{i} to {i + 1}" for i in range(most))), rows_behind)
     )
     height = _TOP + _ROW * len(groups) + _BELOW
-    return figure(key, title, _WORDS, height, _bars(groups, most), behind=behind)
+    return figure(key, title, _WORDS, height, _bars(groups, most), tables=tables)
 
 
 def _medians(source: ReportSource) -> Iterator[DotRow]:

@@ -1,4 +1,4 @@
-"""Values as notebooks show them: a fragment of HTML, laid out by ``templates/notebook.html``, every text escaped."""
+"""Values as notebooks show them: a fragment of HTML from ``templates/notebook.html``, with all text escaped."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from privctl.show.html.values import MOST_ROWS, Pill, Table, state_word, table
 from privctl.show.html.words import assumption_counts
 from privctl.show.summary import amount, protects, word_of
 from privctl.show.text.style import number
+from privctl.show.verified import verification_sentence
 
 
 def fragment(value: object) -> str:
-    """A report, several of them, a guarantee, a gate's judgement, or what a verification found.
+    """The HTML of a report, reports, a guarantee, a gate's judgement or a verification.
 
     Raises TypeError for any other value.
     """
@@ -35,11 +36,13 @@ def _parts(value: object) -> Iterable[dict[str, Any]]:
         return [_part(value.name, _guarantees([value]), lines=[value.note] if value.note else [])]
     if isinstance(value, GateJudgement):
         return [_part(f"gate: {value.outcome}", _findings(value.findings), lines=value.notes)]
-    verdicts = getattr(value, "verdicts", None)  # a verification, which is not known here
-    if verdicts is None:
+    # A verification, whose type this package must not import.
+    verdicts, verified = getattr(value, "verdicts", None), getattr(value, "report", None)
+    if verdicts is None or verified is None:
         raise TypeError(f"a notebook cannot show {type(value).__name__}")
     omitted = [f"left out: {each.what}: {each.reason}" for each in getattr(value, "omissions", ())]
-    return [_part("verify", _verdicts(verdicts, "verify"), lines=omitted)]
+    concluded = verification_sentence(verdicts, verified.guarantees)
+    return [_part("verify", _verdicts(verdicts, "verify"), lead=concluded, lines=omitted)]
 
 
 def _of_report(report: PrivacyReport) -> dict[str, Any]:
@@ -49,9 +52,12 @@ def _of_report(report: PrivacyReport) -> dict[str, Any]:
     return _part(report.step, *tables, lines=[*report.warnings, *omitted], wrote=wrote)
 
 
-def _part(title: str, *tables: Table | None, lines: Iterable[str] = (), wrote: Iterable[str] = ()) -> dict[str, Any]:
+def _part(
+    title: str, *tables: Table | None, lead: str = "", lines: Iterable[str] = (), wrote: Iterable[str] = ()
+) -> dict[str, Any]:
     return {
         "title": title,
+        "lead": lead,
         "tables": [each for each in tables if each is not None],
         "lines": list(islice(lines, MOST_ROWS)),
         "wrote": list(islice(wrote, MOST_ROWS)),

@@ -1,7 +1,7 @@
-"""The whole page, from the reports to one self-contained HTML file: what each section shows, laid out by its template.
+"""The page: one self-contained HTML file from the data of reports.
 
-``templates/page.html`` names the sections; the section NAME is laid out by ``templates/NAME.html`` and shows what
-``_parts`` gathers under that name. A section without anything to show is left out.
+``templates/page.html`` lists the sections. ``templates/NAME.html`` lays out the section NAME from what ``_parts``
+returns under that name. A section with nothing to show is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from privctl.show.page_data import ACCOUNT_STEP, PLAN_STEP, PLANS, PageData, Rep
 from privctl.show.summary import MEANING, summarize
 from privctl.show.svg.axes import WIDTH
 
-#: Guarantees of one report that are shown.
+#: Most guarantees of one report that are shown.
 _MOST = 60
 _T = TypeVar("_T")
 
@@ -46,7 +46,7 @@ Part = dict[str, object]
 
 
 def page(data: PageData) -> str:
-    """The page as text; sections without data are left out."""
+    """The page as HTML text; sections without data are left out."""
     parts = {name: part for name, part in _parts(data).items() if any(part.values())}
     newest = max(source.report.created for source in data.sources)
     return render_template("page.html", {"data": data, "newest": newest, "parts": parts, "width": WIDTH})

@@ -1,4 +1,4 @@
-"""The templates, and what they may call: every value is cleaned and escaped, and a name that is unknown is an error."""
+"""The templates and their filters: every value is cleaned and escaped, and an unknown name is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privctl.domain.strength import severity
 from privctl.show.html.values import Pill, colour, state_word
 from privctl.show.html.words import assumption_counts, risk, shared_assumptions
 from privctl.show.plain import clean
-from privctl.show.summary import amount, protects, weak
+from privctl.show.summary import amount, protects, weak_bound
 from privctl.show.text.style import number, short, size
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ TEMPLATES = files("privctl.show.html") / "templates"
 
 
 def render_template(name: str, values: Mapping[str, object]) -> str:
-    """The template of this name with these values."""
+    """Render the template ``name`` with ``values``. Raises jinja2.UndefinedError for an unknown name in it."""
     return templates().get_template(name).render(values)
 
 
 def source(name: str) -> str:
-    """The text of a file among the templates."""
+    """The text of the file ``name`` among the templates."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def sha256_of(name: str) -> str:
-    """The digest of a file among the templates, as the content security policy names what it lets pass."""
+    """The SHA-256 digest of the template file ``name`` in base64, for the content security policy."""
     return base64.b64encode(hashlib.sha256(source(name).encode()).digest()).decode()
 
 
@@ -50,13 +50,13 @@ _FILTERS = {
     "size": size,
     "shared_assumptions": shared_assumptions,
     "state_word": state_word,
-    "weak": weak,
+    "weak_bound": weak_bound,
 }
 
 
 @cache
 def templates() -> Environment:
-    """The templates' environment."""
+    """The jinja2 environment of the templates, with autoescaping."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
@@ -74,5 +74,5 @@ def templates() -> Environment:
 
 
 def _final(value: Any) -> Any:
-    """Text as a page shows it; escaping comes after this. What is markup already comes from a drawing or a macro."""
+    """Clean text for the page, before it is escaped; markup from drawings and macros is kept."""
     return value if hasattr(value, "__html__") else clean(str(value))

@@ -1,4 +1,4 @@
-"""Training curves, and the plan of protection over its caps."""
+"""Figures of training curves, and of a protection plan by cap."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from privctl.show.svg.shapes import Node, el
 from privctl.show.text.style import number
 
 _HEIGHT = 250.0
-#: Room for the names at the curves' ends.
+#: The width reserved for the names at the curves' ends.
 _NAMES = 92.0
-#: Panels: title, name of the axis, measures in it with their names.
+#: Panels: title, name of the y axis, and the measures in it with their labels.
 _PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Loss", "loss, nats", {"training_loss": "training", "held_out_loss": "held out", "public_loss": "public"}),
     (
@@ -45,12 +45,12 @@ _MOST_CAPS = 200
 
 
 def training_figures(source: ReportSource) -> Iterator[Figure]:
-    """A picture for each kind of measure that an epoch's history holds; all measures stand below the first."""
+    """A figure for each kind of measure in the history of epochs; the table of all measures is below the first."""
     said = _readable(TrainingParameters, source)
     history = () if said is None else said.history[:_MOST]
     keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
     body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
-    behind = [table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)]
+    tables = [table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)]
     for index, (title, axis, measures) in enumerate(_PANELS):
         series = [(name, _series(history, key)) for key, name in measures.items()]
         series = [(name, points) for name, points in series if points]
@@ -61,18 +61,18 @@ def training_figures(source: ReportSource) -> Iterator[Figure]:
                 f"{', '.join(name for name, _ in series).capitalize()} after each epoch.",
                 _HEIGHT,
                 _curves(series, axis),
-                behind=behind,
+                tables=tables,
             )
-            behind = []
+            tables = []
 
 
 def _cell(value: float | None) -> str:
-    """A measure of an epoch; a count in full."""
+    """A measure of an epoch as text; large whole numbers are not rounded."""
     return f"{value:,.0f}" if value is not None and value == value // 1 and value >= 1000 else number(value, 4)
 
 
 def _readable(kind: type[Parameters], source: ReportSource) -> Parameters | None:
-    """The parameters as ``kind``; None where they are not what privctl writes, and there is nothing to draw."""
+    """The report's parameters as ``kind``; None if they are not as privctl writes them."""
     try:
         return parameters_as(kind, source.report)
     except ParametersError:
@@ -80,7 +80,7 @@ def _readable(kind: type[Parameters], source: ReportSource) -> Parameters | None
 
 
 def _plain(value: float) -> bool:
-    """Whether it can be drawn."""
+    """Whether ``value`` can be drawn."""
     return abs(value) < 1e300
 
 
@@ -110,17 +110,17 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 
 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
-    """What is kept of the data against the noise, over caps; and how near secrets come to their budgets."""
+    """Figures of a protection plan: data kept against noise, by cap, and the distribution of secrets' bounds."""
     said = _readable(ProtectionParameters, source)
     caps = list(_caps_table(() if said is None else said.caps[:_MOST_CAPS]))
     if caps:
         yield figure(
             f"{source.key}-caps",
             f"Data kept against noise: {source.name}",
-            "Each dot is one cap: the share of the records' weight that is kept, and the noise that then suffices.",
+            "Each dot is one cap: the share of the records' weight that is kept, and the noise that is then needed.",
             _HEIGHT,
             _kept(caps),
-            behind=[table("Caps tried", ("cap", "kept", "noise multiplier"), [
+            tables=[table("Caps tried", ("cap", "kept", "noise multiplier"), [
                 (name, f"{100 * kept:.4g} %", number(noise)) for name, kept, noise in caps
             ])],
         )  # fmt: skip
@@ -137,7 +137,7 @@ def plan_figures(source: ReportSource) -> Iterator[Figure]:
             f"Quantiles over {sum(item.samples.values()):,} secrets.",
             dots_height(rows),
             dots(rows, item.quantity),
-            behind=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in quantiles.items()])],
+            tables=[table(item.quantity, ("quantile", "value"), [(n, number(v)) for n, v in quantiles.items()])],
         )
 
 

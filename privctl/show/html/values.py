@@ -1,4 +1,4 @@
-"""The values that templates lay out: figures, tables and coloured words, and a few formats for the page alone."""
+"""The values that templates lay out: figures, tables and coloured words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privctl.domain.verdict import Outcome
 from privctl.show.svg.shapes import Node
 from privctl.show.text.style import number
 
-#: Rows of one table.
+#: Most rows of one table.
 MOST_ROWS = 200
 
 State = Status | Outcome | AssumptionState
@@ -35,18 +35,18 @@ _COLOURS: dict[State, str] = {
 
 
 def colour(state: State | None) -> str:
-    """The class that colours what is in this state; that of None is neutral."""
+    """The CSS class for a state; neutral for None."""
     return "none" if state is None else _COLOURS[state]
 
 
 def state_word(state: State) -> str:
-    """What a state is called on the page."""
+    """The word for a state on the page."""
     return str(state).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pill:
-    """A state as a small coloured word."""
+    """A coloured label: a ``state``, which decides its colour, and a ``word``."""
 
     state: State
     word: str
@@ -54,7 +54,7 @@ class Pill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The ``rows`` that are shown, and how many more are ``hidden``; the first cell of a row is its heading."""
+    """A table with the ``rows`` shown and the number of those ``hidden``; the first cell of a row is its heading."""
 
     caption: str
     headings: Sequence[str]
@@ -64,9 +64,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A titled picture ``height`` units high; ``words`` say what it shows to whoever cannot see it.
+    """A figure, ``height`` units high; ``words`` describe it, also for readers who cannot see it.
 
-    ``key`` is its id on the page, ``notes`` stand below it, ``tables`` hold the numbers it is drawn from.
+    ``key`` is its id on the page, ``notes`` are printed below it, and ``tables`` have the numbers that it shows.
     """
 
     key: str
@@ -80,25 +80,25 @@ class Figure:
 
 def figure(
     key: str, title: str, words: str, height: float, shapes: Iterable[Node], *, notes: Sequence[str] = (),
-    behind: Sequence[Table] = (),
+    tables: Sequence[Table] = (),
 ) -> Figure:  # fmt: skip
-    """A figure, drawn."""
+    """Make a ``Figure``."""
     return Figure(
-        key=key, title=title, words=words, height=height, shapes=tuple(shapes), notes=notes, tables=tuple(behind)
+        key=key, title=title, words=words, height=height, shapes=tuple(shapes), notes=notes, tables=tuple(tables)
     )
 
 
 def table(
     caption: str, headings: Sequence[str], rows: Sequence[Sequence[Pill | str]], total: int | None = None
 ) -> Table:
-    """A table, cut where it is long; ``total`` is the number of rows where ``rows`` are cut already."""
+    """Make a ``Table`` of at most ``MOST_ROWS`` rows; ``total`` is the number of rows if ``rows`` were cut already."""
     shown = rows[:MOST_ROWS]
     hidden = (len(rows) if total is None else total) - len(shown)
     return Table(caption=caption, headings=headings, rows=shown, hidden=hidden)
 
 
 def interval(item: Evidence) -> str:
-    """An evidence's interval in words."""
+    """The interval of an item of evidence, in words."""
     if item.bound is Bound.UPPER and item.upper is not None:
         return f"at most {upward(item.upper, 3)}"
     if item.lower is None:
@@ -109,7 +109,7 @@ def interval(item: Evidence) -> str:
 
 
 def evidence_table(caption: str, evidence: Sequence[Evidence]) -> Table:
-    """Measured quantities with all that is known of each."""
+    """A table of evidence: estimate, interval, confidence, chance and samples of each quantity."""
     rows = [
         (
             item.method,

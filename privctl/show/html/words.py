@@ -1,4 +1,4 @@
-"""The parts of the page that are text: what guarantees rest on, verdicts, limits, files and settings."""
+"""The parts of the page that are text: assumptions, verdicts, limits, files and settings."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from privctl.show.plain import clean
 from privctl.show.summary import verdicts_of, word_of
 from privctl.show.text.style import number, short
 
-#: Letters of one setting's value.
+#: Most characters of a setting's value.
 _SETTING = 160
 _RISKS = {
     RiskMeasure.ADVANTAGE: "advantage (true minus false positive rate)",
     RiskMeasure.TRUE_POSITIVE_RATE: "true positive rate at {at} false positives",
-    RiskMeasure.POSTERIOR: "chance of naming a secret that a blind guess has {at} of",
+    RiskMeasure.POSTERIOR: "probability of guessing a secret, where a blind guess has {at}",
     RiskMeasure.AUC: "area under the ROC curve",
 }
 
 
 def shared_assumptions(report: PrivacyReport) -> list[Assumption]:
-    """Those that several guarantees of ``report`` rest on, each once."""
+    """The assumptions that several guarantees of ``report`` rest on, each once."""
     counts = Counter(
         assumption for guarantee in report.guarantees for assumption in dict.fromkeys(guarantee.assumptions)
     )
@@ -35,19 +35,19 @@ def shared_assumptions(report: PrivacyReport) -> list[Assumption]:
 
 
 def assumption_counts(guarantee: Guarantee) -> str:
-    """How many of a guarantee's assumptions are in which state."""
+    """The number of a guarantee's assumptions in each state, in words."""
     states = Counter(assumption.state for assumption in guarantee.assumptions)
     return ", ".join(f"{states[state]} {state}" for state in AssumptionState if states[state])
 
 
 def risk(stated: Risk) -> str:
-    """What an attacker may have, at most."""
+    """A bound on an attacker, in words."""
     at = "–" if stated.at is None else f"{100 * stated.at:g} %"
     return f"{_RISKS[stated.measure].format(at=at)}: {number(stated.bound, 4)}"
 
 
 def verdict_table(data: PageData) -> Table | None:
-    """Every verdict of every report, what is refuted or rejected on top."""
+    """A table of the verdicts of all reports, worst first; None if there are none."""
     verdicts = list(verdicts_of(data.sources))
     rows = [
         (verdict.subject, _outcome(verdict, source), verdict.reason, source.name, source.report.step)
@@ -63,17 +63,17 @@ def _outcome(verdict: Verdict, source: ReportSource) -> Pill:
 
 
 def digest_table(data: PageData) -> Table | None:
-    """The results of comparing files with the digests in reports."""
+    """A table of the results of comparing files with the digests in reports; None if there are none."""
     rows = [
         (verdict.subject, Pill(state=verdict.outcome, word=state_word(verdict.outcome)), verdict.reason, source.name)
         for source in data.sources
         for verdict in source.digests
     ]
-    return table("Digests of files at hand", ("file", "outcome", "why", "report"), rows) if rows else None
+    return table("Digests of files", ("file", "outcome", "why", "report"), rows) if rows else None
 
 
 def limits(data: PageData) -> list[tuple[str, list[str]]]:
-    """Warnings and omissions of the reports, each once, with the reports that state it."""
+    """The warnings and omissions of all reports, each once, with the names of the reports that state it."""
     sources_by_line: dict[str, list[str]] = {}
     for source in data.sources:
         omitted = (f"Left out: {item.what}: {item.reason}" for item in source.report.omissions)
@@ -83,7 +83,7 @@ def limits(data: PageData) -> list[tuple[str, list[str]]]:
 
 
 def file_table(source: ReportSource) -> Table | None:
-    """The files of one report."""
+    """A table of the files of one report; None if it lists none."""
     rows = [
         (verb, a.role, a.path, short(a.digest), f"{a.bytes:,}")
         for verb, artifacts in (("read", source.report.inputs), ("wrote", source.report.outputs))
@@ -93,7 +93,7 @@ def file_table(source: ReportSource) -> Table | None:
 
 
 def setting_table(source: ReportSource) -> Table | None:
-    """The settings of one report, but for those that were not set and those that no cell can hold."""
+    """A table of the settings of one report, without those that are unset or too large for a cell."""
     settings = source.report.parameters
     rows = [(name, text) for name, value in islice(settings.items(), MOST_ROWS) if (text := _setting(value))]
     total = len(rows) + max(0, len(settings) - MOST_ROWS)
@@ -101,15 +101,15 @@ def setting_table(source: ReportSource) -> Table | None:
 
 
 def _setting(value: Any) -> str:
-    """A value in a few words; empty where there is none, and for one that is large, which is not walked through."""
+    """A setting's value as short text; empty if it is unset, nested or has many entries."""
     if isinstance(value, Mapping):
-        return "" if len(value) > 6 or _deep(value.values()) else _entries(value)
+        return "" if len(value) > 6 or _is_nested(value.values()) else _entries(value)
     if isinstance(value, (list, tuple)):
-        return "" if len(value) > 8 or _deep(value) else ", ".join(map(str, value))
+        return "" if len(value) > 8 or _is_nested(value) else ", ".join(map(str, value))
     return "" if value is None else clean(str(value), _SETTING)
 
 
-def _deep(values: Any) -> bool:
+def _is_nested(values: Any) -> bool:
     return any(isinstance(value, (Mapping, list, tuple)) for value in values)
 
 

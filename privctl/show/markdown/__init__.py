@@ -1,1 +1,1 @@
-"""Markdown: reports, model cards, the gate's judgement."""
+"""Markdown: reports, model cards and the gate's judgement."""

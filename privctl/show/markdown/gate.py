@@ -1,4 +1,4 @@
-"""A judgement as Markdown, for a comment on a pull request or a step's summary."""
+"""The gate's judgement as Markdown, for a pull request comment or a CI step summary."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from privctl.show.plain import plain
 from privctl.show.text.gate import summary
 
 _ACTIVE = re.compile(r"([\\`*_{}\[\]()|!~$])")
-#: Mentions, references to issues, and addresses that become links by themselves; a word joiner keeps them text.
+#: Mentions, issue references and addresses, which GitHub links by itself; a word joiner prevents that.
 _LINKED = re.compile(r"(@|#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.))", re.IGNORECASE)
 _TITLES = {GateOutcome.FAIL: "Failed", GateOutcome.INCONCLUSIVE: "Inconclusive"}
 
 
 def render(judgement: GateJudgement) -> str:
-    """The worst first; what passed is folded away."""
+    """The judgement as Markdown, worst findings first; those that passed are in a collapsed section."""
     return "\n".join(_lines(judgement)) + "\n"
 
 
 def safe(text: str) -> str:
-    """``text`` as Markdown that shows it and does nothing else, in a table too."""
+    """``text`` escaped for Markdown, also within a table: no markup, mentions or links."""
     seen = _ACTIVE.sub(r"\\\1", plain(text))
     return _LINKED.sub("\\1\u2060", html.escape(seen, quote=False))
 

@@ -1,6 +1,6 @@
-"""A privacy section, and a block of metadata, in the README.md of a Hugging Face model.
+"""A privacy section and a block of metadata in the README.md of a Hugging Face model.
 
-Both stand between marks of their own. A second run replaces what is between them and leaves every other byte alone.
+Both are between marks. A later run replaces what is between the marks and changes no other byte, except for the tag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privctl.show.plain import json_text
 from privctl.show.summary import DO_NOT_RELEASE, Summary, amount, protects, summarize
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
-#: Within the metadata, which is YAML.
+#: Marks within the metadata, which is YAML.
 META_BEGIN, META_END = "# privctl:begin", "# privctl:end"
 KEY = "differential_privacy"
 _FENCE = "---"
@@ -28,9 +28,9 @@ _TAG = "differential-privacy"
 
 
 def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
-    """The README with metadata and section in it; ``existing`` None or empty makes a new one, ``name`` is for errors.
+    """Insert metadata and section into the README ``existing``; None or empty gives a new one. ``name`` is for errors.
 
-    Raises InputError where the file is not UTF-8, or marks or metadata are not as privctl leaves them.
+    Raises InputError if the file is not UTF-8, if its marks or metadata were changed, or if no report is of a model.
     """
     try:
         text = (existing or b"").decode()
@@ -39,7 +39,7 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     newline = "\r\n" if "\r\n" in text else "\n"
     summaries = [summarize(subject) for subject in data.subjects if subject.source.report.step not in PLANS]
     if not summaries:
-        raise InputError("the reports are of no model, only of plans; give the report that lies beside a model")
+        raise InputError("the reports are of plans and not of a model; give the report next to a model")
     metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
     section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
@@ -50,7 +50,7 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
 
 
 def _split(text: str, name: str) -> tuple[str, str]:
-    """The metadata with its fences, empty where there is none, and the rest."""
+    """The metadata with its fences (empty if there is none), and the rest."""
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     lines = text.removeprefix(mark).splitlines(keepends=True)
     if not lines or lines[0].rstrip() != _FENCE:
@@ -62,12 +62,12 @@ def _split(text: str, name: str) -> tuple[str, str]:
 
 
 def _holds(summary: Summary) -> bool:
-    """Whether a guarantee of differential privacy stands that rules something out, so that the tag is deserved."""
+    """Whether the model has a useful guarantee of differential privacy, as its tag claims."""
     lead = summary.lead
     if lead is None or summary.check is Outcome.REFUTED or summary.headline == DO_NOT_RELEASE:
         return False
     if OF_OTHER_LOOPS & {assumption.name for assumption in lead.assumptions}:
-        return False  # privctl saw nothing of it
+        return False  # privctl did not run the training
     worth = severity(lead, summary.subject.source.report.mechanism)
     return worth in (Severity.GOOD, Severity.FAIR) and lead.notion is Notion.APPROXIMATE_DP
 
@@ -89,7 +89,7 @@ def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: 
 
 
 def _untagged(front: str) -> str:
-    """The metadata without the tag that privctl gave it, as no guarantee holds (any longer)."""
+    """The metadata without the tag, since no useful guarantee holds."""
     found = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
     if found is None:
         return front
@@ -108,20 +108,20 @@ def _with_section(body: str, section: str, newline: str, name: str) -> str:
 
 
 def _between(text: str, begin: str, end: str, name: str) -> tuple[int, int] | None:
-    """From the begin of the one mark to the end of the other; None where neither is there."""
+    """The start of the first mark and the end of the second; None if there are none. Raises InputError otherwise."""
     marks = (text.count(begin), text.count(end))
     if marks == (0, 0):
         return None
     start, stop = text.find(begin), text.find(end)
     if marks != (1, 1) or stop < start:
         raise InputError(
-            f"{name} has marks of privctl that do not make a pair ({begin} ... {end}); repair or remove them"
+            f"{name} has marks of privctl that are not one pair ({begin} ... {end}); repair or remove them"
         )
     return start, stop + len(end)
 
 
 def _metadata(summaries: list[Summary]) -> Iterator[str]:
-    """YAML, whose strings are written as JSON's, which YAML reads alike."""
+    """The metadata as YAML; strings are written as in JSON, which is valid YAML."""
     yield f"{KEY}:"
     for summary in summaries:
         lead = summary.lead
@@ -139,7 +139,7 @@ def _metadata(summaries: list[Summary]) -> Iterator[str]:
 
 
 def _yaml(value: float) -> str:
-    """A number that YAML 1.1 takes for one: it wants a point before an exponent."""
+    """A number for YAML 1.1, which requires a decimal point before an exponent."""
     mantissa, mark, exponent = repr(float(value)).partition("e")
     return mantissa + (".0" if "." not in mantissa else "") + mark + exponent
 
@@ -163,4 +163,4 @@ def _section(data: PageData, summaries: list[Summary]) -> Iterator[str]:
             yield ""
             yield from (f"- {a.state}: {plain(a.statement)}" for a in lead.assumptions)
             yield ""
-    yield f"*Made by privctl {plain(data.version)} from privacy reports; it says what they say and proves nothing.*"
+    yield f"*Made by privctl {plain(data.version)} from privacy reports; it repeats them and proves nothing.*"

@@ -1,4 +1,4 @@
-"""The reports of a model as Markdown: for a pull request, a step summary or a terminal."""
+"""The reports of a model as Markdown, for a pull request, a CI step summary or a terminal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from privctl.show.plain import clean
 from privctl.show.summary import MEANING, Summary, amount, protects, summarize, verdicts_of, word_of
 from privctl.show.text.style import bound, short
 
-#: What Markdown or the HTML within it would take for markup.
+#: Characters that are markup in Markdown or in HTML within it.
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
-#: What is made a link without being asked.
+#: Text that Markdown links by itself.
 _LINK = re.compile(r"(?i)\b(https?|ftp|mailto|xmpp):|\bwww\.")
-#: What begins a list at the beginning of a line.
+#: What starts a list at the beginning of a line.
 _LIST = re.compile(r"^([-+]|\d+[.)])(?=\s|$)")
 _MOST = 60
 
 
 def plain(text: str) -> str:
-    """``text`` so that it stands on a Markdown page as it is: no markup, no link, no line break."""
+    """``text`` escaped for Markdown, on one line: no markup and no links."""
     line = " ".join(clean(text).split())
     escaped = "".join(_ENTITIES.get(letter, letter) for letter in _SPECIAL.sub(r"\\\g<0>", line))
     escaped = _LINK.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", escaped)
@@ -30,7 +30,7 @@ def plain(text: str) -> str:
 
 
 def rows(headings: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table, one line a row; cells are escaped here."""
+    """The lines of a table; cells are escaped here, and rows after 60 only counted."""
     yield f"| {' | '.join(headings)} |"
     yield f"|{'---|' * len(headings)}"
     yield from (f"| {' | '.join(plain(cell) or ' ' for cell in row)} |" for row in body[:_MOST])
@@ -40,7 +40,7 @@ def rows(headings: Sequence[str], body: Sequence[Sequence[str]]) -> Iterator[str
 
 
 def markdown(data: PageData) -> str:
-    """The verdicts on top, then the chain, guarantees, findings and what none of it shows."""
+    """The reports as Markdown: verdicts, then the chain of steps, guarantees, findings and limits."""
     lines = [f"# {plain(data.title)}", ""]
     for subject in data.subjects:
         lines += [*verdict_lines(summarize(subject), level=2), ""]
@@ -59,7 +59,7 @@ def markdown(data: PageData) -> str:
 
 
 def verdict_lines(summary: Summary, *, level: int) -> Iterator[str]:
-    """One model's verdict, under a heading of this level."""
+    """The lines of one model's verdict, under a heading of ``level``."""
     source, lead = summary.subject.source, summary.lead
     yield f"{'#' * level} {plain(source.name)}"
     yield ""
@@ -104,7 +104,5 @@ def _guarantees(source: ReportSource) -> Iterator[str]:
     statuses = {g.status for g in guarantees}
     yield from (f"- {status}: {meaning}" for status, meaning in MEANING.items() if status in statuses)
     follows = [g for g in guarantees if g.follows is not None and g.follows != g.epsilon]
-    yield from (
-        f"- {plain(g.name)}: from the same noise follows epsilon {bound(g.follows, 4)}" for g in follows[:_MOST]
-    )
+    yield from (f"- {plain(g.name)}: the same noise gives epsilon {bound(g.follows, 4)}" for g in follows[:_MOST])
     yield ""

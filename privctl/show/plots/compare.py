@@ -1,4 +1,4 @@
-"""Models side by side as a picture of its own: utility against epsilon against attack, and what its marks mean."""
+"""The comparison of models as a file: utility, epsilon and attack success of each, with a legend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE, _LETTERS = 13.0, 74
 
 
 def draw(comparison: Comparison, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
-    """The picture as the bytes of a file of that format; the same for the same comparison."""
+    """The plot as the bytes of a file of that format; equal for equal input. Raises ValueError for another format."""
     top = height(comparison) + 8
     lines = [line for note in (MARKS, *comparison.notes) for line in textwrap.wrap(note, _LETTERS)]
     below = [el("text", line, class_="faint", x=10.0, y=top + _LINE * i) for i, line in enumerate(lines)]

@@ -1,4 +1,4 @@
-"""An account as a picture: epsilon over the steps, and what an attacker can make of the trained model."""
+"""The plot of an account: epsilon over the steps, and the attacker's best ROC curve on the trained model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
 from privctl.plan.curves import ENDLESS, AccountCurves, RateCurve, StepCurve
-from privctl.show.plots.picture import COLOURS, ROW, legend, marker, picture_bytes, sample
+from privctl.show.plots.picture import COLOURS, ROW, legend, legend_line, marker, picture_bytes
 from privctl.show.svg.axes import Scale, frame, logarithmic, polyline
 from privctl.show.svg.shapes import Node, el
 
-#: All in points: the picture, its panels' left edges, and the height of its parts from the top down.
+#: All in points: width, panel width, left edges of the panels, and the heights of the parts from the top down.
 _WIDTH, _PANEL, _LEFT, _RIGHT = 828.0, 334.8, 61.2, 475.2
 _ABOVE, _LINE_HEIGHT, _HEIGHT, _BELOW = 82.8, 18.0, 266.4, 60.0
 _LEAST_RATE = 1e-4
 _LINE = 66
-#: The largest epsilon over the smallest, at the curves' ends, from which the axis is logarithmic.
+#: The ratio of the largest to the smallest final epsilon above which the axis is logarithmic.
 _FAR_APART = 20.0
-#: How an estimate, a claim, a target and blind guessing are drawn; a bound has no gaps.
+#: The dashes of an estimate, a claim, a target and guessing; a bound is a solid line.
 _ESTIMATE, _CLAIM, _TARGET, _GUESSING = "9 4", "1.8 2.9", "9 2.2 1.7 2.2", "3.3 2.2"
 _MARKS = 6
 
@@ -32,10 +32,7 @@ Points = list[tuple[float, float]]
 
 
 def draw(curves: AccountCurves, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
-    """The picture as the bytes of a file of that format; the same for the same curves.
-
-    Raises ValueError for another format.
-    """
+    """The plot as the bytes of a file of that format; equal for equal curves. Raises ValueError for another format."""
     title, subtitle = (_wrap(text, width) for text, width in ((curves.title, 84), (curves.subtitle, 130)))
     top = _ABOVE + _LINE_HEIGHT * (title.count("\n") + subtitle.count("\n"))
     foot = top + _HEIGHT
@@ -85,10 +82,10 @@ def _steps(curves: AccountCurves, panel: Scale, foot: float, top: float) -> Iter
 def _trade_off(curves: Sequence[RateCurve], foot: float, top: float) -> Iterator[Node]:
     x = Scale(_LEAST_RATE, 1.0, _RIGHT, _RIGHT + _PANEL, log=True)
     y = Scale(_LEAST_RATE, 1.0, foot, top, log=True)
-    yield el("text", "What an attacker can find out", class_="heading", x=x.start, y=top - 9)
+    yield el("text", "What an attacker can learn", class_="heading", x=x.start, y=top - 9)
     yield el("path", class_="shade", d=f"M{x.start:.1f} {foot:.1f}L{x.end:.1f} {top:.1f}L{x.end:.1f} {foot:.1f}Z")
     yield from frame(
-        x, y, "False alarms: others taken for members (false positive rate)", "Members found (1 − false negative rate)",
+        x, y, "False alarms: non-members taken for members (false positive rate)", "Members found (true positive rate)",
         x_label=_percent, y_label=_percent,
     )  # fmt: skip
     yield el("text", "worse than guessing", class_="faint end", x=x.end - 16, y=foot - 16)
@@ -99,7 +96,7 @@ def _trade_off(curves: Sequence[RateCurve], foot: float, top: float) -> Iterator
     if not curves:
         yield _label("No trade-off curve", x, y)
     entries = [(i, None, _rate_label(curve)) for i, curve in enumerate(curves)]
-    yield from _legend(x, foot, entries, [(_GUESSING, "Blind guessing: as many members found as false alarms")])
+    yield from _legend(x, foot, entries, [(_GUESSING, "Guessing: members found at the rate of false alarms")])
 
 
 def _dashes(curve: StepCurve) -> str | None:
@@ -107,7 +104,7 @@ def _dashes(curve: StepCurve) -> str | None:
 
 
 def _curve(i: int, x: Scale, y: Scale, points: Points, dashes: str | None) -> Iterator[Node]:
-    """The i-th curve with a few markers, none on another curve's."""
+    """The i-th curve with a few markers, placed apart from those of other curves."""
     colour = COLOURS[i % len(COLOURS)]
     if len(points) > 1:
         yield el("path", class_="curve", d=polyline(x, y, points), stroke=colour, stroke_dasharray=dashes)
@@ -119,11 +116,11 @@ def _curve(i: int, x: Scale, y: Scale, points: Points, dashes: str | None) -> It
 def _legend(
     x: Scale, foot: float, curves: Sequence[tuple[int, str | None, str]], rules: Sequence[tuple[str, str]]
 ) -> Iterator[Node]:
-    """What the curves and then the straight lines are."""
+    """The legend of the curves, then of the straight lines."""
     top = foot + _BELOW
     entries: list[tuple[list[Node], str]] = []
     for i, dashes, label in curves:
-        left, right, height = sample(x, top)
+        left, right, height = legend_line(x, top)
         colour = COLOURS[i % len(COLOURS)]
         line = el(
             "line", class_="curve", x1=left, x2=right, y1=height, y2=height, stroke=colour, stroke_dasharray=dashes
@@ -131,7 +128,7 @@ def _legend(
         entries.append(([line, marker(i, (left + right) / 2, height, colour)], label))
         top += ROW * (label.count("\n") + 1)
     for dashes, label in rules:
-        left, right, height = sample(x, top)
+        left, right, height = legend_line(x, top)
         rule = el("line", class_="rule", x1=left, x2=right, y1=height, y2=height, stroke_dasharray=dashes)
         entries.append(([rule], label))
         top += ROW
@@ -170,7 +167,7 @@ def _rate_label(curve: RateCurve) -> str:
         return _wrap(f"{curve.label} (no points)", _LINE)
     if alarms[0] <= 0.001 <= alarms[-1]:
         detected = 1 - float(np.interp(0.001, alarms, curve.false_negative_rates))
-        return _wrap(f"{curve.label}: {100 * detected:.3g} % at 0.1 % false alarms", _LINE)
+        return _wrap(f"{curve.label}: {100 * detected:.3g} % of members at 0.1 % false alarms", _LINE)
     return _wrap(curve.label, _LINE)
 
 
@@ -182,25 +179,25 @@ def _finite(curve: StepCurve) -> tuple[Array, Array]:
 
 
 def _seen_rates(curve: RateCurve) -> tuple[Array, Array]:
-    """False alarms and members found on the page, shape (n,) both; dense, as straight lines bend on these axes."""
+    """False and true positive rates within the axes, shape (n,) both; interpolated, as lines bend on log axes."""
     alarms, missed = (np.array(side) for side in (curve.false_positive_rates, curve.false_negative_rates))
     if len(alarms) > 1:
         low, high = max(alarms[0], _LEAST_RATE), alarms[-1]
         dense = np.geomspace(low, high, 240) if low < high else alarms
-        # Of equal false alarms, as where a curve starts with a step, the last misses least.
+        # At equal false positive rates, as where a curve begins with a step, the last point is the best.
         alarms, missed = dense, np.interp(dense, alarms, missed)
     kept = (alarms >= _LEAST_RATE) & (missed <= 1 - _LEAST_RATE)
     return alarms[kept], 1 - missed[kept]
 
 
 def _groups(value: float) -> str:
-    """A tick's number in plain digits, thousands apart."""
+    """A tick's number in plain digits, with thin spaces between thousands."""
     if value == round(value) and abs(value) < 1e15:
         return f"{round(value):,}".replace(",", "\u2009")
     return f"{value:.4g}"
 
 
 def _wrap(text: str, width: int) -> str:
-    """Lines of at most ``width`` letters, without characters that a picture cannot show."""
+    """``text`` in lines of at most ``width`` characters, without characters that a plot cannot show."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return "\n".join(textwrap.wrap(shown, width)) or shown.strip()

@@ -1,4 +1,4 @@
-"""The law of a privacy loss as a picture: its density with epsilon marked, and delta at every epsilon."""
+"""The plot of a privacy loss distribution: its density with epsilon marked, and delta against epsilon."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
-from privctl.show.plots.picture import BLUE, RED, ROW, legend, picture_bytes, sample
+from privctl.show.plots.picture import BLUE, RED, ROW, legend, legend_line, picture_bytes
 from privctl.show.svg.axes import Scale, frame, logarithmic, polyline, tick_label
 from privctl.show.svg.shapes import Node, el
 
 _WIDTH, _TOP, _FOOT, _BELOW = 756.0, 44.0, 250.0, 58.0
 _LEFT, _RIGHT = (64.0, 366.0), (450.0, 740.0)
-#: Letters of the guarantee's name for which the title has room.
+#: Most characters of the guarantee's name in the title.
 _NAME = 44
-#: Deltas are drawn down to this share of the claimed one: what lies far below is rounding, and flattens the rest.
+#: Deltas are drawn down to this share of the claimed one: smaller ones are rounding, and would flatten the curve.
 _DEEP = 1e-4
 _DASHED, _DOTTED = "6 3", "1.5 3"
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossPicture:
-    """``density`` at ``losses``; ``deltas`` at ``epsilons``; the claim to mark."""
+    """``density`` at ``losses``, shape (n,) both; ``deltas`` at ``epsilons``, shape (m,) both; the claim to mark."""
 
     name: str
     losses: Array
@@ -39,7 +39,7 @@ class LossPicture:
 
 
 def draw(picture: LossPicture, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
-    """The picture as the bytes of a file of that format; the same for the same picture."""
+    """The plot as the bytes of a file of that format; equal for equal input. Raises ValueError for another format."""
     claim = f"epsilon {upward(picture.epsilon, 4)}, delta {upward(picture.delta, 3)}"
     name = picture.name if len(picture.name) <= _NAME else f"{picture.name[: _NAME - 1]}…"
     title = el("text", f"{name}: {claim}", class_="title mid", x=_WIDTH / 2, y=26.0)
@@ -57,11 +57,11 @@ def _density(picture: LossPicture) -> Iterator[Node]:
     if weighed:
         base = [(weighed[-1][0], 0.0), (weighed[0][0], 0.0)]
         yield el("path", d=polyline(x, y, [*weighed, *base]) + "Z", fill=RED, opacity="0.6")
-    yield from frame(x, y, "Privacy loss, with the record against without it", "Density")
+    yield from frame(x, y, "Privacy loss (with the record against without it)", "Density")
     yield el("path", class_="curve", d=polyline(x, y, _points(losses, density)), stroke=BLUE)
     place = x.at(picture.epsilon)
     yield el("line", class_="curve", x1=place, x2=place, y1=_FOOT, y2=_TOP, stroke=RED, stroke_dasharray=_DASHED)
-    left, right, height = sample(x, _FOOT + _BELOW)
+    left, right, height = legend_line(x, _FOOT + _BELOW)
     box = f"M{left:.1f} {height - 4:.1f}H{right:.1f}V{height + 4:.1f}H{left:.1f}Z"
     yield from legend(x, _FOOT + _BELOW, [
         ([el("path", d=box, fill=RED, opacity="0.6")], "delta"),
@@ -82,7 +82,7 @@ def _deltas(picture: LossPicture) -> Iterator[Node]:
         height = y.at(picture.delta)
         yield el("line", class_="rule", x1=x.start, x2=x.end, y1=height, y2=height, stroke_dasharray=_DOTTED)
         yield el("circle", cx=x.at(picture.epsilon), cy=height, r=3.5, fill=RED)
-    left, right, height = sample(x, _FOOT + _BELOW)
+    left, right, height = legend_line(x, _FOOT + _BELOW)
     yield from legend(x, _FOOT + _BELOW, [
         ([el("line", class_="curve", x1=left, x2=right, y1=height, y2=height, stroke=BLUE)], "what follows, at most"),
         ([el("circle", cx=(left + right) / 2, cy=height + ROW, r=3.5, fill=RED)], "claimed"),
@@ -90,11 +90,11 @@ def _deltas(picture: LossPicture) -> Iterator[Node]:
 
 
 def _range(values: Sequence[float], start: float, end: float) -> Scale:
-    """From the least value to the largest, with room where they are one."""
+    """A scale from the smallest value to the largest, widened if they are equal."""
     low, high = min(values), max(values)
     return Scale(low, high if high > low else low + (abs(low) or 1.0), start, end)
 
 
 def _points(xs: Array, ys: Array) -> list[tuple[float, float]]:
-    """The points of a curve that have a place."""
+    """The finite points of a curve."""
     return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if np.isfinite(x) and np.isfinite(y)]

@@ -1,7 +1,7 @@
-"""A picture as a file of its own: the shapes that the page uses too, written as SVG or painted as PNG.
+"""A plot as a file: the shapes of ``privctl.show.svg``, written as SVG or painted as PNG.
 
-Units are points. SVG needs nothing but this package; matplotlib is imported only to paint a PNG. Nothing of the process
-is changed: the same shapes give the same bytes.
+Units are points. SVG needs only this package; matplotlib is imported only for PNG, and its settings are not changed.
+Equal shapes give equal bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _INK, _FAINT, _GRID = "#222222", "#6B6B6B", "#E3E3E3"
-#: Okabe and Ito's palette less its yellow, which white swallows; told apart by the colour-blind.
+#: The colour-blind safe palette of Okabe and Ito without yellow, which is hard to see on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 BLUE, RED = COLOURS[:2]
-#: What a shape's class stands for; the page has its own, in its style sheet.
+#: The style of each class of shapes; the page has its own style sheet.
 _STYLE: Mapping[str, Mapping[str, str]] = {
     "grid": {"stroke": _GRID, "stroke-width": "0.7"},
     "axis": {"stroke": _FAINT, "stroke-width": "0.8"},
@@ -55,7 +55,7 @@ _STYLE: Mapping[str, Mapping[str, str]] = {
 _FONTS = ("DejaVu Sans", "sans-serif")
 _DPI = 160
 _POINTS = 72
-#: Height of a row of the legend, from its first line down, and the length of the line in it.
+#: The height of a row of the legend, and the length of the line in it.
 ROW, _SAMPLE = 14.4, 29.0
 _COMMAND = re.compile(r"([MLHVZ])([^MLHVZ]*)")
 _TURNED = re.compile(r"translate\((\S+) (\S+)\) rotate\(-90\)")
@@ -65,9 +65,9 @@ def picture_bytes(
     shapes: Sequence[Node], width: float, height: float, format: Literal["svg", "png"], *,  # noqa: A002
     words: Sequence[str] = (),
 ) -> bytes:  # fmt: skip
-    """The picture as the bytes of a file of that format; raises ValueError for another format.
+    """The plot as the bytes of a file of that format. Raises ValueError for another format.
 
-    ``words`` are its title and what it shows, for whoever cannot see it; a PNG has no place for them.
+    ``words`` are its title and description, for readers who cannot see it; they are left out of a PNG.
     """
     if format not in ("svg", "png"):
         raise ValueError(f"format is {format!r}; it is svg or png")
@@ -76,7 +76,7 @@ def picture_bytes(
 
 
 def marker(i: int, x: float, y: float, colour: str) -> Node:
-    """The mark of the i-th curve, told apart without any colour."""
+    """The marker of the i-th curve; markers differ in shape, not only in colour."""
     edge: dict[str, str | float | None] = {"fill": colour, "stroke": "#FFFFFF", "stroke_width": 0.8}
     corners = _MARKERS[i % len(_MARKERS)]
     if not corners:
@@ -84,7 +84,7 @@ def marker(i: int, x: float, y: float, colour: str) -> Node:
     return el("path", d="M" + "L".join(f"{x + a:.1f} {y + b:.1f}" for a, b in corners) + "Z", **edge)
 
 
-#: Corners of a circle, which has none, a square, a triangle, a diamond, the triangle upside down, and a cross.
+#: Corners of a circle (none), a square, a triangle, a diamond, an inverted triangle, and a cross.
 _MARKERS: tuple[tuple[tuple[float, float], ...], ...] = (
     (),
     ((-2.7, -2.7), (2.7, -2.7), (2.7, 2.7), (-2.7, 2.7)),
@@ -96,7 +96,7 @@ _MARKERS: tuple[tuple[tuple[float, float], ...], ...] = (
 
 
 def legend(x: Scale, top: float, entries: Sequence[tuple[Sequence[Node], str]]) -> Iterator[Node]:
-    """A row for each of ``entries`` from ``top`` down: the shapes of its sample, and its label, line by line."""
+    """One row per entry from ``top`` down: the shapes that stand for it, and its label, line by line."""
     for shapes, label in entries:
         yield from shapes
         for line in label.split("\n"):
@@ -104,16 +104,16 @@ def legend(x: Scale, top: float, entries: Sequence[tuple[Sequence[Node], str]]) 
             top += ROW
 
 
-def sample(x: Scale, top: float) -> tuple[float, float, float]:
-    """Where the line in a legend's row begins and ends, and how high it lies."""
+def legend_line(x: Scale, top: float) -> tuple[float, float, float]:
+    """Start, end and height of the line in a legend's row at ``top``."""
     return x.start, x.start + _SAMPLE, top - 3
 
 
 def _style(node: Node) -> Node:
-    """The node with what its classes stand for, less what it says itself, instead of the classes."""
+    """The node with the style of its classes as attributes; its own attributes take precedence."""
     own = dict(node.attributes)
     style: dict[str, str] = {}
-    own.pop("data-tip", None)  # said on pointing, by the page's script
+    own.pop("data-tip", None)  # only for the page's script
     for name in own.pop("class", "").split():
         style |= _STYLE[name]
     look = style | own
@@ -142,8 +142,8 @@ def _png(shapes: Sequence[Node], width: float, height: float) -> bytes:
 
     file = io.BytesIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a letter that the font lacks is drawn as a box, which is enough
-        matplotlib.rcdefaults()  # whatever the reader's own configuration says
+        warnings.simplefilter("ignore")  # a character that the font lacks is drawn as a box, which is acceptable
+        matplotlib.rcdefaults()  # independent of the user's configuration
         matplotlib.rcParams.update({"font.family": list(_FONTS), "text.parse_math": False, "lines.scale_dashes": False})
         figure = Figure(figsize=(width / _POINTS, height / _POINTS), dpi=_DPI, facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
@@ -197,7 +197,7 @@ _ANCHORS: Mapping[str, Literal["left", "center", "right"]] = {"start": "left", "
 
 
 def _path_points(d: str) -> tuple[list[tuple[float, float]], list[int]]:
-    """The places that a path of straight lines goes through, with matplotlib's code of each step."""
+    """The points of a path of straight lines, with matplotlib's code for each."""
     places: list[tuple[float, float]] = []
     codes = []
     for command, text in _COMMAND.findall(d):

@@ -1,1 +1,1 @@
-"""Drawings as SVG: shapes whose texts are escaped where they are made, axes, and rows of dots."""
+"""SVG drawings: shapes with escaped text, axes, rows of dots, and the comparison of models."""

@@ -1,6 +1,6 @@
-"""Axes of pictures: scales, ticks and frames in the units of the picture's own grid.
+"""Axes of figures: scales, ticks and frames in the units of the drawing.
 
-Every picture of the page is WIDTH units wide, so that its letters stay readable on a phone.
+Every figure of the page is WIDTH units wide, so that its text is readable on a phone.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from privctl.show.svg.shapes import Node, coordinate, el
 from privctl.show.text.style import with_exponent
 
 WIDTH = 420.0
-#: Room for the axes' numbers and names.
+#: Margins for the numbers and names of the axes.
 LEFT, RIGHT, TOP, BOTTOM = 60.0, 16.0, 14.0, 46.0
 _MOST_TICKS = 6
-#: Numbers beyond this (and logarithms below its inverse) are drawn at it.
+#: Larger values are drawn here; on a logarithmic scale, values below its inverse too.
 _BEYOND = 1e30
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values between ``low`` and ``high`` to places between ``start`` and ``end``."""
+    """Maps values from ``low`` to ``high`` to coordinates from ``start`` to ``end``, linearly or in logarithm."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Where ``value`` stands; what lies beyond the axis stands at its end."""
+        """The coordinate of ``value``; a value beyond the axis is placed at its end."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             share = (math.log(inside) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
@@ -40,12 +40,12 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round values, a handful of them."""
+        """At most about six round values."""
         return _powers(self.low, self.high) if self.log else _rounds(self.low, self.high)
 
 
 def linear(values: Sequence[float], start: float, end: float, *, zero: bool = True) -> Scale:
-    """A scale over ``values`` with a little room; from zero where ``zero`` and none lies below."""
+    """A linear scale over ``values`` with a margin of 6 %; with ``zero`` it includes 0."""
     low, high = (min(max(value, -_BEYOND), _BEYOND) for value in (min(values), max(values)))
     low = min(0.0, low) if zero else low
     if not high > low:
@@ -55,7 +55,7 @@ def linear(values: Sequence[float], start: float, end: float, *, zero: bool = Tr
 
 
 def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
-    """A scale over the positive ``values``, out to whole powers of ten."""
+    """A logarithmic scale over the positive ``values``, extended to whole powers of ten."""
     positive = [min(max(value, 1 / _BEYOND), _BEYOND) for value in values if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(positive)) + 1e-9), math.ceil(math.log10(max(positive)) - 1e-9)
     high = max(high, low + 1)
@@ -63,15 +63,15 @@ def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def tick_label(value: float) -> str:
-    """A tick as people write it: 0.001, 10, 2·10⁵."""
+    """The label of a tick: 0.001, 10, 2·10⁵."""
     return f"{value:.6g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else with_exponent(value, 3)
 
 
 def frame(
-    x: Scale, y: Scale, x_name: str, y_name: str, *,
+    x: Scale, y: Scale, x_name: str, y_axis_name: str, *,
     x_label: Callable[[float], str] = tick_label, y_label: Callable[[float], str] = tick_label,
 ) -> Iterator[Node]:  # fmt: skip
-    """Grid lines, numbers and names of both axes."""
+    """The grid lines, numbers and names of both axes."""
     for value in y.ticks():
         place = y.at(value)
         yield el("line", class_="grid", x1=x.start, x2=x.end, y1=place, y2=place)
@@ -83,17 +83,17 @@ def frame(
     yield el("line", class_="axis", x1=x.start, x2=x.end, y1=y.start, y2=y.start)
     yield el("text", x_name, class_="name mid", x=(x.start + x.end) / 2, y=y.start + 36)
     aside, middle = coordinate(x.start - 48), coordinate((y.start + y.end) / 2)
-    yield el("text", y_name, class_="name mid", transform=f"translate({aside} {middle}) rotate(-90)")
+    yield el("text", y_axis_name, class_="name mid", transform=f"translate({aside} {middle}) rotate(-90)")
 
 
 def polyline(x: Scale, y: Scale, points: Sequence[tuple[float, float]]) -> str:
-    """The ``d`` of a path through ``points``."""
+    """The ``d`` attribute of a path through ``points``, pairs of values."""
     places = [f"{coordinate(x.at(a))} {coordinate(y.at(b))}" for a, b in points]
     return "M" + "L".join(places)
 
 
-def stairs(x: Scale, y: Scale, points: Sequence[tuple[float, float]]) -> str:
-    """The ``d`` of a path that rises at each point's x: what a curve of counts really is."""
+def step_path(x: Scale, y: Scale, points: Sequence[tuple[float, float]]) -> str:
+    """The ``d`` attribute of a step function through ``points``, as an empirical ROC curve is."""
     parts = []
     for index, (a, b) in enumerate(points):
         right, up = coordinate(x.at(a)), coordinate(y.at(b))

@@ -1,7 +1,7 @@
-"""Utility against epsilon against attack: one dot a model, numbered, with a key of words and intervals beneath.
+"""The comparison of models: one numbered dot per model, with a legend below.
 
-Height is utility and distance epsilon; a dot's size and colour are what attacks found. Models of which no useful
-epsilon follows stand in a band of their own. The numbers beside the dots never overlap each other, a dot or the frame.
+The y axis is utility and the x axis epsilon; a dot's size and colour show what attacks found. Models without a useful
+epsilon are in a separate band. The numbers next to the dots avoid each other, the dots and the frame.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from privctl.show.svg.axes import LEFT, RIGHT, TOP, WIDTH, Scale, frame, linear,
 from privctl.show.svg.shapes import Node, el
 from privctl.show.text.style import number
 
-TITLE = "Utility against epsilon against attack"
+TITLE = "Utility, epsilon and attack success"
 MARKS = (
-    "One dot per model. Height is utility; left to right is the epsilon that follows, with no useful one in the shaded "
-    "band. Larger dots: more successful attacks. The key shows its AUC with the interval; the dashed line is guessing. "
-    "Red: attacks found a leak. Brown: a small or uncertain one. Blue: they found nothing. Hollow: not attacked."
+    "One dot per model. Height is utility; left to right is the epsilon that follows; models without a useful one are "
+    "in the shaded band. Larger dots: more successful attacks. The legend shows each attack's AUC with its interval; "
+    "the dashed line is guessing. Red: attacks found a leak. Brown: a small or uncertain one. Blue: they found "
+    "nothing. Hollow: not attacked."
 )
-#: Models of one picture.
+#: Most models of one figure.
 MOST = 20
-#: An epsilon beyond this stands in the band of models of which nothing useful follows.
+#: Models with a larger epsilon are drawn in the band of models without a useful one.
 LARGEST = 1000.0
 _FOOT, _BAND, _GAP = 250.0, 96.0, 10.0
 _KEY, _ROW, _INDENT, _AREA = 62.0, 34.0, 28.0, 120.0
-#: Room that a letter takes, on a phone, where letters are larger than elsewhere; and the height of a line of them.
+#: The width of a character, and the height of a line, on a phone, where text is larger.
 LETTER, LINE = 8.6, 15.0
 _LEAST_DOT, _LARGEST_DOT = 4.0, 11.0
-#: Utilities this far apart are drawn on a logarithmic axis.
+#: The ratio of utilities above which their axis is logarithmic.
 _FAR_APART = 20.0
 _DIRECTIONS = tuple(math.pi * k / 8 for k in (0, 8, 12, 4, 14, 10, 2, 6, 15, 1, 9, 7, 13, 11, 3, 5))
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle of the picture."""
+    """A rectangle in the drawing."""
 
     left: float
     top: float
@@ -46,7 +47,7 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Whether the two share more than an edge."""
+        """Whether the two rectangles overlap."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
@@ -54,7 +55,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One model's place: its centre and its radius."""
+    """The dot of one model: its centre and radius."""
 
     x: float
     y: float
@@ -62,24 +63,24 @@ class Dot:
 
     @property
     def box(self) -> Box:
-        """What the dot covers."""
+        """The rectangle around the dot, with a margin of 1."""
         reach = self.radius + 1
         return Box(self.x - reach, self.y - reach, self.x + reach, self.y + reach)
 
 
 def height(comparison: Comparison) -> float:
-    """Of the whole picture."""
+    """The height of the whole figure."""
     return _FOOT + _KEY + _ROW * min(len(comparison.models), MOST) + 4
 
 
 def compare_shapes(comparison: Comparison) -> Iterator[Node]:
-    """The shapes of the picture, WIDTH wide."""
+    """The shapes of the figure, WIDTH wide."""
     models = comparison.models[:MOST]
     heights = [_height_of(model, comparison) for model in models]
     x, band = _epsilon_scale(models), Scale(0.0, 1.0, WIDTH - RIGHT - _BAND, WIDTH - RIGHT)
     y = _utility_scale([value for value in heights if value is not None], comparison.quantity)
     yield el("path", class_="unbounded", d=f"M{band.start:.1f} {_FOOT:.1f}H{band.end:.1f}V{TOP:.1f}H{band.start:.1f}Z")
-    yield from frame(x, y, "ε that follows (log scale)", y_name(comparison))
+    yield from frame(x, y, "ε that follows (log scale)", y_axis_name(comparison))
     for line, words in enumerate(("no useful ε:", f"none, or > {LARGEST:g}")):
         yield el("text", words, class_="tick mid", x=(band.start + band.end) / 2, y=_FOOT + 33 + LINE * line)
     placed = _dots(models, heights, x, band, y)
@@ -88,11 +89,11 @@ def compare_shapes(comparison: Comparison) -> Iterator[Node]:
         yield _dot(i, dot, models[i])
     for i, dot in placed.items():
         yield from _label(i, dot, boxes[i], plain=boxes[i].left >= band.start)
-    yield from _key(models)
+    yield from _legend(models)
 
 
-def y_name(comparison: Comparison) -> str:
-    """What the height is, and which way is better."""
+def y_axis_name(comparison: Comparison) -> str:
+    """The name of the y axis, and which direction is better."""
     if comparison.quantity is None:
         return "attack, AUC (lower is better)"
     better = "higher" if "accuracy" in comparison.quantity else "lower"
@@ -100,18 +101,18 @@ def y_name(comparison: Comparison) -> str:
 
 
 def label_boxes(dots: dict[int, Dot]) -> dict[int, Box]:
-    """Where each dot's number stands: near it, on nothing else."""
+    """The box of each dot's number: near the dot and, if possible, free of other dots and numbers."""
     taken = [dot.box for dot in dots.values()]
     inside = Box(LEFT, TOP, WIDTH - RIGHT, _FOOT)
     boxes: dict[int, Box] = {}
     for i, dot in dots.items():
         wide = LETTER * len(str(i + 1)) + 2
-        boxes[i] = _free(dot, wide, inside, [*taken, *boxes.values()])
+        boxes[i] = _free_box(dot, wide, inside, [*taken, *boxes.values()])
     return boxes
 
 
-def _free(dot: Dot, wide: float, inside: Box, taken: Sequence[Box]) -> Box:
-    """The nearest free place, in rounds of growing distance; the last resort is the dot's own right."""
+def _free_box(dot: Dot, wide: float, inside: Box, taken: Sequence[Box]) -> Box:
+    """The nearest free box, tried at growing distances; to the right of the dot if none is free."""
     first = None
     for step in range(40):
         away = dot.radius + 3 + 4 * step
@@ -129,14 +130,14 @@ def _free(dot: Dot, wide: float, inside: Box, taken: Sequence[Box]) -> Box:
 
 
 def _height_of(model: ComparedModel, comparison: Comparison) -> float | None:
-    """The value on the y axis."""
+    """The model's value on the y axis; None if it has none."""
     if comparison.quantity is None:
         return None if model.attack is None else model.attack.estimate
     return model.utility
 
 
 def _epsilon_scale(models: Sequence[ComparedModel]) -> Scale:
-    """From 0.1 or less to 10 or more, so that a glance tells strong from weak."""
+    """The scale of epsilon, which always includes 0.1 to 10, so that strong and weak guarantees look different."""
     values = [model.epsilon for model in models if model.epsilon is not None and 0 < model.epsilon <= LARGEST]
     return logarithmic([0.1, 10.0, *(max(value, 1e-3) for value in values)], LEFT, WIDTH - RIGHT - _BAND - _GAP)
 
@@ -149,7 +150,7 @@ def _utility_scale(values: Sequence[float], quantity: str | None) -> Scale:
         return Scale(0.4, 1.0, _FOOT, TOP + 8)
     if finite and min(finite) > 0 and max(finite) / min(finite) > _FAR_APART:
         return logarithmic(finite, _FOOT, TOP + 8)
-    # What is infinite stands at the end of the axis, well apart from the largest number.
+    # Infinite values are drawn at the end of the axis, apart from the largest finite value.
     above = [1.5 * max(finite)] if finite and len(finite) < len(values) else []
     return linear([*finite, *above] or [1.0], _FOOT, TOP + 8)
 
@@ -157,7 +158,7 @@ def _utility_scale(values: Sequence[float], quantity: str | None) -> Scale:
 def _dots(
     models: Sequence[ComparedModel], heights: Sequence[float | None], x: Scale, band: Scale, y: Scale
 ) -> dict[int, Dot]:
-    """The dots by the model's index; in the band they stand side by side where they would cover each other."""
+    """The dots by the index of their model; in the band, overlapping dots are placed side by side."""
     placed: dict[int, Dot] = {}
     for i, (model, value) in enumerate(zip(models, heights, strict=True)):
         if value is None:
@@ -169,7 +170,7 @@ def _dots(
 
 
 def _side_by_side(dots: dict[int, Dot], band: Scale) -> dict[int, Dot]:
-    """The dots spread over the band, wherever several are so close in height that they would cover each other."""
+    """The dots of the band, spread horizontally where they would overlap."""
     moved: dict[int, Dot] = {}
     order = sorted(dots, key=lambda i: dots[i].y)
     groups: list[list[int]] = []
@@ -190,7 +191,7 @@ def _auc(model: ComparedModel) -> float | None:
 
 
 def _radius(area: float | None) -> float:
-    """The dot of an attack with this AUC: least at a guess, largest at certainty."""
+    """The radius of the dot for an attack with this AUC: smallest at 0.5 or below, largest at 1."""
     share = 0.0 if area is None else min(max(2 * (area - 0.5), 0.0), 1.0)
     return _LEAST_DOT + (_LARGEST_DOT - _LEAST_DOT) * share
 
@@ -202,9 +203,9 @@ def _dot(i: int, dot: Dot, model: ComparedModel) -> Node:
 
 
 def _label(i: int, dot: Dot, box: Box, *, plain: bool) -> Iterator[Node]:
-    """The number on a plate that keeps grid lines off it; ``plain`` where there are none."""
+    """The number on a white background that hides grid lines; ``plain``: without the background."""
     x, y = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-    if math.hypot(x - dot.x, y - dot.y) > dot.radius + 16:  # far off: say whose it is
+    if math.hypot(x - dot.x, y - dot.y) > dot.radius + 16:  # far from its dot, so connect them
         yield el("line", class_="leader", x1=dot.x, y1=dot.y, x2=x, y2=y)
     plate = f"M{box.left:.1f} {box.top:.1f}H{box.right:.1f}V{box.bottom:.1f}H{box.left:.1f}Z"
     if not plain:
@@ -212,8 +213,8 @@ def _label(i: int, dot: Dot, box: Box, *, plain: bool) -> Iterator[Node]:
     yield el("text", str(i + 1), class_="label strong mid", x=x, y=y + 4)
 
 
-def _key(models: Sequence[ComparedModel]) -> Iterator[Node]:
-    """A row a model: its number, name and figures, and the attack's interval between a guess and certainty."""
+def _legend(models: Sequence[ComparedModel]) -> Iterator[Node]:
+    """One row per model: number, name, figures, and the interval of the attack's AUC."""
     area = Scale(0.4, 1.0, WIDTH - RIGHT - _AREA, WIDTH - RIGHT)
     guess = area.at(0.5)
     for i, model in enumerate(models):

@@ -1,4 +1,4 @@
-"""Rows of dots on one axis, each with its interval and its name above it: for everything that is one number a row."""
+"""Dot plots: rows with a name, a dot and its interval on a common axis."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from privctl.show.svg.axes import RIGHT, WIDTH, Scale, linear, logarithmic, tick
 from privctl.show.svg.shapes import Node, el
 
 _LEFT, _ROW, _TOP, _BELOW = 10.0, 34.0, 8.0, 42.0
-#: Where in a row its dot lies, and how far a mark reaches above and below it.
+#: The height of the dot in its row, and how far a mark extends above and below it.
 _DOT, _HALF = 24.0, 9.0
-#: Room above for the marks' names.
+#: The height of the marks' names above the rows.
 _MARKED = 14.0
 _LETTER = 7.4
-#: Rows of one picture.
+#: Most rows of one figure.
 MOST = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotRow:
-    """One dot: ``text`` stands at the right, ``tip`` is said on pointing; ``hollow`` marks a second, weaker number."""
+    """One row: a dot at ``value``, ``text`` at the right, ``tip`` on hovering, and a ring at ``hollow``."""
 
     name: str
     value: float | None
@@ -35,21 +35,21 @@ class DotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceLine:
-    """A line across all rows, such as chance, named at its foot."""
+    """A mark in all rows at ``value``, such as chance, with its name above them."""
 
     value: float
     name: str
 
 
 def height(rows: Sequence[DotRow], *, marked: bool = False) -> float:
-    """Of the picture of ``rows``; ``marked`` where it has marks."""
+    """The height of the figure of ``rows``; ``marked``: it has reference lines."""
     return _TOP + _MARKED * marked + _ROW * min(len(rows), MOST) + _BELOW
 
 
 def dots(
     rows: Sequence[DotRow], name: str, *, marks: Sequence[ReferenceLine] = (), log: bool = False
 ) -> Iterator[Node]:
-    """The shapes; ``name`` is the axis's, ``log`` needs numbers above 0."""
+    """The shapes of the figure; ``name`` is that of the axis; with ``log`` all values must be positive."""
     shown = rows[:MOST]
     values = [v for row in shown for v in (row.value, row.lower, row.upper, row.hollow) if v is not None]
     values += [mark.value for mark in marks]
@@ -59,7 +59,7 @@ def dots(
     yield from _axis(scale, name, top, foot)
     for mark in marks:
         place = scale.at(mark.value)
-        # Beside the dots only: a line through whole rows would strike out the names above them.
+        # Only next to the dots: a line through whole rows would cross the names.
         for index in range(len(shown)):
             middle = top + _ROW * index + _DOT
             yield el("line", class_="mark", x1=place, x2=place, y1=middle - _HALF, y2=middle + _HALF)

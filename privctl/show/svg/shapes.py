@@ -1,7 +1,7 @@
-"""Shapes of a drawing: elements are nodes, and every string between them is text.
+"""Shapes of a drawing: elements are nodes, and strings are text.
 
-The only way to put a shape on a page is to build it here; a string from a report is always escaped, whatever it holds.
-The output is well-formed as XML as well as HTML. A template takes a node as markup, by its ``__html__``.
+All shapes of a page are built here, so text from a report is always escaped. The output is well-formed XML and HTML. A
+template includes a node as markup, by its ``__html__``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from privctl.show.plain import clean
 
-#: Letters of one attribute, but for the coordinates in those that hold nothing else.
+#: Most characters of an attribute, except those that contain only coordinates.
 _LONGEST = 4000
 _COORDINATES = frozenset({"d", "points"})
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One element."""
+    """One element with its attributes and children; a string among the children is text."""
 
     tag: str
     attributes: tuple[tuple[str, str], ...]
@@ -30,12 +30,12 @@ class Node:
         return "".join(_attribute_text(self))
 
     def __html__(self) -> str:
-        """The element as markup, for templates: it is escaped already."""
+        """The element as markup, which is already escaped, for templates."""
         return str(self)
 
 
 def el(tag: str, *children: Node | str | Iterable[Node | str], **attributes: str | float | None) -> Node:
-    """An element; ``class_`` and ``aria_label`` stand for the names that Python does not have.
+    """Make an element. In names of attributes a trailing underscore is removed and others become hyphens.
 
     Attributes that are None are left out.
     """
@@ -43,7 +43,7 @@ def el(tag: str, *children: Node | str | Iterable[Node | str], **attributes: str
 
 
 def coordinate(value: float) -> str:
-    """A length as a picture needs it: to a tenth, without needless zeros."""
+    """A coordinate rounded to a tenth, without trailing zeros."""
     return f"{value:.1f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 

@@ -1,1 +1,1 @@
-"""Text for a terminal, one module a command."""
+"""Text for a terminal, one module per command."""

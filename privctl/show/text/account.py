@@ -1,4 +1,4 @@
-"""The answer of ``privctl account`` as text: the table of methods, the theorem behind each, the attacker's risks."""
+"""The output of ``privctl account``: a table of methods, the theorem behind each, and the attacker's risks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BOUND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRow:
-    """One method as the table shows it; ``failure`` where it has no answer."""
+    """One method in the table: its run time in ``seconds``, and its guarantee, or the ``failure`` if it has none."""
 
     title: str
     seconds: float
@@ -32,7 +32,10 @@ class AccountRow:
 def account_text(
     rows: Sequence[AccountRow], main: Guarantee, *, column: str, heading: str, verbose: bool = False
 ) -> str:
-    """The whole answer to ``privctl account`` for (epsilon, delta) mechanisms."""
+    """The output of ``privctl account`` for (epsilon, delta) mechanisms.
+
+    ``main`` is the guarantee to rely on. ``column`` is ``epsilon`` or the heading of the noise multipliers.
+    """
     shown = [row for row in rows if row.guarantee is not None]
     headings = ["method", column, "true epsilon <=", "bound", "seconds"]
     body = []
@@ -48,7 +51,7 @@ def account_text(
                 f"{row.seconds:.3f}",
             ]
         )
-    behind = "".join(paragraph(f"{row.title}: {_behind(row)}", indent=2, hanging=6) for row in rows)
+    behind = "".join(paragraph(f"{row.title}: {_method_note(row)}", indent=2, hanging=6) for row in rows)
     parts = [_lines(heading), table(headings, body), behind, _rests_on(main, verbose=verbose), attacker_text(main)]
     return "\n".join(parts if main.epsilon is not None else (_unprotected(main), *parts))
 
@@ -56,7 +59,7 @@ def account_text(
 def _unprotected(main: Guarantee) -> str:
     return paragraph(
         f"{coloured('No protection', Colour.BAD)}: no finite epsilon follows at delta {bound(main.delta)}, so an "
-        f"attacker may be able to tell for sure whether one {main.unit} was used."
+        f"attacker may be able to tell with certainty whether one {main.unit} was used."
     )
 
 
@@ -65,7 +68,7 @@ def _lines(text: str) -> str:
 
 
 def notions_text(rows: Sequence[AccountRow], *, heading: str, verbose: bool = False) -> str:
-    """The answer for mechanisms whose guarantees are of several notions: a block each."""
+    """The output of ``privctl account`` for mechanisms with guarantees of several notions of privacy: a block each."""
     parts = [_lines(heading)]
     for row in rows:
         if row.guarantee is None:
@@ -76,26 +79,24 @@ def notions_text(rows: Sequence[AccountRow], *, heading: str, verbose: bool = Fa
 
 
 def _bound(value: float | None) -> str:
-    """An epsilon, or the noise for one: rounded up, either is on the safe side."""
+    """An epsilon or a noise multiplier, rounded up, which is safe for both."""
     return "none" if value is None else bound(value)
 
 
-def _behind(row: AccountRow) -> str:
+def _method_note(row: AccountRow) -> str:
     if row.guarantee is None:
-        return f"no answer: {row.failure}"
+        return f"no result: {row.failure}"
     word = "REFUTED" if row.guarantee.status is Status.REFUTED else "NOT ESTABLISHED"
     note = f". {word}: {row.guarantee.note}" if row.guarantee.note else ""
     return f"{row.guarantee.accountant}{note}"
 
 
 def _rests_on(main: Guarantee, *, verbose: bool) -> str:
-    known = (
-        f"; no less than {downward(main.floor)} for the worst data and an observer of every step" if main.floor else ""
-    )
+    known = f"; at least {downward(main.floor)} for worst-case data and an observer of every step" if main.floor else ""
     about = f"one {main.unit}, neighbours by {main.adjacency},"
     if main.epsilon is None:
         return paragraph(
-            f"Nothing to rely on: {main.name} looked for an epsilon for {about} and found none that is finite, where:"
+            f"Nothing to rely on: {main.name} gives no finite epsilon for {about} where:"
         ) + assumption_lines(main.assumptions, verbose=verbose)
     noise = "" if main.noise_multiplier is None else f"noise multiplier {_bound(main.noise_multiplier)}, "
     return (

@@ -1,4 +1,4 @@
-"""An audit on the terminal: what it amounts to, one table with the worst finding on top, verdicts, the next command."""
+"""An audit, for the terminal: its conclusion, verdicts, a table with the worst finding on top, and the next command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
 from privctl.show.leaks import EXTRACTION, MEMBERSHIP, SECRETS, WITHOUT_MODEL, exit_sentence, settings_of
 from privctl.show.plain import escape_hidden
-from privctl.show.text.leaking import if_leaking_went, leaking_table
+from privctl.show.text.leaking import effect_of_removal, leaking_table
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
 _COLOURS = {
@@ -23,7 +23,7 @@ _COLOURS = {
     Outcome.INCONCLUSIVE: Colour.CARE,
     Outcome.PROVED: Colour.GOOD,
 }
-#: Beginnings of quantities' names.
+#: Beginnings of the names of quantities.
 _COMPARISON, _MEDIAN, _DISCLOSED = "AUC over ", "median bits, ", "disclosed, "
 _KIND = "told first, kind "
 _DECIDED = {
@@ -33,25 +33,26 @@ _DECIDED = {
     Decision.NOTHING: Colour.GOOD,
     Decision.UNTESTED: Colour.CARE,
 }
-#: What a quantity, a column or a row means, shown where the table has it; names that end in a space begin quantities.
+#: What a quantity means, printed if the table has it; a name that ends in a space is the beginning of a quantity.
 _QUANTITIES = {
-    "AUC": "AUC: how often the attack tells which is which of a member and a non-member",
+    "AUC": "AUC: how often the attack is right about which of a member and a non-member is the member",
     "TPR at ": "TPR at 1 % FPR: the share of members it recognizes while it takes 1 % of the non-members for members",
-    "rate beyond held-out text": "rate beyond held-out text: the share of training texts that come out, less that of "
-    "texts the model never saw",
-    "epsilon": "epsilon: how much a record shows in the model, at least; 0 is not at all",
-    "epsilon of a group": "epsilon of a group: how much all records of one group show in the model, at least",
-    "noise multiplier": "noise multiplier: how much noise there was at most, if all else of the steps is as stated",
+    "rate beyond held-out text": "rate beyond held-out text: the share of training texts that the model reproduces, "
+    "less that of texts it never saw",
+    "epsilon": "epsilon: a lower bound on how much one record influences the model; 0 means not at all",
+    "epsilon of a group": "epsilon of a group: a lower bound on how much all records of one group influence the model",
+    "noise multiplier": "noise multiplier: an upper bound on the noise in the training, if the steps are otherwise as "
+    "stated",
     "disclosed, ": "disclosed: the share of planted secrets that the model completes",
-    "mean bits": "bits: how far up a planted secret ranks among secrets never planted; about 1.4 on average by luck",
+    "mean bits": "bits: how high a planted secret ranks among secrets never planted; about 1.4 on average by chance",
 }
 _CHANCE = "chance: what guessing gives"
-_CHANCE_OF_RATES = _CHANCE + ", of a TPR at most, as few non-members leave the true rate of false positives uncertain"
-_COULD_SEE = "could see: the least that an audit of this size would notice four times in five"
+_CHANCE_OF_RATES = _CHANCE + "; for a TPR an upper bound, as the true false positive rate is uncertain"
+_COULD_SEE = "could see: the smallest leak that an audit of this size would detect four times in five"
 _BASELINES = {
-    "blind baseline": "blind baseline: tells the two files apart by their records alone, without the model",
-    "length baseline": "length baseline: tells them apart by the length of a record alone",
-    "reference control": "reference control: the same attack on the model that saw neither file",
+    "blind baseline": "blind baseline: an attack that sees the records but not the model",
+    "length baseline": "length baseline: an attack that sees only the length of a record",
+    "reference control": "reference control: the same attack on a model that was trained on neither file",
 }
 _HEADINGS = ("finding", "quantity", "estimate", "chance", "could see")
 
@@ -63,11 +64,11 @@ def audit_text(
     records: Sequence[LeakingRecord] = (),
     verbose: bool = False,
 ) -> str:
-    """What the audit found, in words; the verdicts; the findings, worst on top; what none of it shows; what to do next.
+    """The audit's conclusion, its verdicts, its findings, its limits and what to do next.
 
-    ``place`` is where the report lies, from which the next command names files; without it none is shown. ``records``
-    are those audited, the ones that leak most first. Without ``verbose`` only what each method is judged by, and what
-    exceeds chance.
+    ``place`` is the path of the report, relative to which the next command names files; without it no next command is
+    shown. ``records`` are the records audited, those that leak most first. Without ``verbose`` the table has only the
+    quantity by which each method is judged, and quantities above chance.
     """
     decided = conclusion(report)
     word, _, reason = decided.sentence.partition(decided.decision)
@@ -77,14 +78,14 @@ def audit_text(
     parts += [_findings(report.evidence, verbose), _canaries(report.evidence), _secrets(report.evidence)]
     if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
         parts.append("\n" + leaking_table(records, verbose=verbose))
-    parts.append(if_leaking_went(records))
+    parts.append(effect_of_removal(records))
     missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
     missing += [(item.what, "", item.reason) for item in report.omissions]
-    missing += _not_asked(report)
+    missing += _not_requested(report)
     if missing:
         parts += ["\nNot measured:\n", *_by_reason(missing)]
     limits = [_item(line) for line in report.warnings]
-    parts += ["\nWhat this does not show, and on what it rests:\n", *limits]
+    parts += ["\nWhat this does not show, and what it rests on:\n", *limits]
     if last := exit_sentence(report):
         parts.append("\n" + paragraph(last))
     if place is not None:
@@ -96,10 +97,10 @@ def audit_text(
 
 
 def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
-    """The table of findings with what its words mean; a column that is empty in every row is left out."""
+    """The table of findings with an explanation of its terms; columns without any value are left out."""
     others = [item for item in evidence if not item.quantity.startswith(_KIND)]
     shown = others if verbose else _main_evidence(others)
-    rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
+    rows = [_row(item) for item in sorted(shown, key=_sort_key, reverse=True)]
     kept = [i for i in range(len(_HEADINGS)) if i < 3 or any(row[i] != "-" for row in rows)]
     headings = [_HEADINGS[i] for i in kept]
     text = table(headings, [[row[i] for i in kept] for row in rows])
@@ -118,8 +119,8 @@ def _is_named(quantity: str, name: str) -> bool:
     return quantity.startswith(name) if name.endswith(" ") else quantity == name
 
 
-def _not_asked(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
-    """What else could be asked of a language model that was audited for membership."""
+def _not_requested(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
+    """Further audits of a language model that was audited for membership, as (what, "", reason)."""
     asked = {verdict.subject for verdict in report.verdicts}
     if MEMBERSHIP not in asked or settings_of(report).task != "causal-lm":
         return
@@ -128,20 +129,20 @@ def _not_asked(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
         yield (
             "extraction",
             "",
-            "nobody asked which training text the model writes by itself; privctl audit takes --train and --held-out, "
-            "which may be the same two files",
+            "the audit was not asked to extract training text; privctl audit takes --train and --held-out, which may "
+            "be the same two files",
         )
     if SECRETS not in asked and "secrets" not in tried:
         yield (
             "secrets",
             "",
-            "nobody asked whether names, numbers and the like can be told; privctl secrets scan lists them, and "
-            "privctl audit takes them as --secrets with --data",
+            "the audit was not asked whether names, numbers and other secrets can be guessed; privctl secrets scan "
+            "lists them, and privctl audit takes them as --secrets with --data",
         )
 
 
 def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """What was not measured, each reason once: the first method or thing that it holds for, then the others."""
+    """What was not measured, each reason once, with all that it applies to."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, quantity, reason in missing:
         groups.setdefault(reason, []).append((name, quantity))
@@ -154,7 +155,7 @@ def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def _word(verdict: Verdict) -> str:
-    seen = ", and this audit could have seen it" if verdict.outcome is Outcome.CONSISTENT else ""
+    seen = ", and this audit could have detected it" if verdict.outcome is Outcome.CONSISTENT else ""
     return coloured(verdict.audit_word.upper() + seen, _COLOURS[verdict.outcome])
 
 
@@ -163,7 +164,7 @@ def _item(text: str) -> str:
 
 
 def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """The quantity by which each method is judged, and all others above chance, except comparisons of methods."""
+    """The quantity by which each method is judged, and all others above chance except comparisons of methods."""
     first = {item.method: item for item in reversed(evidence)}
     return [
         item
@@ -176,7 +177,7 @@ def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _canaries(evidence: Sequence[Evidence]) -> str:
-    """Exposure and completion of the canaries by their copies; empty where there were none."""
+    """A table of the exposure and completion of canaries, by their number of copies; empty if there are none."""
     medians = {i.quantity.removeprefix(_MEDIAN): i for i in evidence if i.quantity.startswith(_MEDIAN)}
     completed = {i.quantity.removeprefix(_DISCLOSED): i for i in evidence if i.quantity.startswith(_DISCLOSED)}
     rows = []
@@ -196,7 +197,7 @@ def _canaries(evidence: Sequence[Evidence]) -> str:
 
 
 def _secrets(evidence: Sequence[Evidence]) -> str:
-    """Attacks on secrets by kind, then what they are compared with; empty where there were none."""
+    """Tables of attacks on secrets by kind, and of their controls; empty if there are none."""
     trained, controls = [], []
     for item in evidence:
         if not item.quantity.startswith(_KIND):
@@ -260,7 +261,7 @@ def _estimate(item: Evidence) -> str:
 
 
 def short_number(value: float) -> str:
-    """Two digits that count, and of what is below one two decimals at least: 0.90, 0.0012, 12."""
+    """A number with two decimals, or two significant digits below 0.095, or three above 10: 0.90, 0.0012, 12."""
     size = abs(value)
     if size < 0.095 and value:
         return f"{value:.2g}"
@@ -268,7 +269,7 @@ def short_number(value: float) -> str:
 
 
 def _vacuous(item: Evidence) -> bool:
-    """Whether the interval of an AUC leaves everything open, as where every record has the same score."""
+    """Whether the interval of an AUC is 0 to 1, as when every record has the same score."""
     return item.quantity == "AUC" and item.lower == 0 and item.upper == 1
 
 
@@ -290,7 +291,7 @@ def _excess(item: Evidence) -> float:
     return max(0.0, item.lower - item.details["chance"])
 
 
-def _weight(item: Evidence) -> tuple[float, bool]:
+def _sort_key(item: Evidence) -> tuple[float, bool]:
     return _excess(item), item.lower is not None
 
 

@@ -1,4 +1,4 @@
-"""The terminal view of a log of audits: each audit with its result, and the head."""
+"""An audit log, for the terminal: each audit with its result, and the head of the log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from privctl.show.text.style import paragraph, short, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRow:
-    """One audit: its first ``line``, when it was begun, the digest of the model's ``folder``, and how it ended.
+    """One audit: its first ``line``, when it began, the digest of the model's ``folder``, and how it ended.
 
-    ``end`` is the digest of its report where one was ``written``, else why there is none, and empty where nothing says.
+    ``end`` is the digest of its report if one was ``written``; otherwise the reason why not, empty if unknown.
     """
 
     line: int
@@ -26,21 +26,24 @@ class LogRow:
 
 
 def audit_log_text(path: str, rows: Sequence[LogRow], *, lines: int, head: str, torn: bool) -> str:
-    """The log at ``path`` with its ``lines``."""
-    cells = [[str(row.line), plain(row.at), plain(short(row.folder)), _became(row)] for row in rows]
-    text = table(["line", "begun", "model", "what came of it"], cells) + "\n" if rows else "no audit was begun\n"
+    """The table of the audits in the log at ``path``, with the number of its ``lines`` and its ``head``.
+
+    ``torn``: its last line is incomplete.
+    """
+    cells = [[str(row.line), plain(row.at), plain(short(row.folder)), _result(row)] for row in rows]
+    text = table(["line", "begun", "model", "result"], cells) + "\n" if rows else "no audit was begun\n"
     text += paragraph(
-        f"{path}: the chain of its {counted(lines, 'line')} is whole; the head, which stands for all, is {head}"
+        f"{path}: the chain of its {counted(lines, 'line')} is intact; its head, which identifies them all, is {head}"
     )
     if torn:
-        text += paragraph("its last line was cut short by a kill and says nothing; the next audit takes it off")
+        text += paragraph("its last line is incomplete because a run was killed; the next audit removes it")
     return text + paragraph(
-        "whoever holds the file can write another log from the start: keep the head, or have it signed (privctl sign)"
+        "whoever has the file can write another log from the start: keep the head, or have it signed (privctl sign)"
     )
 
 
-def _became(row: LogRow) -> str:
+def _result(row: LogRow) -> str:
     if row.written:
         worst = ", ".join(f"{name} {value:.4g}" for name, value in sorted(row.worst.items()))
         return f"report {plain(short(row.end))}" + (f" ({plain(worst)})" if worst else "")
-    return f"no report: {plain(row.end)}" if row.end else "no report, and nothing says why"
+    return f"no report: {plain(row.end)}" if row.end else "no report, for an unknown reason"

@@ -1,4 +1,4 @@
-"""The book of claims on the terminal: a table of verdicts, then why, what holds, and what to check by hand."""
+"""Published claims, for the terminal: a table of verdicts, then reasons, what holds, and what to check by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOLDS_WIDTH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:
-    """One judged claim as it is shown; ``expected`` None where nobody has judged it before."""
+    """One judged claim; ``expected`` is the recorded outcome, None if there is none."""
 
     paper: str
     key: str
@@ -31,9 +31,9 @@ class ClaimRow:
 
 
 def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbose: bool = False) -> str:
-    """All of it: the table, the claims with their reasons by paper, what was not checked, and the count.
+    """The table, the claims by paper with their reasons, what was not checked, and the counts.
 
-    What holds is cut in the table unless ``verbose``; it stands whole below.
+    In the table, what holds is shortened unless ``verbose``; below it is given in full.
     """
     holds = [row.holds if verbose else _cut(row.holds) for row in rows]
     body = [[r.key, outcome_word(r.outcome), h, f"{r.seconds:.2f}"] for r, h in zip(rows, holds, strict=True)]
@@ -53,11 +53,11 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
 
 
 def claim_text(row: ClaimRow) -> str:
-    """One claim with its verdict, reason and witness."""
+    """One claim with its verdict, its reason, what holds instead, and the witness to check."""
     claim = f"{row.key}: {row.statement}" if row.key else row.statement
     text = paragraph(f"{outcome_word(row.outcome)}: {claim}", indent=2, hanging=6)
     if row.expected is not None and row.expected is not row.outcome:
-        text += f"    {coloured(f'THE BOOK EXPECTS {row.expected}', Colour.BAD)}\n"
+        text += f"    {coloured(f'EXPECTED {row.expected}', Colour.BAD)}\n"
     for label, more in (("why", row.reason), ("holds", row.holds), ("check", row.witness)):
         if more:
             text += paragraph(f"{label:<6} {more}", indent=4, hanging=11)
@@ -68,8 +68,8 @@ def _count(rows: Sequence[ClaimRow]) -> str:
     counts = Counter(row.outcome for row in rows)
     parts = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
     return (
-        f"{counted(len(rows), 'claim')}: {parts}; {counted(sum(row.theorems for row in rows), 'theorem')} put to the "
-        f"solver, {sum(row.seconds for row in rows):.1f} s"
+        f"{counted(len(rows), 'claim')}: {parts}; {counted(sum(row.theorems for row in rows), 'theorem')} given to "
+        f"the solver, {sum(row.seconds for row in rows):.1f} s"
     )
 
 

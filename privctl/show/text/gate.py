@@ -1,4 +1,4 @@
-"""A judgement on the terminal: what failed and what would fix it, what is open, what was waived, what passed."""
+"""The gate's judgement, for the terminal: failures with their fixes, inconclusive, waived and passed findings."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _COLOURS = {
 
 
 def render(judgement: GateJudgement, *, quiet: bool = False, verbose: bool = False) -> str:
-    """The whole judgement, the worst first; ``quiet`` without notes and policy, ``verbose`` with every place."""
+    """The judgement, worst findings first. ``quiet`` omits notes and policy; ``verbose`` adds the place of passes."""
     return "".join(_parts(judgement, quiet=quiet, verbose=verbose))
 
 
 def summary(judgement: GateJudgement) -> str:
-    """The outcome and how many findings there are of each kind, on one line, and that nothing was recomputed."""
+    """One line with the outcome and the number of findings of each kind; it says if nothing was recomputed."""
     counts = [(len(judgement.of(outcome)), _TITLES[outcome].lower()) for outcome in _TITLES]
     counts.append((len(judgement.waived), "waived"))
     text = ", ".join(f"{count} {name}" for count, name in counts if count)
     believed = "" if judgement.recomputed else "; nothing recomputed"
-    return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was looked at'}{believed})"
+    return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was checked'}{believed})"
 
 
 def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
 
 
 def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """The findings in groups of one rule, remedy and conclusion, such as one attack each."""
+    """The findings grouped by rule, place, conclusion and fix, such as those on several attacks."""
     groups: dict[object, list[Finding]] = {}
     for each in findings:
         _, _, conclusion = each.message.rpartition(": ")
@@ -80,7 +80,7 @@ def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _said(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
-    """What was found, of several findings once, with the subject and the value of each."""
+    """The message of ``alike`` findings once, with the subject and value of each."""
     if len(alike) == 1:
         return f"{plain(judgement.subject(alike[0]))}: {plain(alike[0].message)}"
     values = [each.message.rpartition(": ")[0] for each in alike]

@@ -1,6 +1,8 @@
-"""One guarantee as text: its numbers, its assumptions, and the attacker's risks."""
+"""A guarantee, for the terminal: its numbers, its assumptions and the attacker's risks."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
 from privctl.domain.protected import meaning_of_example
@@ -8,7 +10,7 @@ from privctl.show.text.style import assumption_lines, bound, graded_word, paragr
 
 
 def amount(guarantee: Guarantee) -> str:
-    """The guarantee's numbers, with what they are numbers of."""
+    """The guarantee's numbers with their units."""
     if guarantee.status is Status.REFUTED:
         return guarantee.name
     if guarantee.delta == 0 and guarantee.notion is not Notion.APPROXIMATE_DP:
@@ -20,8 +22,12 @@ def amount(guarantee: Guarantee) -> str:
     return f"{epsilon} at delta {bound(guarantee.delta)}"
 
 
-def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
-    """All of it, a paragraph a part; ``named`` begins with its name."""
+def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool, printed: Sequence[Guarantee] = ()) -> str:
+    """The guarantee with its assumptions and risks, one paragraph each; ``named`` puts its name first.
+
+    ``printed`` are guarantees that were printed before. Assumptions of one of them that this guarantee also rests on
+    are not repeated: its name is given instead.
+    """
     name = f"{guarantee.name}: " if named and guarantee.status is not Status.REFUTED else ""
     text = paragraph(f"{name}{amount(guarantee)} ({graded_word(guarantee)})")
     if guarantee.status in (Status.REFUTED, Status.CLAIMED):
@@ -31,13 +37,26 @@ def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
     if guarantee.note and (verbose or guarantee.notion is not Notion.APPROXIMATE_DP):
         text += paragraph(guarantee.note, indent=2)
     meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
-    protected = f"protects one {guarantee.unit}{meaning}, neighbours by {guarantee.adjacency}, where:"
-    text += paragraph(protected, indent=2)
-    return text + assumption_lines(guarantee.assumptions, verbose=verbose) + attacker_text(guarantee)
+    protected = f"protects one {guarantee.unit}{meaning}, neighbours by {guarantee.adjacency}, where"
+    earlier = _same_assumptions(guarantee, printed)
+    if earlier is None:
+        text += paragraph(f"{protected}:", indent=2)
+        return text + assumption_lines(guarantee.assumptions, verbose=verbose) + attacker_text(guarantee)
+    others = [each for each in guarantee.assumptions if each not in earlier.assumptions]
+    more = ", and:" if others else ""
+    text += paragraph(f"{protected} the assumptions listed under {earlier.name!r} hold{more}", indent=2)
+    return text + assumption_lines(others, verbose=verbose) + attacker_text(guarantee)
+
+
+def _same_assumptions(guarantee: Guarantee, printed: Sequence[Guarantee]) -> Guarantee | None:
+    """The guarantee among ``printed`` with the most assumptions, all of which ``guarantee`` rests on; None if none."""
+    shown = (g for g in printed if g.assumptions and g.status not in (Status.REFUTED, Status.CLAIMED))
+    within = [each for each in shown if set(each.assumptions) <= set(guarantee.assumptions)]
+    return max(within, key=lambda each: len(each.assumptions), default=None)
 
 
 def attacker_text(guarantee: Guarantee) -> str:
-    """The most that an attacker can achieve, a paragraph a risk; empty where the guarantee states none."""
+    """The most that an attacker can achieve, one paragraph per risk; empty if the guarantee states none."""
     if not guarantee.risks:
         return ""
     whose = "an example" if meaning_of_example(guarantee) else "a record"
@@ -54,5 +73,5 @@ def _risk(risk: Risk, whose: str) -> str:
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
         return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"
     if risk.measure is RiskMeasure.POSTERIOR:
-        return f"a secret's value guessed with probability {bound(risk.bound, 4)}, where a blind guess has {risk.at:g}"
+        return f"probability {bound(risk.bound, 4)} of guessing a secret's value, where a blind guess has {risk.at:g}"
     return f"area under the ROC curve {bound(risk.bound, 4)}"

@@ -1,4 +1,4 @@
-"""The terminal view of a checkpoint: the chain of reports from the newest back, then its tensors."""
+"""A checkpoint, for the terminal: the chain of its reports, newest first, then its tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile("[0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRow:
-    """One report of the chain; ``depth`` 0 is the model's own."""
+    """One report of the chain, None if it cannot be read; ``depth`` 0 is the model's own."""
 
     depth: int
     path: Path
@@ -33,7 +33,7 @@ class ChainRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """One weight file: ``tensors`` with their sizes in bytes."""
+    """One weight file; each of ``tensors`` has its size in bytes."""
 
     path: Path
     bytes: int
@@ -49,17 +49,16 @@ def inspect_text(
     *,
     verbose: bool = False,
 ) -> str:
-    """Where a checkpoint's files come from, and their tensors; ``beside`` judges reports out of place.
+    """The chain of reports behind a checkpoint, and the tensors of its files.
 
-    ``group`` is what holds for examples that are added or removed together. Without ``verbose``, of many tensors those
-    that differ only in numbers in their names have one line.
+    ``beside`` are verdicts on reports next to the model that are not its own. ``group`` has the size, epsilon and delta
+    for examples that are added or removed together. Without ``verbose``, more than 20 tensors are grouped by names
+    that differ only in numbers.
     """
     if chain:
         text = "".join(part for row in chain for part in _chain_parts(row))
     else:
-        text = (
-            "no report: the header names none, and none beside it is of these weights (give --report if you have it)\n"
-        )
+        text = "no report: the header names none, and none next to it is about these weights (--report gives one)\n"
     text += "".join(f"\n{_doubt(verdict)}" for verdict in beside) + _group_text(group)
     tables = (_tensor_table(file, verbose=verbose) for file in files)
     return text + "".join(
@@ -73,8 +72,8 @@ def _group_text(group: Mapping[str, float | None] | None) -> str:
         return ""
     return "\n" + paragraph(
         f"{group['size']:g} examples added or removed together: epsilon {bound(group['epsilon'])} at delta "
-        f"{bound(group['delta'])}, by the loss distribution of the group, in real arithmetic; one has "
-        f"{bound(group['epsilon_of_one'])}"
+        f"{bound(group['delta'])}, by the privacy loss distribution of the group, in real arithmetic; for a single "
+        f"example it is {bound(group['epsilon_of_one'])}"
     )
 
 
@@ -86,7 +85,7 @@ def _tensor_table(file: FileRow, *, verbose: bool) -> str:
 
 
 def _kinds_table(file: FileRow) -> str:
-    """A line for the tensors that differ only in numbers in their names, such as those of all layers."""
+    """A table with one line for tensors whose names differ only in numbers, such as those of all layers."""
     kinds: dict[object, list[tuple[TensorDigest, int]]] = {}
     for tensor, count in file.tensors:
         kinds.setdefault((_NUMBER.sub("*", tensor.name), tensor.dtype, tensor.shape), []).append((tensor, count))
@@ -147,5 +146,5 @@ def _content(report: PrivacyReport) -> Iterator[str]:
         if g.scope is Scope.THIS_MODEL:
             numbers = f"epsilon {bound(g.epsilon)} at delta {bound(g.delta)}"
             if g.notion is Notion.SECRET_PROTECTION and not g.delta:
-                numbers = f"{bound(g.epsilon)} nats about a secret at most"
+                numbers = f"at most {bound(g.epsilon)} nats about a secret"
             yield f"  {g.name}: {numbers}, {g.adjacency}, {g.status}"

@@ -1,4 +1,4 @@
-"""The records that leak most, and what would change if those that repeat or stand out went."""
+"""The records that leak most, and what removing repeated or outlying records would change."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from privctl.domain.leaking import LeakingRecord, Why, separation
 from privctl.domain.shown import counted
 from privctl.show.text.style import number, paragraph, table
 
-#: Records that are listed, and attacks whose scores fit beside them.
+#: Most records that are listed, and most attacks whose scores are shown.
 _RECORDS, _ATTACKS = 10, 5
 
 
 def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
-    """A table of the first of ``records``, which leak most; without ``verbose`` only where to find it."""
+    """A table of the first ten of ``records``, sorted by leakage; without ``verbose``, a sentence on how to get it."""
     if not verbose:
         return paragraph("Which records leak most: --verbose lists ten, --leaks FILE writes all, by line number.")
     shown = records[:_RECORDS]
@@ -36,25 +36,25 @@ def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
     if attacks:
         text += paragraph(
             f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the "
-            "share of non-members whose score by the first attack is at least as high. --leaks FILE writes all of "
-            "them, by all attacks.",
+            "share of non-members whose score in the first attack is at least as high. --leaks FILE writes all "
+            f"{'groups' if sized else 'records'}, with all attacks.",
             indent=2, hanging=2,
         )  # fmt: skip
     return text
 
 
-def if_leaking_went(records: Sequence[LeakingRecord]) -> str:
-    """What would change without the records that repeat, or without records or groups that stand out; maybe nothing."""
+def effect_of_removal(records: Sequence[LeakingRecord]) -> str:
+    """How removing repeated or outlying records or groups would change the attack's results; may be empty."""
     if any(record.records is not None for record in records):
-        return _if_they_went(
+        return _effect_by_reason(
             records, "groups", "Copies and shared records are what deduplicating would remove. That is"
         )
     stands_out = any(not reason.why.repeats for record in records for reason in record.reasons)
-    return _if_repetitions_went(records) + (_if_they_went(records, "members", "It is") if stands_out else "")
+    return _effect_of_removing_repeats(records) + (_effect_by_reason(records, "members", "It is") if stands_out else "")
 
 
-def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
-    """How well an attack separates repeated members, and what leaving them out would change at best."""
+def _effect_of_removing_repeats(records: Sequence[LeakingRecord]) -> str:
+    """How well an attack separates repeated members, and the predicted effect of removing them; may be empty."""
     repeated = [record for record in records if any(reason.why.repeats for reason in record.reasons)]
     if not repeated or len(repeated) == len(records):
         return ""
@@ -68,15 +68,15 @@ def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
     rate = [number(100 * each.tpr, 3) for each in (alone, after, before)]
     who = counted(alone.records, "member is repeated", "members are repeated")
     return "\n" + paragraph(
-        f"{who} among the members, wholly or nearly (--leaks FILE says which): {attack} AUC {area[0]}, and {rate[0]} % "
-        f"of them lie beyond 99 % of the non-members. Without them the AUC of all would be {area[1]} in place of "
-        f"{area[2]}, and {rate[1]} % in place of {rate[2]} % would lie beyond. That is a prediction from these scores, "
-        "not a training without them, which may expose others more."
+        f"{who} among the members, exactly or nearly (--leaks FILE says which): their {attack} AUC is {area[0]}, and "
+        f"{rate[0]} % of them score higher than 99 % of the non-members. Without them the AUC of all would be "
+        f"{area[1]} instead of {area[2]}, and {rate[1]} % instead of {rate[2]} % would score so high. This is a "
+        "prediction from these scores; a model trained without them may expose other records more."
     )
 
 
-def _if_they_went(records: Sequence[LeakingRecord], who: str, remark: str) -> str:
-    """By reason, how well an attack separates the records that stand out, and the rest; empty if none stands out."""
+def _effect_by_reason(records: Sequence[LeakingRecord], who: str, remark: str) -> str:
+    """A table, by reason, of how well an attack separates outlying records, and the others; empty if there are none."""
     attack = next((name for record in records for name in record.nonmembers_as_high), "")
     whole = separation(records, attack)
     rows = []
@@ -93,9 +93,9 @@ def _if_they_went(records: Sequence[LeakingRecord], who: str, remark: str) -> st
         "\n"
         + table((f"{who} with", "number", "their AUC", "beyond 99 %", "AUC of the others", "beyond 99 %"), rows)
         + paragraph(
-            f"How well {attack} tells these {who}, and the others if they were removed, where it tells all with an "
-            f"AUC of {number(whole.auc, 3)}; beyond 99 %: the share that scores higher than 99 % of the non-members. "
-            f"{remark} a prediction from these scores, not a training without them, which may expose others more.",
+            f"How well {attack} recognizes these {who}, and the others if these were removed; for all, its AUC is "
+            f"{number(whole.auc, 3)}. Beyond 99 %: the share that scores higher than 99 % of the non-members. "
+            f"{remark} a prediction from these scores; a model trained without them may expose other records more.",
             indent=2,
             hanging=2,
         )

@@ -22,9 +22,9 @@ _EXPLAINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRow:
-    """One candidate as the table shows it, with what was ``measured`` of it.
+    """One candidate: the epsilon requested, the noise's standard deviation, its guarantees and its utility.
 
-    ``published_stddev`` is the published formula's, beside another.
+    ``measured`` is the utility; ``published_stddev`` is what the published formula would add, if another was used.
     """
 
     epsilon: float | None
@@ -38,7 +38,7 @@ class NoiseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseWarnings:
-    """Names of candidates of which nothing useful follows, each with the reason; and what to do about them."""
+    """Candidates without a useful guarantee or utility, each with the ``reasons``, and ``advice`` on what to do."""
 
     reasons: Mapping[str, str]
     advice: Sequence[str]
@@ -53,9 +53,9 @@ def noise_table(
     original: float | None = None,
     dry_run: bool = False,
 ) -> str:
-    """Epsilon asked for, and what the noise gives under each regime for the row's adjacency, one candidate a line.
+    """A table with one candidate per line: epsilon requested, noise, epsilon under each regime, utility and path.
 
-    ``quantity`` names what was measured, and ``original`` is that of the input; "" where nothing was.
+    ``quantity`` names the utility that was measured ("" if none), ``original`` is that of the input.
     """
     regimes = _columns(rows)
     compared = any(row.published_stddev is not None for row in rows)
@@ -76,7 +76,7 @@ def noise_table(
 
 
 def _warned(warnings: NoiseWarnings | None, candidates: int) -> str:
-    """Between the table and its legend, where nobody misses it."""
+    """Warnings, printed between the table and its legend so that they are not missed."""
     if warnings is None:
         return ""
     lines = [f"{name}: {why}" if candidates > 1 else why for name, why in warnings.reasons.items()]
@@ -113,5 +113,5 @@ def _legend(rows: Sequence[NoiseRow]) -> str:
             "does not follow"
         )
     if len(rows) > 1:
-        lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")
+        lines.append("candidates are nested: having several of them reveals no more than having the least noisy one")
     return "".join(paragraph(line, indent=2) for line in lines)

@@ -1,4 +1,4 @@
-"""What ``privctl noise --dry-run`` shows where facts of the training are missing."""
+"""What ``privctl noise --dry-run`` shows if facts about the training are missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privctl.show.text.style import number, paragraph, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactLine:
-    """One fact: its value and who states it, or, where ``value`` is None, the option that would."""
+    """One fact about the training: its value and its source; if ``value`` is None, the option that would set it."""
 
     name: str
     value: str | None
@@ -19,7 +19,7 @@ class FactLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLine:
-    """The noise for one value of a missing fact; ``usual``: the value that stands in for it in the other rows."""
+    """The noise for one value of a missing fact; ``usual``: the value that the other rows assume for this fact."""
 
     fact: str
     value: float
@@ -29,7 +29,7 @@ class NoiseLine:
 
 
 def outlook_text(facts: Sequence[FactLine], lines: Sequence[NoiseLine], *, size: float, aim: str, advice: str) -> str:
-    """The facts, known and missing; then the noise for usual values; ``size`` is the weights' root mean square."""
+    """The known and missing facts, then the noise for usual values; ``size`` is the weights' root mean square."""
     known = table(
         ["fact", "value", "stated by"],
         [[fact.name, "missing" if fact.value is None else fact.value, fact.source] for fact in facts],
@@ -47,7 +47,7 @@ def outlook_text(facts: Sequence[FactLine], lines: Sequence[NoiseLine], *, size:
     noise = table(["if", "is", "noise stddev", "/ weights", "published stddev"], body)
     below = [
         f"noise stddev: for {aim}, if each example's gradient was clipped and other missing facts are as marked by *",
-        f"/ weights: divided by the weights' root mean square ({number(size, 3)}); much above 1, the model is lost",
+        f"/ weights: divided by the weights' root mean square ({number(size, 3)}); much above 1, the model is useless",
         "published stddev: what the DP-Weights paper's formula would add; its epsilon does not follow",
         advice,
     ]

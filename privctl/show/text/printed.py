@@ -1,4 +1,4 @@
-"""Values of the Python interface as ``print`` shows them: a few lines, without colour."""
+"""Values of the Python interface as ``print`` shows them: a few lines without colour."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from privctl.show.summary import word_of
 from privctl.show.text.gate import summary
 from privctl.show.text.guarantee import amount
 from privctl.show.text.style import number, paragraph
+from privctl.show.verified import verification_sentence
 
-#: Guarantees, verdicts, measures or files that have a line each.
+#: Most guarantees, verdicts, measures or files that are listed.
 _MOST = 4
 _FIELDS = ("guarantees", "evidence", "verdicts", "warnings", "omissions")
 
 
 def printed(value: object) -> str:
-    """A report, several, a guarantee, a judgement or a verification in a few lines; ``repr`` of anything else."""
+    """A report, reports, a guarantee, a gate's judgement or a verification in a few lines; otherwise its ``repr``."""
     if isinstance(value, Reports):
         return "\n".join(map(printed, value)) or repr(value)
     if isinstance(value, PrivacyReport):
@@ -32,10 +33,12 @@ def printed(value: object) -> str:
     elif isinstance(value, GateJudgement):
         lines = [summary(value), *_several([f"{each.rule}: {each.message}" for each in value.findings if each.counts])]
     else:
-        verdicts = getattr(value, "verdicts", None)  # a verification, which is not known here
-        if verdicts is None:
+        # A verification, whose type this package must not import.
+        verdicts, verified = getattr(value, "verdicts", None), getattr(value, "report", None)
+        if verdicts is None or verified is None:
             return repr(value)
-        lines = ["verification", *_several([_of_verdict(each, "verify") for each in verdicts])]
+        concluded = verification_sentence(verdicts, verified.guarantees)
+        lines = ["verification", concluded, *_several([_of_verdict(each, "verify") for each in verdicts])]
     text = "".join(paragraph(line, indent=2 if i else 0) for i, line in enumerate(lines))
     return text.removesuffix("\n")
 
@@ -67,7 +70,7 @@ def _of_verdict(verdict: Verdict, step: str) -> str:
 
 
 def _several(lines: list[str]) -> Iterator[str]:
-    """The first few, and how many there are besides."""
+    """The first few lines, and how many more there are."""
     yield from lines[:_MOST]
     if len(lines) > _MOST:
         yield f"... and {counted(len(lines) - _MOST, 'more', 'more')}"

@@ -17,9 +17,9 @@ _EPOCH = re.compile(r"epoch ([0-9]+)")
 
 
 def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | None = None, epochs: bool = True) -> str:
-    """Each guarantee with what it rests on, then measures before and after and, with ``epochs``, of every epoch.
+    """Each guarantee with its assumptions, then the measures before and after training, and the notes.
 
-    Of the notes, with ``only``, that one alone.
+    ``epochs`` adds the measures of each epoch (about 20 without ``verbose``). ``only`` is the only note to print.
     """
     several = len(report.guarantees) > 1
     parts = [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
@@ -66,12 +66,12 @@ def _by_epoch(item: Evidence) -> dict[int, float]:
 
 
 def _at_chance(item: Evidence) -> Iterator[str]:
-    """A sentence where an accuracy is within two standard errors of always answering the most frequent label."""
+    """A sentence if an accuracy is within two standard errors of always answering the most frequent label."""
     chance, count = item.details.get(MOST_FREQUENT), sum(item.samples.values())
     if chance is None or item.estimate is None or not count:
         return
     if item.estimate <= chance + 2 * math.sqrt(chance * (1 - chance) / count):
         yield paragraph(
             f"{item.quantity} is at chance: {number(item.estimate, 3)} on {count} examples, where always answering the "
-            f"most frequent label reaches {number(chance, 3)}; the model learned nothing that shows here"
+            f"most frequent label reaches {number(chance, 3)}; it does not show that the model learned anything"
         )

@@ -1,4 +1,4 @@
-"""A plan of protection, for the terminal."""
+"""A protection plan, for the terminal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from privctl.show.text.style import notes, number, paragraph, table
 
 #: What the columns mean.
 _MEANT = (
-    "cap: the most that a secret's records may weigh together, per nat of its budget; kept: how much of the data the "
-    "training sees; left out: records that it never draws; largest p: the highest chance of a record to enter a batch"
+    "cap: largest total weight of a secret's records, per nat of its budget; kept: share of the data that the training "
+    "uses; left out: records that are never drawn; largest p: largest probability that a record enters a batch"
 )
-_BY_FANO = "by Fano: the noise multiplier that Fano's inequality would ask for"
+_BY_FANO = "by Fano: the noise multiplier that Fano's inequality would require"
 
 
 def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bool = False) -> str:
-    """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on.
+    """Every cap that was tried; then each guarantee of the plan with its assumptions.
 
-    ``quiet`` leaves out the notes.
+    Assumptions that several guarantees rest on are printed once, with the first of them. ``quiet`` omits the notes.
+    Raises ParametersError if the report is not of a protection plan.
     """
     said = parameters_as(ProtectionParameters, report)
     secrets = counted(said.secrets or 0, "secret")
@@ -30,7 +31,7 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bo
         )
         + "\n"
     ]
-    # Reports of older versions know no other noise.
+    # Reports of older versions have only the noise by Fano's inequality.
     by_curve = said.calibration == "curve"
     rows = [
         [
@@ -47,7 +48,8 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bo
     noise = ["noise multiplier", *(["by Fano"] if by_curve else [])]
     lines.append(table(["cap", "kept", "left out", "largest p", *noise, *(["gap", "s"] if verbose else [])], rows))
     lines.append(paragraph(_MEANT + (f"; {_BY_FANO}." if by_curve else "."), indent=2, hanging=2))
-    lines += ["\n" + guarantee_text(guarantee, named=True, verbose=verbose) for guarantee in report.guarantees]
+    for i, guarantee in enumerate(report.guarantees):
+        lines.append("\n" + guarantee_text(guarantee, named=True, verbose=verbose, printed=report.guarantees[:i]))
     lines += [paragraph(f"not tried: {omission.what}: {omission.reason}") for omission in report.omissions]
     if not quiet:
         lines += ["\n", notes(report.warnings)]

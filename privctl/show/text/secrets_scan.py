@@ -1,4 +1,4 @@
-"""A scan for secrets on the terminal: how many of each kind, never one of them in full."""
+"""A scan for secrets, for the terminal: counts by kind, and masked examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _STARS = "*****"
 
 
 def scan_text(report: PrivacyReport, examples: Mapping[str, str], not_looked_for: Sequence[str]) -> str:
-    """A table of kinds of secrets, with a masked one of ``examples`` each; their number; what was not looked for."""
+    """A table of the secrets by kind, each with a masked one of ``examples``, and what was not searched for.
+
+    Raises ParametersError if the report is not of a scan.
+    """
     said = parameters_as(ScanParameters, report)
     rows = [
         (
@@ -29,13 +32,13 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str], not_looked_for
     number = counted(secrets, "secret") if secrets else "No secret was found"
     summary = f"{number}; {counted(said.dataset_size, 'record was', 'records were')} searched."
     limits = paragraph(
-        f"Not looked for: {'; '.join(not_looked_for)}. Describe what matters with --pattern, --literals or --by."
+        f"Not searched for: {'; '.join(not_looked_for)}. Describe what matters with --pattern, --literals or --by."
     )
     return f"{table(('kind', 'secrets', 'records', 'most records of one', 'example'), rows)}\n{summary}\n\n{limits}"
 
 
 def mask(value: str) -> str:
-    """What may be shown of a secret: an end of it, less of a short one, and not how long it is."""
+    """A secret with only its ends shown (nothing if shorter than 6 characters); its length is not revealed."""
     if len(value) < 6:
         return _STARS
     ends = (value[:2], value[-2:]) if len(value) >= 12 else (value[:1], "")

@@ -1,8 +1,7 @@
-"""Text for the terminal: tables as wide as it is, paragraphs, numbers, and colour where it has a meaning.
+"""Text for the terminal: tables that fit its width, paragraphs, numbers, and colours with a meaning.
 
-Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none. The tables
-are our own: in a pipe or a file every row is one line, whatever its length, and rich, which progress bars use, takes
-30 ms to import, as long as a tenth of a short command.
+Colours are ANSI codes, which ``click.echo`` removes if the output is not a terminal or the user wants none. The tables
+do not use rich: in a pipe or a file every row must be one line, and importing rich takes 30 ms.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from privctl.domain.strength import Severity, severity
 from privctl.domain.verdict import Outcome
 from privctl.show.plain import escape_hidden
 
-#: The longest line of a paragraph, where the terminal is no narrower.
+#: Most columns of a line of a paragraph; fewer if the terminal is narrower.
 WIDTH = 80
-#: What a table is never folded below.
-_LEAST = 40
-#: Columns between two cells.
+#: Columns assumed for a narrower terminal.
+_MINIMUM_WIDTH = 40
+#: Spaces between two columns of a table.
 _GAP = 2
-#: What a column of a table is never made narrower than.
-_NARROW = 8
+#: The width below which a column of text in a table is not narrowed.
+_MINIMUM_COLUMN = 8
 _CODES = re.compile("\x1b\\[[0-9;]*m")
-#: What ``coloured`` writes; any other code came with somebody's text.
-_OWN = re.compile("\x1b\\[(3[123])m([^\x1b]*)\x1b\\[0m")
+#: What ``coloured`` writes; any other escape code came with text from a report.
+_OWN_COLOURS = re.compile("\x1b\\[(3[123])m([^\x1b]*)\x1b\\[0m")
 
 
 class Colour(StrEnum):
-    """What a colour says: all is well, beware, something is wrong."""
+    """Colours by meaning: good, caution, bad."""
 
     GOOD = "32"
     CARE = "33"
@@ -65,13 +64,13 @@ _OF_OUTCOME = {
 
 
 def columns() -> int | None:
-    """The columns of the terminal, or what COLUMNS says; None where standard output is neither."""
+    """The columns of the terminal, or the value of COLUMNS; None if standard output is not a terminal."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isdecimal() and int(asked) > 0:
-        return max(_LEAST, int(asked))
+        return max(_MINIMUM_WIDTH, int(asked))
     if sys.stdout is None or not sys.stdout.isatty():
         return None
-    return max(_LEAST, shutil.get_terminal_size().columns)
+    return max(_MINIMUM_WIDTH, shutil.get_terminal_size().columns)
 
 
 def coloured(text: str, colour: Colour) -> str:
@@ -80,12 +79,12 @@ def coloured(text: str, colour: Colour) -> str:
 
 
 def status_word(status: Status) -> str:
-    """A guarantee's status, coloured."""
+    """A guarantee's status, coloured by the status."""
     return coloured(str(status), _OF_STATUS[status])
 
 
 def graded_word(guarantee: Guarantee) -> str:
-    """A guarantee's status, coloured by what the guarantee is worth; for what is no noise on finished weights."""
+    """A guarantee's status, coloured by the guarantee's severity; not for noise on finished weights."""
     return coloured(str(guarantee.status), _OF_SEVERITY[severity(guarantee, None)])
 
 
@@ -95,38 +94,38 @@ def outcome_word(outcome: Outcome) -> str:
 
 
 def plain(text: str) -> str:
-    """``text`` without colour."""
+    """``text`` without colour codes."""
     return _CODES.sub("", text)
 
 
-def _harmless(text: str) -> str:
-    """``text`` with its own colours and no other control character, on one line."""
+def _sanitize(text: str) -> str:
+    """``text`` on one line with the colours of ``coloured``; other control characters are escaped."""
     if "\x1b" not in text:
         return escape_hidden(text)
     parts, last = [], 0
-    for match in _OWN.finditer(text):
+    for match in _OWN_COLOURS.finditer(text):
         parts += [escape_hidden(text[last : match.start()]), f"\x1b[{match[1]}m{escape_hidden(match[2])}\x1b[0m"]
         last = match.end()
     return "".join((*parts, escape_hidden(text[last:])))
 
 
 def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
-    """``text``, made harmless, in lines of at most 80 columns or the terminal's, ending in a newline.
+    """``text``, with control characters escaped, wrapped to 80 columns or the terminal's width, ending in a newline.
 
-    Further lines are ``hanging`` columns in, by default two more than ``indent``. A longer word has a line of its own.
+    Lines after the first are indented by ``hanging``, by default ``indent`` + 2. A longer word gets its own line.
     """
     further = indent + 2 if hanging is None else hanging
-    lines = _fold(_harmless(text), min(WIDTH, columns() or WIDTH), " " * indent, " " * further)
+    lines = _wrap(_sanitize(text), min(WIDTH, columns() or WIDTH), " " * indent, " " * further)
     return "\n".join(map(str.rstrip, lines)) + "\n"
 
 
 def notes(warnings: Iterable[str]) -> str:
-    """What a reader should know beside the result, a paragraph each."""
+    """``warnings`` as notes, one paragraph each."""
     return "".join(paragraph(f"note: {warning}") for warning in warnings)
 
 
 def assumption_lines(assumptions: Iterable[Assumption], *, verbose: bool) -> str:
-    """What a guarantee rests on, a paragraph each; without ``verbose`` what was enforced is only counted."""
+    """The assumptions, one paragraph each; without ``verbose`` those that were enforced are only counted."""
     every = list(assumptions)
     shown = [a for a in every if verbose or a.state is not AssumptionState.ENFORCED]
     text = "".join(paragraph(f"{a.state}: {a.statement}", indent=2) for a in shown)
@@ -139,35 +138,35 @@ def assumption_lines(assumptions: Iterable[Assumption], *, verbose: bool) -> str
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned by width, numbers to the right, ending in a newline.
+    """A table with aligned columns, numbers to the right, ending in a newline.
 
-    Where a line would pass the terminal's width, the cells of the widest columns of text go on below; without a
-    terminal every row is one line.
+    If a line exceeds the terminal's width, cells in the widest text columns are wrapped; without a terminal every row
+    is one line.
     """
-    cells = [list(headings), *[[_harmless(cell) for cell in row] for row in rows]]
+    cells = [list(headings), *[[_sanitize(cell) for cell in row] for row in rows]]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
     widths = _widths(cells, right, columns())
     lines = []
     for row in cells:
-        folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
+        folded = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
         for k in range(max(map(len, folded))):
             parts = [part[k] if k < len(part) else "" for part in folded]
             padded = (_pad(p, w, r) for p, w, r in zip(parts, widths, right, strict=True))
             lines.append((" " * _GAP).join(padded).rstrip())
     rule = (" " * _GAP).join("-" * width for width in widths)
-    lines.insert(max(len(_fold(cell, width)) for cell, width in zip(cells[0], widths, strict=True)), rule)
+    lines.insert(max(len(_wrap(cell, width)) for cell, width in zip(cells[0], widths, strict=True)), rule)
     return "\n".join(lines) + "\n"
 
 
 def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool], most: int | None) -> list[int]:
-    """Of each column: its widest cell, but for columns of text that must be narrower for ``most`` columns to do.
+    """The width of each column: that of its widest cell, reduced for text columns so that the table fits in ``most``.
 
-    No column is narrower than its longest word.
+    No column is narrower than its longest word, so the table may not fit.
     """
     widths = [max(len(plain(row[i])) for row in cells) for i in range(len(cells[0]))]
     words = [max((len(w) for row in cells for w in plain(row[i]).split()), default=0) for i in range(len(widths))]
     least = [
-        min(width, word if number else max(_NARROW, word))
+        min(width, word if number else max(_MINIMUM_COLUMN, word))
         for width, word, number in zip(widths, words, right, strict=True)
     ]
     while most is not None and sum(widths) + _GAP * (len(widths) - 1) > most:
@@ -178,8 +177,8 @@ def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool], most: int | N
     return widths
 
 
-def _fold(text: str, width: int, first: str = "", further: str = "") -> list[str]:
-    """Lines of at most ``width`` columns, but for words that are longer; colour takes no room."""
+def _wrap(text: str, width: int, first: str = "", further: str = "") -> list[str]:
+    """Lines of at most ``width`` columns, except for longer words; colour codes do not count."""
     lines, line, length = [], first, len(first)
     fresh = True
     for word in text.split(" "):
@@ -199,17 +198,17 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 
 def number(value: float | None, digits: int = 6) -> str:
-    """``value`` with ``digits`` significant digits; None is a dash."""
+    """``value`` with ``digits`` significant digits; a dash for None."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
 def bound(value: float | None, digits: int = 6) -> str:
-    """As ``number``, for what is a guarantee's: epsilon, delta, an attacker's chances. Never below ``value``."""
+    """As ``number``, but rounded up: for epsilon, delta and an attacker's probabilities."""
     return "-" if value is None else upward(value, digits)
 
 
 def with_exponent(value: float | None, digits: int = 4) -> str:
-    """``value`` as people write it, never less, with a power of ten where there is one: 0.001, 6.55·10⁻⁶, 10⁻⁵."""
+    """``value`` rounded up, with a power of ten if it is very small or large: 0.001, 6.55·10⁻⁶, 10⁻⁵."""
     mantissa, mark, exponent = bound(value, digits).partition("e")
     if not mark:
         return mantissa
@@ -221,7 +220,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def size(count: int) -> str:
-    """A number of bytes, in the unit that fits."""
+    """A number of bytes in the unit that fits, such as 1.5 MiB."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -231,7 +230,7 @@ def size(count: int) -> str:
 
 
 def short(digest: str) -> str:
-    """A digest cut to what a reader compares by eye."""
+    """A digest cut to 12 hexadecimal digits after its algorithm."""
     algorithm, _, value = digest.partition(":")
     return f"{algorithm}:{value[:12]}"
 

@@ -1,4 +1,4 @@
-"""A training that has not begun, for the terminal."""
+"""A planned training, for the terminal."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from privctl.show.text.style import bound, notes, number, paragraph, size, table
 
 
 def plan_text(plan: TrainingPlan) -> str:
-    """What the run would do, what budgets buy, and warnings."""
+    """What the run would do, what other budgets would give, and warnings."""
     parts = [table(["planned", ""], [[name, value] for name, value in _lines(plan)])]
     if plan.budgets:
         rows = [[number(each.epsilon), number(each.amount, 4)] for each in plan.budgets]
-        parts += [paragraph("What a budget buys, all else equal:"), table([_unit(plan), plan.amount_name], rows)]
+        parts += [paragraph("What each budget gives, all else equal:"), table([_unit(plan), plan.amount_name], rows)]
     if plan.user_bounds:
-        parts += [paragraph("What a bound on each user's records keeps and costs:"), _bounds(plan)]
+        parts += [paragraph("What a bound on the records of each user keeps and costs:"), _bounds(plan)]
     parts.append(notes(plan.warnings))
     return "\n".join(parts)
 
@@ -36,7 +36,7 @@ def _bounds(plan: TrainingPlan) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that a reader would choose."""
+    """A time in seconds, minutes or hours, such as 5 min."""
     if seconds < 90:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)

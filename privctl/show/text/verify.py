@@ -1,4 +1,4 @@
-"""A verification, for the terminal: faults first, then every guarantee with its verdict."""
+"""A verification, for the terminal: its conclusion, failed checks, and every guarantee with its verdict."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.plain import plain
-from privctl.show.text.style import bound, number, outcome_word, paragraph, status_word, table
+from privctl.show.text.style import (
+    Colour,
+    bound,
+    coloured,
+    number,
+    outcome_word,
+    paragraph,
+    status_word,
+    table,
+)
+from privctl.show.verified import REFUTED, UNDECIDED, VERIFIED, verification_sentence
 
-#: What is measured where a report and the files at hand allow it; everything else is checked of every report.
+_COLOURS = {VERIFIED: Colour.GOOD, UNDECIDED: Colour.CARE, REFUTED: Colour.BAD}
+#: Subjects of checks that are only made if the files allow it; all others are made for every report.
 _MEASURED = ("weights", "noise")
 
 
@@ -34,8 +45,15 @@ def verify_text(
     *,
     verbose: bool = False,
 ) -> str:
-    """The whole answer to ``privctl verify``; ``verbose`` with the checks that passed."""
-    parts = [*_bytes(integrity, verbose), "\n", *_guarantees(guarantees, integrity)]
+    """The output of ``privctl verify``: the conclusion in one sentence, then the checks and the guarantees.
+
+    ``integrity`` are the verdicts on files and on the report's consistency, ``simulated`` and ``evidence`` come from
+    simulations; ``verbose`` also lists the checks that passed.
+    """
+    verdicts = [*integrity, *(row.verdict for row in guarantees), *simulated]
+    word, _, rest = verification_sentence(verdicts, [row.guarantee for row in guarantees]).partition(":")
+    parts = [paragraph(f"{coloured(word, _COLOURS[word])}:{plain(rest)}"), "\n"]
+    parts += [*_checks(integrity, verbose), "\n", *_guarantees(guarantees, integrity)]
     if simulated:
         parts.append("\nSimulated:\n")
         parts += [_indented(f"{plain(v.subject)}: {outcome_word(v.outcome)}: {plain(v.reason)}") for v in simulated]
@@ -43,12 +61,12 @@ def verify_text(
             _indented(f"{plain(e.quantity)}: {number(e.estimate, 4)} ({plain(e.method)}); {plain(e.reason)}")
             for e in evidence
         ]
-    parts += [paragraph(f"not looked at: {plain(o.what)}: {plain(o.reason)}") for o in omissions]
+    parts += [paragraph(f"not checked: {plain(o.what)}: {plain(o.reason)}") for o in omissions]
     return "".join(parts)
 
 
-def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
-    """How much of the chain is intact, and each fault."""
+def _checks(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
+    """How many checks passed, and each that did not."""
     if not integrity:
         yield paragraph("the report names no file that could be checked, and no fault was found in its parameters")
         return
@@ -63,9 +81,9 @@ def _bytes(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
 
 
 def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict]) -> Iterator[str]:
-    """Their table, what it does and does not judge, and why each verdict is what it is."""
+    """Their table, what it does and does not judge, and the reason for each verdict."""
     if not guarantees:
-        yield "The report holds no guarantee.\n"
+        yield "The report states no guarantee.\n"
         return
     rows = [
         [plain(row.verdict.subject), bound(row.guarantee.epsilon), bound(row.guarantee.delta),
@@ -78,11 +96,13 @@ def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict])
         yield _indented(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
     yield from _asserted(guarantees)
     if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
-        yield _indented("What the report itself calls only claimed promises nothing, and fails nothing here.")
+        yield _indented(
+            "A guarantee that the report itself marks as claimed promises nothing, so it does not fail the report."
+        )
 
 
 def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
-    """What no program checked of what the guarantees rest on; once, where several rest on the same."""
+    """The assumptions that no program checked, once for all guarantees that rest on the same ones."""
     resting: dict[tuple[str, ...], list[str]] = {}
     for row in guarantees:
         if row.guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
@@ -91,23 +111,24 @@ def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
         if statements := tuple(dict.fromkeys(asserted)):
             resting.setdefault(statements, []).append(plain(row.verdict.subject))
     for statements, names in resting.items():
+        holds = "holds" if len(names) == 1 else "hold"
         yield _indented(
-            f"{', '.join(names)}: holds if the following is true, for which there is only the author's word:"
+            f"{'; '.join(names)}: {holds} if the following is true, which only the report's author asserts:"
         )
         yield from (paragraph(f"- {plain(each)}", indent=4, hanging=6) for each in statements)
 
 
 def _judged(integrity: Sequence[Verdict]) -> str:
-    """What the table of guarantees is about, so that nobody takes its PROVED for more."""
+    """What the table of guarantees judges, so that nobody takes its PROVED for more."""
     outcomes = {verdict.outcome for verdict in integrity}
     if Outcome.REFUTED in outcomes:
         return (
-            "A check above is REFUTED, so this report does not hold. The table judges its arithmetic alone: PROVED "
+            "A check above is REFUTED, so do not rely on this report. The table judges only its arithmetic: PROVED "
             "there promises nothing about this model."
         )
-    alone = "The table judges the report's arithmetic alone: whether each number follows from what the report states"
+    alone = "The table judges only the report's arithmetic: whether each number follows from what the report states"
     if Outcome.INCONCLUSIVE in outcomes:
-        return f"{alone}. A check above is INCONCLUSIVE, so what it states may not be true of this model."
+        return f"{alone}. A check above is INCONCLUSIVE, so what the report states may not be true of this model."
     return f"{alone}."
 
 

@@ -177,7 +177,7 @@ def test_what_was_memorized_is_found_without_texts_alike(records: Path) -> None:
     assert decided.outcome is Outcome.REFUTED
     assert "privctl drew the sides by coins" in decided.reason
     assert any("each record is on the side of its coin" in line for line in report.warnings)
-    assert "training records come out word for word" in conclusion(report).sentence
+    assert "training records can be extracted word for word" in conclusion(report).sentence
     assert judged(records, report)[0] is Outcome.CONSISTENT
     assert run(["verify", str(records), "-q"]) == 0
 

@@ -13,7 +13,7 @@ from audits.whole.leaking_records import leaking_records
 from privctl.cli import run
 from privctl.data.records import Record
 from privctl.domain.leaking import LeakingRecord, Reason, Why, separation
-from privctl.show.text.leaking import if_leaking_went
+from privctl.show.text.leaking import effect_of_removal
 from tests.audits.tiny import sentences, write_jsonl
 
 
@@ -84,14 +84,15 @@ def test_what_would_be_seen_without_repetitions() -> None:
     whole = separation(records, "loss")
     assert whole is not None
     assert (whole.auc, whole.tpr, whole.records) == (pytest.approx(0.75), 0.5, 4)
-    text = " ".join(if_leaking_went(records).split())
+    text = " ".join(effect_of_removal(records).split())
     assert text.startswith(
-        "2 members are repeated among the members, wholly or nearly (--leaks FILE says which): loss AUC 0.995, and 100"
+        "2 members are repeated among the members, exactly or nearly (--leaks FILE says which): their loss AUC is "
+        "0.995, and 100"
     )
-    assert "the AUC of all would be 0.505 in place of 0.75, and 0 % in place of 50 % would lie beyond" in text
-    assert "a prediction from these scores, not a training" in text
-    assert if_leaking_went(records[2:3]) == "", "none is repeated"
-    assert if_leaking_went(records[:2]) == "", "nothing is left"
+    assert "the AUC of all would be 0.505 instead of 0.75, and 0 % instead of 50 % would score so high" in text
+    assert "a prediction from these scores; a model trained" in text
+    assert effect_of_removal(records[2:3]) == "", "none is repeated"
+    assert effect_of_removal(records[:2]) == "", "nothing is left"
     assert separation([], "loss") is None
 
 
@@ -102,13 +103,13 @@ def test_what_would_be_seen_without_members_that_stand_out() -> None:
         leaking(3, 0.5, Why.HARD),
         leaking(4, 0.6),
     ]
-    text = if_leaking_went(records)
+    text = effect_of_removal(records)
     cells = {line.split("  ")[0].strip(): line.split() for line in text.splitlines()}
     assert cells["rare words"][2:] == ["2", "0.95", "50", "%", "0.45", "0", "%"]
     assert cells["hard"][1:] == ["1", "0.5", "0", "%", "0.767", "33.3", "%"]
     assert cells["copies"][1:] == ["1", "1", "100", "%", "0.6", "0", "%"]
-    assert "How well loss tells these members, and the others if they were removed" in " ".join(text.split())
-    assert "members with" not in if_leaking_went([leaking(1, 0.0, Why.COPIES), leaking(2, 0.5)]), "said in words"
+    assert "How well loss recognizes these members, and the others if these were removed" in " ".join(text.split())
+    assert "members with" not in effect_of_removal([leaking(1, 0.0, Why.COPIES), leaking(2, 0.5)]), "said in words"
 
 
 def test_an_audit_says_why_in_the_private_file(tmp_path: Path, llama: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from audits.membership.why_groups import why_groups_exposed
 from privctl.cli import run
 from privctl.data.records import Record
 from privctl.domain.leaking import LeakingRecord, Reason, Why
-from privctl.show.text.leaking import if_leaking_went
+from privctl.show.text.leaking import effect_of_removal
 from tests.audits.split.users import drawn_users
 from tests.audits.tiny import sentences
 
@@ -62,12 +62,12 @@ def leaking(line: int, as_high: float, *why: Why) -> LeakingRecord:
 
 def test_what_would_be_seen_without_groups_that_stand_out() -> None:
     groups = [leaking(1, 0.0, Why.COPIES, Why.MANY_RECORDS), leaking(2, 0.1, Why.MANY_RECORDS), leaking(3, 0.5)]
-    said = [line.split() for line in if_leaking_went(groups).splitlines()]
+    said = [line.split() for line in effect_of_removal(groups).splitlines()]
     assert ["copies", "1", "1", "100", "%", "0.7", "0", "%"] in said
     assert ["many", "records", "2", "0.95", "50", "%", "0.5", "0", "%"] in said
-    assert "where it tells all with an AUC of 0.8;" in " ".join(if_leaking_went(groups).split())
-    assert if_leaking_went(groups[2:]) == "", "none stands out"
-    assert if_leaking_went(groups[:1]) == "", "nothing is left"
+    assert "for all, its AUC is 0.8." in " ".join(effect_of_removal(groups).split())
+    assert effect_of_removal(groups[2:]) == "", "none stands out"
+    assert effect_of_removal(groups[:1]) == "", "nothing is left"
 
 
 def test_an_audit_of_users_says_why_in_the_private_file(

@@ -82,7 +82,7 @@ def test_a_gate_counts_silence_only_where_its_policy_accepts_the_word(weights: P
     assert {f.fix.rpartition(": ")[2] for f in refused.of(GateOutcome.INCONCLUSIVE)} == {f'"{WORD}"'}
     accepted = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
     assert accepted.outcome is GateOutcome.PASS
-    assert "is asserted, as the policy accepts" in rules(accepted, GateOutcome.PASS)["required_steps"]
+    assert "is asserted, and the policy accepts it" in rules(accepted, GateOutcome.PASS)["required_steps"]
 
 
 def test_what_it_finds_counts_whoever_answers_for_it(weights: Path) -> None:
@@ -96,7 +96,7 @@ def test_weights_that_changed_since_are_refused(weights: Path) -> None:
     save_file({"weight": np.full((3, 2), 2, np.float32)}, weights)
     judged = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
     assert judged.outcome is GateOutcome.FAIL
-    assert "no report says that it made these weights" in " ".join(f.message for f in judged.of(GateOutcome.FAIL))
+    assert "states that its step wrote these" in " ".join(f.message for f in judged.of(GateOutcome.FAIL))
     assert "required_steps" in rules(judged, GateOutcome.INCONCLUSIVE)
     assert privctl.verify(weights.with_name("own.audit.report.json")).exit_code is ExitCode.REFUTED
 
@@ -204,7 +204,7 @@ def test_the_log_holds_it_and_a_gate_asks_for_each(weights: Path, capfd: pytest.
     privctl.audit_scores(worse, model=weights, output=second)
     second.unlink()
     hidden = privctl.gate(weights, first, **LOGGED, require_audit_log=[log])
-    assert "by the log it is worse: AUC" in rules(hidden, GateOutcome.FAIL)["audits_shown"]
+    assert "according to the log it found more: AUC" in rules(hidden, GateOutcome.FAIL)["audits_shown"]
 
 
 def test_scores_that_cannot_be_read_are_no_audit(weights: Path) -> None:

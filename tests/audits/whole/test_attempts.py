@@ -62,7 +62,7 @@ def test_the_summary_says_it(place: Path, audited: Path, capfd: pytest.CaptureFi
     assert "extraction was not measured: " in " ".join(errors.split())
     first = " ".join(out.partition("\n\n")[0].split())
     assert "Extraction was not measured: " in first
-    assert "nobody asked which training text" not in out
+    assert "the audit was not asked to extract training text" not in out
 
 
 def test_a_gate_that_asks_for_extraction_fails(audited: Path, tmp_path: Path) -> None:

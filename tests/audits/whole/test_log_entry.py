@@ -192,7 +192,7 @@ def test_verify_shows_where_a_report_stands(here: Path, capsys: Capture) -> None
     assert "m.audits.jsonl: the audit stands at line 4 of 5, beside 1 other audit; whoever holds the log" in said
     os.rename("m.audits.jsonl", "kept")
     assert run(["verify", "b.report.json", "-q"]) == 0
-    assert "not looked at: the log of audits m.audits.jsonl: it is not at hand" in capsys.readouterr().out
+    assert "not checked: the log of audits m.audits.jsonl: it is not at hand" in capsys.readouterr().out
 
 
 @pytest.mark.forged("logs are tampered with")
@@ -238,7 +238,7 @@ def test_a_log_is_inspected(here: Path, capsys: Capture) -> None:
     assert run(["inspect", "m.audits.jsonl"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     log = read_log(Path("m.audits.jsonl"))
-    assert f"the chain of its 3 lines is whole; the head, which stands for all, is {log.head}" in out
+    assert f"the chain of its 3 lines is intact; its head, which identifies them all, is {log.head}" in out
     assert "AUC 0." in out
     assert run(["inspect", "m.audits.jsonl", "--json"]) == 0
     found = decode(capsys.readouterr().out, "stdout")

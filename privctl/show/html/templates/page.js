@@ -1,4 +1,4 @@
-// Without this script the page only lacks pointing and switching.
+// Without this script the page only lacks tooltips and the switch between light and dark.
 (function () {
   var root = document.documentElement, button = document.getElementById("theme");
   var dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
@@ -29,7 +29,7 @@
   document.addEventListener("pointerdown", show);
   window.addEventListener("scroll", function () { tip.hidden = true; }, { passive: true });
 
-  // Paper shows the numbers behind every picture.
+  // On paper, the numbers of every figure are shown.
   var closed = [];
   window.addEventListener("beforeprint", function () {
     closed = [].slice.call(document.querySelectorAll("figure details:not([open])"));
