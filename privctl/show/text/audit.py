@@ -1,4 +1,4 @@
-"""An audit, for the terminal: its conclusion, verdicts, a table with the worst finding on top, and the next command."""
+"""An audit, for the terminal: its conclusion, the next command, its limits, and last its table, worst finding first."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def audit_text(
     records: Sequence[LeakingRecord] = (),
     verbose: bool = False,
 ) -> str:
-    """The audit's conclusion, its verdicts, its findings, its limits and what to do next.
+    """The audit's conclusion, its verdicts, what to do next, its limits and its findings.
 
     ``place`` is the path of the report, relative to which the next command names files; without it no next command is
     shown. ``records`` are the records audited, those that leak most first. Without ``verbose`` the table has only the
@@ -74,11 +74,10 @@ def audit_text(
     word, _, reason = decided.sentence.partition(decided.decision)
     parts = [paragraph(f"{word}{coloured(decided.decision, _DECIDED[decided.decision])}{reason}"), "\n"]
     worst = _worst_first(report.verdicts)
-    parts += [*(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst), "\n"]
-    parts += [_findings(report.evidence, verbose), _canaries(report.evidence), _secrets(report.evidence)]
-    if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
-        parts.append("\n" + leaking_table(records, verbose=verbose))
-    parts.append(effect_of_removal(records))
+    parts += [paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst]
+    if last := exit_sentence(report):
+        parts.append(paragraph(last))
+    parts += _next(report, place, records)
     missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
     missing += [(item.what, "", item.reason) for item in report.omissions]
     missing += _not_requested(report)
@@ -86,14 +85,20 @@ def audit_text(
         parts += ["\nNot measured:\n", *_by_reason(missing)]
     limits = [_item(line) for line in report.warnings]
     parts += ["\nWhat this does not show, and what it rests on:\n", *limits]
-    if last := exit_sentence(report):
-        parts.append("\n" + paragraph(last))
-    if place is not None:
-        repeated = any(reason.why.repeats for record in records for reason in record.reasons)
-        step = next_step(report, place, repeated=repeated)
-        parts.append("\n" + paragraph(f"Next: {step.advice}{':' if step.command else '.'}"))
-        parts += [f"  {escape_hidden(step.command)}\n"] if step.command else []
+    if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
+        parts.append("\n" + leaking_table(records, verbose=verbose))
+    parts += [effect_of_removal(records), _canaries(report.evidence), _secrets(report.evidence)]
+    parts += ["\n", _findings(report.evidence, verbose)]
     return "".join(parts)
+
+
+def _next(report: PrivacyReport, place: Path | None, records: Sequence[LeakingRecord]) -> list[str]:
+    if place is None:
+        return []
+    repeated = any(reason.why.repeats for record in records for reason in record.reasons)
+    step = next_step(report, place, repeated=repeated)
+    parts = ["\n" + paragraph(f"Next: {step.advice}{':' if step.command else '.'}")]
+    return [*parts, f"  {escape_hidden(step.command)}\n"] if step.command else parts
 
 
 def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
