@@ -27,6 +27,7 @@ from verify.audits.given import outside as outside_scores
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
 from verify.checks import MODEL, JudgedGuarantee, Note, findings, guarantees
+from verify.consistency.begun_with_records import check_records
 from verify.consistency.bookkeeping import unchecked
 from verify.files.data import DataAtHand, check_data
 from verify.files.integrity import ChainLink, check_chain, check_log
@@ -105,6 +106,8 @@ def verify(
     omissions += left
     found += findings(path, report, parents)
     found += _unstated_verdicts(path, report)
+    behind = [(link.path, link.report) for link in links[1:] if link.report is not None]
+    found += check_records(path, report, behind, files)
     noise, evidence = _noise(report, measured)
     found += noise
     if expected is not None and (complaint := expected.complaint()):

@@ -159,3 +159,11 @@ def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -
     sentence = summarize(data(model(replace(BOUND, assumptions=asserted))).subjects[0]).guarantee
     assert said in sentence
     assert "of kind 6" not in sentence
+
+
+def test_a_void_guarantee_says_nothing_of_what_an_attacker_achieves() -> None:
+    risks = (Risk(measure=RiskMeasure.ADVANTAGE, bound=0.242),)
+    stands, void = (replace(BOUND, status=status, risks=risks) for status in (Status.PROVED, Status.VOID))
+    texts = [guarantee_text(each, named=False, verbose=True) for each in (stands, void)]
+    assert ["0.242" in text for text in texts] == [True, False]
+    assert "What that leaves an attacker: unknown" in texts[1]
