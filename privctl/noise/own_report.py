@@ -62,8 +62,8 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
         record, earlier, own = shared
         raise InputError(
             f"the weights that the training of {checkpoint.root} began with were trained on record {record} of "
-            f"{earlier} before, which {own} holds too, so its clipping bounds only a part of what one example moved; begin with "
-            "weights that were made without these examples"
+            f"{earlier} before, which {own} holds too, so its clipping bounds only a part of what one example "
+            "moved; begin with weights that were made without these examples"
         )
     if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not describes(report, checkpoint):
         return

@@ -47,7 +47,8 @@ def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], fi
                     subject=_NAME,
                     outcome=Outcome.REFUTED,
                     reason=f"the weights that its training began with were trained on record {shared} of {name} "
-                    f"before, which {places[id(each)].name} names in another file, so no guarantee covers what they hold of it",
+                    f"before, which {places[id(each)].name} names in another file, so no guarantee covers "
+                    "what they hold of it",
                 )
                 return
 

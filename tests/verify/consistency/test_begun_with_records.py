@@ -156,3 +156,18 @@ def test_a_report_that_does_not_fit_the_start_is_told(
     assert why in " ".join(said.split())
     assert report.guarantees[0].status is Status.CONDITIONAL
     assert verify(place, report).exit_code is ExitCode.OK
+
+
+def test_no_noise_on_a_clipped_training_of_such_a_start(
+    before: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, own = before
+    for shared, code in ((0, 0), (1, ExitCode.BAD_INPUT)):
+        data, output = with_other_lines(own, tmp_path / f"{shared}.jsonl", shared), tmp_path / f"clipped{shared}"
+        asked = ("retrain", "clipped", start, "--data", data, "--epochs", 1, "--batch-size", 12, "-o", output)
+        assert run([*map(str, asked), "--optimizer", "sgd", "--device", "cpu", "-q"]) == 0
+        capsys.readouterr()
+        noise = ("noise", output, "--epsilon", 8, "-q", "-o", tmp_path / f"noised{shared}")
+        assert run([*map(str, noise)]) == code
+    assert "own.jsonl before, which" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "noised1").exists()
