@@ -35,9 +35,9 @@ def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], fi
     if not any(map(_rests_on_it, report.guarantees)):
         return
     places = {id(each): place for place, each in ((path, report), *links)}
-    own, *earlier = (*trainings_behind(report, [each for _, each in links]), None)
-    for each in filter(None, earlier):
-        assert own is not None
+    trainings = trainings_behind(report, [each for _, each in links])
+    for each in trainings[1:]:
+        own = trainings[0]
         with suppress(PrivctlError):  # records that cannot be read are compared by nobody
             ours, theirs = (_contents(places[id(one)], one, files) for one in (own, each))
             shared = None if ours is None or theirs is None else first_shared(ours, theirs)
