@@ -26,12 +26,19 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.reading import contents_at
 
 
+_LESS = ", or leave out of --data every record that they were trained on"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTraining:
-    """The report at ``path``, by which the initial weights were trained ``on`` the same data, or some of it."""
+    """The report at ``path``, by which the initial weights were trained ``on`` the same data, or some of it.
+
+    ``otherwise`` ends a sentence that says what to do with another way out.
+    """
 
     path: Path
     on: str
+    otherwise: str = ""
 
 
 def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
@@ -101,7 +108,7 @@ def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining |
                 continue
             place = first_shared(contents_at(request, own), contents)
             if place is not None:
-                return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,")
+                return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,", otherwise=_LESS)
     return None
 
 

@@ -70,6 +70,6 @@ def voiding(job: TrainingJob) -> Iterator[str]:
     if whose and (earlier := trained_before(job)) is not None:
         yield (
             f"the weights that it begins with were trained on {earlier.on} before, as {earlier.path} says: {whose} "
-            "will be void; begin with weights that were made without these examples"
+            f"will be void; begin with weights that were made without these examples{earlier.otherwise}"
         )
     yield from unfitting_reports(job) if whose else ()
