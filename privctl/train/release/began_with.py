@@ -25,7 +25,6 @@ from privctl.storage.digest import NamedFiles
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.reading import contents_at
 
-
 _LESS = ", or leave out of --data every record that they were trained on"
 
 
