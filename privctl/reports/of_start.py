@@ -36,11 +36,12 @@ def _of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
         file = files.at(place)
         if file.digest is not None and file.report is not None and _kinds(file.report) == kinds:
             found.setdefault(file.digest, FoundReport(file.path, file.report))
-    if not found:
+    own = {each.path for each in own_reports(model)} if found else set()
+    others = [each for each in found.values() if each.path not in own]
+    if not others:
         return []
-    own = {each.path for each in own_reports(model)}
     tensors = {digest for file in checkpoint.files for digest in hash_tensors(file).tensors}
-    return [each for each in found.values() if each.path not in own and _tensors(each.report) == tensors]
+    return [each for each in others if _tensors(each.report) == tensors]
 
 
 def unfitting_report(model: Path) -> tuple[Path, str] | None:
