@@ -41,9 +41,13 @@ class EarlierTraining:
 
 
 def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
-    """The reports next to the initial weights, of the model and of its adapter, that are about these weights."""
+    """The reports next to the initial weights, of the model and of its adapter, that are about these weights.
+
+    Also those that list the same tensors in other files.
+    """
     for path in _weights(job):
         yield from own_reports(path)
+        yield from reports_of_copy(path)
 
 
 def unfitting_reports(job: TrainingJob) -> Iterator[str]:
@@ -63,7 +67,7 @@ def trained_before(job: TrainingJob) -> EarlierTraining | None:
     It is looked for in the reports of these weights, or of the same tensors in other files. Records are compared where
     the earlier training's files are unchanged at the paths that its report names, texts as ``text_content`` does.
     """
-    starts = [found.path for path in _weights(job) for found in (*own_reports(path), *reports_of_copy(path))]
+    starts = [found.path for found in reports_of_start(job)]
     if not starts:
         return None
     if (place := earlier_training(starts, _data(job))) is not None:

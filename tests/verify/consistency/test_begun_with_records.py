@@ -171,3 +171,19 @@ def test_no_noise_on_a_clipped_training_of_such_a_start(
         assert run([*map(str, noise)]) == code
     assert "own.jsonl before, which" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "noised1").exists()
+
+
+def test_no_noise_on_a_clipped_training_of_a_copy(
+    before: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose report the clipped training names, though it is of the same tensors in one file."""
+    model, data = before
+    start, output = copied(model, tmp_path, in_shards), tmp_path / "clipped"
+    asked = ("retrain", "clipped", start, "--data", data, "--epochs", 1, "--batch-size", 12, "-o", output)
+    assert run([*map(str, asked), "--optimizer", "sgd", "--device", "cpu", "-q"]) == 0
+    place = tmp_path / "clipped.report.json"
+    assert [Path(each.path).name for each in read(place).parents] == ["before.report.json"]
+    assert verify(place, read(place)).exit_code is ExitCode.OK
+    capsys.readouterr()
+    assert run(["noise", str(output), "--epsilon", "8", "-q", "-o", str(tmp_path / "noised")]) == ExitCode.BAD_INPUT
+    assert "were trained on the same data before" in " ".join(capsys.readouterr().err.split())
