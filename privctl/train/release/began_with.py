@@ -43,11 +43,12 @@ class EarlierTraining:
 def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
     """The reports next to the initial weights, of the model and of its adapter, that are about these weights.
 
-    Also those that list the same tensors in other files.
+    Of reports that list the same tensors in other files, only those behind which there is a training on the same data:
+    a new report names what this yields, and whoever saved the tensors again may have changed the files beside them.
     """
     for path in _weights(job):
         yield from own_reports(path)
-        yield from reports_of_copy(path)
+        yield from (each for each in reports_of_copy(path) if _earlier(job, [each.path]) is not None)
 
 
 def unfitting_reports(job: TrainingJob) -> Iterator[str]:
@@ -67,7 +68,12 @@ def trained_before(job: TrainingJob) -> EarlierTraining | None:
     It is looked for in the reports of these weights, or of the same tensors in other files. Records are compared where
     the earlier training's files are unchanged at the paths that its report names, texts as ``text_content`` does.
     """
-    starts = [found.path for found in reports_of_start(job)]
+    return _earlier(
+        job, [found.path for path in _weights(job) for found in (*own_reports(path), *reports_of_copy(path))]
+    )
+
+
+def _earlier(job: TrainingJob, starts: list[Path]) -> EarlierTraining | None:
     if not starts:
         return None
     if (place := earlier_training(starts, _data(job))) is not None:

@@ -132,6 +132,20 @@ def test_a_copy_of_the_weights_in_other_files_is_known(
     assert verify(place, read(place)).exit_code is ExitCode.OK
 
 
+def test_a_copy_with_another_configuration_is_no_fault_of_a_training_on_other_data(
+    before: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Programs that save a model again write their own version into it, for one."""
+    model, own = before
+    start = copied(model, tmp_path, in_shards)
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps({**config, "transformers_version": "0.0.0"}))
+    assert again(start, with_other_lines(own, tmp_path / "data.jsonl", 0), tmp_path / "out") == 0
+    place = tmp_path / "out.report.json"
+    assert (read(place).guarantees[0].status, read(place).parents) == (Status.CONDITIONAL, ())
+    assert verify(place, read(place)).exit_code is ExitCode.OK
+
+
 def report_taken_away(folder: Path) -> None:
     """The header of the weights still names it."""
     folder.with_name(f"{folder.name}.report.json").unlink()
