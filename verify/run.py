@@ -27,7 +27,9 @@ from verify.audits.given import outside as outside_scores
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
 from verify.checks import MODEL, JudgedGuarantee, Note, findings, guarantees
+from verify.consistency.begun_with_records import check_records
 from verify.consistency.bookkeeping import unchecked
+from verify.files.counted_data import check_recorded_data
 from verify.files.data import DataAtHand, check_data
 from verify.files.integrity import ChainLink, check_chain, check_log
 from verify.files.places import at_hand, located
@@ -105,13 +107,15 @@ def verify(
     omissions += left
     found += findings(path, report, parents)
     found += _unstated_verdicts(path, report)
+    behind = [(link.path, link.report) for link in links[1:] if link.report is not None]
+    found += check_records(path, report, behind, files)
     noise, evidence = _noise(report, measured)
     found += noise
     if expected is not None and (complaint := expected.complaint()):
         found.append(Verdict(subject="noise", outcome=Outcome.REFUTED, reason=complaint))
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
-    found += [] if data is None else check_data(report, data)
+    found += check_recorded_data(path, report, behind, files) if data is None else check_data(report, data)
     if public is not None:
         with suppress(ParametersError):  # reported by a check
             found += check_public(report, public, training_of(report))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
 
 if TYPE_CHECKING:
-    from privctl.data.columns import Columns
     from privctl.data.several import DataPath
     from verify.files.data import DataAtHand
     from verify.run import Verification
@@ -90,33 +88,14 @@ def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
 
 
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
-    from privctl.data.count import count_examples, possible_counts, similar_names_at
-    from privctl.data.recorded import recorded_files
-    from verify.files.data import DataAtHand, record_limit_of, shared_records_of, stated, unit_of
+    from verify.files.counted_data import count_data
+    from verify.files.data import stated
     from verify.run import read
 
     if stated(report) is None:
         raise CommandError(f"--data {data} cannot be compared: the report states no number of examples; remove --data")
     parents = [path.parent / parent.path for parent in report.parents]
-    known = [report, *(read(parent) for parent in parents if parent.is_file())]
-    unit = next(filter(None, map(unit_of, known)), None)
-    most = next(filter(None, map(record_limit_of, known)), None)
-    shared = next(filter(None, map(shared_records_of, known)), None)
-    columns = _columns(known, text_column)
-    examples = count_examples(data, unit, columns, most, shared)
-    possible = None if most is None or shared is None else possible_counts(data, unit, columns, most, shared)
-    digests = tuple(file.digest for file in recorded_files(data))
-    similar = None if unit is None else similar_names_at(data, unit, columns, shared=shared is not None)
-    return DataAtHand(name=data.name, examples=examples, digests=digests, possible=possible, similar=similar)
-
-
-def _columns(known: Sequence[PrivacyReport], text_column: str | None) -> Columns:
-    """The fields that the training among the ``known`` reports used; ``text_column`` replaces that of the text."""
-    from privctl.data.columns import USUAL
-    from verify.files.data import columns_of
-
-    columns = next(filter(None, map(columns_of, known)), USUAL)
-    return columns if text_column is None else replace(columns, text=text_column)
+    return count_data(data, [report, *(read(parent) for parent in parents if parent.is_file())], text_column)
 
 
 def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_column: str | None) -> PublicAtHand:
@@ -129,11 +108,12 @@ def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_
     from privctl.data.recorded import recorded_files
     from privctl.models.choices import ONE_TEXT
     from privctl.reports.parameters import TrainingParameters, parameters_as
+    from verify.files.counted_data import columns_among
     from verify.settings.public_records import PublicAtHand
 
     if report.step != "retrain":
         raise CommandError(f"--public {public} is mixed into a training, and the report is of another step; remove it")
-    columns, shared = _columns([report], text_column), None
+    columns, shared = columns_among([report], text_column), None
     task = parameters_as(TrainingParameters, report).task
     if data is not None and task in ONE_TEXT and of_texts(public, columns) and of_texts(data, columns):
         shared = first_shared(texts_at(public, columns), texts_at(data, columns)) is not None

@@ -46,11 +46,13 @@ def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
 def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:
     """The number, from 1, of one record of ``public`` that is in ``private`` too; None if there is none.
 
-    All public contents are held in memory, the private ones one at a time. Shared records are not counted.
+    All public contents are held in memory, the private ones one at a time. Shared records are not counted, and those
+    without any text are no shared ones.
     """
     places: dict[bytes, int] = {}
     for place, content in enumerate(public, start=1):
         places.setdefault(content, place)
+    places.pop(text_content(""), None)
     return next((places[content] for content in private if content in places), None)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from privctl.data.places import STDIN, data_files, holds_classes
 from privctl.data.several import DataPath, SeveralPaths
 from privctl.domain.errors import InputError
-from privctl.storage.digest import DigestedFile, bytes_digest, file_digest
+from privctl.domain.report import Artifact
+from privctl.storage.digest import DigestedFile, NamedFiles, bytes_digest, file_digest
 
 
 def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
@@ -38,6 +39,18 @@ def require_same(path: DataPath, before: Iterable[DigestedFile]) -> None:
     """Raise InputError if ``recorded_files`` now differs from ``before``, its result before the data was read."""
     if recorded_files(path) != tuple(before):
         raise changed(path)
+
+
+def data_as_recorded(files: Sequence[tuple[Path, Artifact]], read: NamedFiles) -> DataPath | None:
+    """The data that a report names by these artifacts, each at its place; None if one is missing or has changed.
+
+    Also None for a folder of class folders and for records that name sound files. ``read`` remembers digests.
+    """
+    for place, artifact in files:
+        if not place.is_file() or not read.is_as_recorded(place, artifact.digest, artifact.bytes):
+            return None
+    places = tuple(place for place, _ in files)
+    return SeveralPaths(places) if len(places) > 1 else next(iter(places), None)
 
 
 def digested(path: Path) -> DigestedFile:

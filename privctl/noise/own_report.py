@@ -12,6 +12,7 @@ from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
 from privctl.noise.placement import report_path
+from privctl.noise.public_base import shared_record, started_from
 from privctl.noise.selection import BATCH_STATISTICS
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
@@ -56,6 +57,13 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
             f"the weights that the training of {checkpoint.root} began with were trained on the same data before, as "
             f"{earlier} says, so its clipping bounds only a part of what one example moved; begin with weights that "
             "were made without these examples"
+        )
+    if describes(report, checkpoint) and (shared := shared_record(started_from(found), found)) is not None:
+        record, file, own = shared
+        raise InputError(
+            f"the weights that the training of {checkpoint.root} began with were trained on record {record} of "
+            f"{file} before, which {own} holds too, so its clipping bounds only a part of what one example "
+            "moved; begin with weights that were made without these examples"
         )
     if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not describes(report, checkpoint):
         return

@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from privctl.data.columns import Columns
-from privctl.data.several import DataPath, SeveralPaths
+from privctl.data.recorded import data_as_recorded
+from privctl.data.several import DataPath
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.models.choices import ONE_TEXT
-from privctl.reports.chain import path_of
+from privctl.reports.chain import ReportFiles, path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
 from privctl.reports.parameters import TrainingParameters, parameters_as
@@ -25,6 +26,17 @@ _RETRAIN = "retrain"
 def reports_of_base(base: Checkpoint | None) -> tuple[FoundReport, ...]:
     """The reports of ``base``: those beside it that name its weights, and the one that its header points to."""
     return () if base is None else own_reports(base.root)
+
+
+def started_from(found: FoundReport) -> tuple[FoundReport, ...]:
+    """The reports that ``found`` names as its parents, if they are at hand and as they were."""
+    files = ReportFiles()
+    read = [(files.at(path_of(found.path, each)), each.digest) for each in found.report.parents]
+    return tuple(
+        FoundReport(file.path, file.report)
+        for file, digest in read
+        if file.report is not None and file.digest == digest
+    )
 
 
 def require_public(
@@ -48,7 +60,7 @@ def require_public(
         raise _not_public(base, f"{why}, as {place} says")
     if found is None or not reports:
         return
-    if (shared := _shared_record(reports, found)) is not None:
+    if (shared := shared_record(reports, found)) is not None:
         record, earlier, private = shared
         raise _not_public(
             base, f"trained on record {record} of {earlier}, which is also in {private}, ignoring case and white space"
@@ -70,8 +82,8 @@ def _includes(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
     return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
 
 
-def _shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int, DataPath, DataPath] | None:
-    """The first record, by its number from 1, that the base and the model were both trained on, with both files.
+def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int, DataPath, DataPath] | None:
+    """The first record, by its number from 1, that ``bases`` and the model were both trained on, with both files.
 
     None if there is none, or nothing to compare. Only texts are compared, ignoring case and white space, and only if
     the data files are unchanged at the paths that the reports name.
@@ -99,11 +111,9 @@ def _texts(path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[tupl
     parameters = parameters_as(TrainingParameters, report)
     if parameters.task not in ONE_TEXT:
         return
-    places = tuple(path_of(path, each) for each in files)
-    for each, place in zip(files, places, strict=True):
-        if not place.is_file() or not read.is_as_recorded(place, each.digest, each.bytes):
-            return
-    data: DataPath = places[0] if len(places) == 1 else SeveralPaths(places)
+    data = data_as_recorded([(path_of(path, each), each) for each in files], read)
+    if data is None:
+        return
     columns = Columns(text=parameters.text_column, label=parameters.label_column)
     if of_texts(data, columns):
         yield data, columns

@@ -104,7 +104,7 @@ def audits_without_own_report(model: Path, weights: frozenset[str]) -> tuple[Pat
 def _reports_near(model: Path) -> tuple[dict[Path, ReportFile], dict[str, ReportFile]]:
     """The files at all paths where reports of ``model`` may be, by path, and the reports among them, by digest."""
     files = ReportFiles()
-    read = {place: files.at(place) for place in _places(model)}
+    read = {place: files.at(place) for place in report_places(model)}
     found: dict[str, ReportFile] = {}
     for file in read.values():
         if file.digest is not None and file.report is not None:
@@ -128,7 +128,7 @@ def own_reports(model: Path) -> tuple[FoundReport, ...]:
     Weights are read only if there is a report beside them.
     """
     try:
-        places = [place for place in _places(model) if os.path.isfile(place)]
+        places = [place for place in report_places(model) if os.path.isfile(place)]
         weights = weight_digests(model) if places else frozenset[str]()
     except PrivctlError:
         return ()
@@ -148,7 +148,7 @@ def report_by_name(model: Path) -> Path | None:
         weights = {absolute_path(file.path) for file in checkpoint.files}
     files = ReportFiles()
     found: dict[str, Path] = {}
-    for place in _places(model):
+    for place in report_places(model):
         file = files.at(place)
         outputs = () if file.report is None else file.report.outputs
         if file.digest is not None and _weight_places(place, outputs) == weights:
@@ -195,7 +195,7 @@ def _expected(model: Path) -> tuple[Path, ...]:
     return (beside,) if named is None else (named, beside)
 
 
-def _places(model: Path) -> Iterator[Path]:
+def report_places(model: Path) -> Iterator[Path]:
     """All paths where reports of ``model`` may be: by its header, by its name, beside it, and inside its folder."""
     place = absolute_path(model)
     places = dict.fromkeys((*_expected(model), *_named_after(model)))

@@ -40,3 +40,10 @@ def test_the_first_of_a_text_that_stands_in_both_is_named() -> None:
     assert first_shared(public, [b"a"]) == 1
     assert first_shared(public, [b"x"]) is None
     assert first_shared([], [b"x"]) is None
+
+
+def test_records_without_text_are_not_shared() -> None:
+    empty = text_content(" \n\u200b")
+    assert empty == text_content("")
+    assert first_shared([empty, b"a"], [empty, b"x"]) is None
+    assert first_shared([empty, b"a"], [empty, b"a"]) == 2

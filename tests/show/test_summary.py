@@ -190,3 +190,11 @@ def test_the_verification_is_concluded_in_one_sentence(outcome: Outcome, sentenc
     assert summarize(subject).verified == sentence
     assert f"<dt>Verification</dt><dd>{sentence}</dd>" in page(shown)
     assert f"- Verification: {sentence}" in markdown(shown)
+
+
+def test_a_void_guarantee_says_nothing_of_what_an_attacker_achieves() -> None:
+    risks = (Risk(measure=RiskMeasure.ADVANTAGE, bound=0.242),)
+    stands, void = (replace(BOUND, status=status, risks=risks) for status in (Status.PROVED, Status.VOID))
+    texts = [guarantee_text(each, named=False, verbose=True) for each in (stands, void)]
+    assert ["0.242" in text for text in texts] == [True, False]
+    assert "What that leaves an attacker: unknown" in texts[1]

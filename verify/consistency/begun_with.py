@@ -29,7 +29,7 @@ def faults(
     """
     if states.get(_NAME) is AssumptionState.VIOLATED:
         return
-    trainings = [each for each in (report, *_ancestors(report, parents)) if each.step in _TRAININGS]
+    trainings = trainings_behind(report, parents)
     if not trainings:
         return
     own, *earlier = trainings
@@ -41,6 +41,18 @@ def faults(
                 "not cover what they hold already"
             )
             return
+
+
+def trainings_behind(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> list[PrivacyReport]:
+    """The trainings that made this model, the last one first: ``report`` itself, or among its ancestors.
+
+    A report that says the same as another, such as a copy with other white space, is not another training.
+    """
+    found: list[PrivacyReport] = []
+    for each in (report, *_ancestors(report, parents)):
+        if each.step in _TRAININGS and each not in found:
+            found.append(each)
+    return found
 
 
 def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Sequence[PrivacyReport]) -> Iterator[str]:

@@ -159,6 +159,8 @@ def unchecked(report: PrivacyReport) -> Iterator[Omission]:
         what=_TITLE,
         reason=f"no check rests on {named}: an edit there may go unnoticed, but no guarantee rests on it",
     )
+    if report.step == TRAINING:
+        yield from _untested_measurements(training_of(report))
     test = training_of(report).contribution_test if report.step == TRAINING else None
     if test is not None and test.differences:
         yield Omission(
@@ -167,6 +169,20 @@ def unchecked(report: PrivacyReport) -> Iterator[Omission]:
             "the assumptions 'contribution' and 'rounding of sums' that rest on it, may go unnoticed; training again "
             "from the same start measures them again",
         )
+
+
+def _untested_measurements(parameters: StatedTraining) -> Iterator[Omission]:
+    """Says what of the noise of private measurements (DPQuant) is tested, if there were any."""
+    if not getattr(parameters, "measurements_begun", None):
+        return
+    count = getattr(parameters, "measure_control_numbers", None)
+    yield Omission(
+        what="noise of measurements",
+        reason="it states no control numbers, so nothing shows how much noise its measurements had"
+        if not count
+        else f"that {count} control numbers have the stated deviation is the run's word; no number shows which "
+        "examples were drawn, and that their vectors were clipped",
+    )
 
 
 def _names(report: PrivacyReport) -> Iterator[str]:

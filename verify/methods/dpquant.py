@@ -18,6 +18,8 @@ from verify.texts.accountants import TIGHT
 from verify.texts.warnings.forms import NUMBER, form
 
 _AS_PUBLISHED = "dpquant, measurements as its paper makes and accounts for them"
+#: Noise as stated is refuted with this probability.
+_LEVEL = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class QuantizedTraining(NoisyGradients):
     measurements_planned: int | None = None
     measurements_begun: int | None = None
     measure_noise_source: str | None = None
+    measure_control_numbers: int | None = None
+    measure_control_ratio: float | None = None
     measured_public_records: int | None = None
     measured_public_digest: str | None = None
     measured_synthetic_inputs: int | None = None
@@ -66,6 +70,7 @@ class QuantizedTraining(NoisyGradients):
 
 def _disagreements(mechanism: Mechanism | None, parameters: QuantizedTraining) -> Iterator[str]:
     yield from _released(parameters)
+    yield from _controls(parameters)
     if isinstance(mechanism, Ledger) and (events := sampled_only(mechanism)) is not None:
         yield from _measurements(events[1:], parameters)
         yield from steps_disagree(events[:1], parameters)
@@ -82,6 +87,26 @@ def _released(parameters: QuantizedTraining) -> Iterator[str]:
     least, begun = changes * max(1, parameters.measure_repetitions or 1), parameters.measurements_begun or 0
     if begun < least:
         yield f"scores changed {changes} times, for which {least} measurements begin, and it states {begun}"
+
+
+def _controls(parameters: QuantizedTraining) -> Iterator[str]:
+    """The control numbers, which are noise alone, must have the stated noise's deviation (chi-squared test)."""
+    from verify.laws.common import chi_square_quantiles  # needs more than the standard library
+
+    count, ratio = parameters.measure_control_numbers, parameters.measure_control_ratio
+    if not count and ratio is None:
+        return
+    if not count or count < 0 or ratio is None:
+        yield f"measure_control_numbers is {count} and measure_control_ratio {ratio}, and no run states such two"
+        return
+    if not parameters.measurements_begun:
+        yield f"{count} control numbers were released with measurements, and it states that none began"
+    low, high = chi_square_quantiles(_LEVEL / 2, count)
+    if not low <= count * ratio * ratio <= high:
+        yield (
+            f"the {count} control numbers of its measurements, which are noise alone, have {ratio:.6g} times the "
+            "standard deviation that measure_noise says"
+        )
 
 
 def _without_private_records(parameters: QuantizedTraining) -> bool:

@@ -56,7 +56,12 @@ def _same_assumptions(guarantee: Guarantee, printed: Sequence[Guarantee]) -> Gua
 
 
 def attacker_text(guarantee: Guarantee) -> str:
-    """The most that an attacker can achieve, one paragraph per risk; empty if the guarantee states none."""
+    """The most that an attacker can achieve, one paragraph per risk; empty if the guarantee states none.
+
+    Of a void guarantee nothing follows, so its figures are not shown.
+    """
+    if guarantee.status is Status.VOID:
+        return paragraph("What that leaves an attacker: unknown, as an assumption is violated and nothing follows.")
     if not guarantee.risks:
         return ""
     whose = "an example" if meaning_of_example(guarantee) else "a record"

@@ -4,33 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.data.recorded import recorded_files
+from privctl.data.columns import Columns
+from privctl.data.contents import first_shared, texts_at
+from privctl.data.places import STDIN
+from privctl.data.recorded import data_as_recorded, recorded_files
+from privctl.data.several import paths_of
 from privctl.domain.errors import PrivctlError
+from privctl.domain.report import PrivacyReport
+from privctl.models.choices import NOT_ON_TEXTS
+from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
+from privctl.reports.of_start import reports_of_copy, unfitting_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.reports.trained_before import earlier_training, trainings
+from privctl.storage.digest import NamedFiles
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.reading import contents_at
+
+_LESS = ", or leave out of --data every record that they were trained on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierTraining:
+    """The report at ``path``, by which the initial weights were trained ``on`` the same data, or some of it.
+
+    ``otherwise`` ends a sentence that says what to do with another way out.
+    """
+
+    path: Path
+    on: str
+    otherwise: str = ""
 
 
 def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
-    """The reports next to the initial weights, of the model and of its adapter, that are about these weights."""
-    model = job.request.model
-    if job.model.initial_weights == "random" and not model.adapter_only:
-        return
-    for path in (model.path, model.adapter):
-        if path is not None:
-            yield from own_reports(path)
+    """The reports next to the initial weights, of the model and of its adapter, that are about these weights.
+
+    Of reports that list the same tensors in other files, only those behind which there is a training on the same data:
+    a new report names what this yields, and whoever saved the tensors again may have changed the files beside them.
+    """
+    for path in _weights(job):
+        yield from own_reports(path)
+        yield from (each for each in reports_of_copy(path) if _earlier(job, [each.path]) is not None)
 
 
-def trained_before(job: TrainingJob) -> Path | None:
-    """The report of an earlier training of the initial weights on some of the same files; None if there is none."""
-    starts = [found.path for found in reports_of_start(job)]
+def unfitting_reports(job: TrainingJob) -> Iterator[str]:
+    """A warning for each report that belongs to the initial weights and does not tell what they were trained on."""
+    for path in _weights(job):
+        if (unfitting := unfitting_report(path)) is not None:
+            report, why = unfitting
+            yield (
+                f"{report.name}, which is said to be the report of the initial weights, {why}, so nothing here shows "
+                "whether they were trained on these examples before; no guarantee covers what they hold of them already"
+            )
+
+
+def trained_before(job: TrainingJob) -> EarlierTraining | None:
+    """An earlier training of the initial weights on a file of the data, or on a record of it; None if none is found.
+
+    It is looked for in the reports of these weights, or of the same tensors in other files. Records are compared where
+    the earlier training's files are unchanged at the paths that its report names, texts as ``text_content`` does.
+    """
+    return _earlier(
+        job, [found.path for path in _weights(job) for found in (*own_reports(path), *reports_of_copy(path))]
+    )
+
+
+def _earlier(job: TrainingJob, starts: list[Path]) -> EarlierTraining | None:
     if not starts:
         return None
-    return earlier_training(starts, _data(job))
+    if (place := earlier_training(starts, _data(job))) is not None:
+        return EarlierTraining(path=place, on="the same data")
+    return _on_shared_record(job, starts)
 
 
 def collected_before(job: TrainingJob) -> frozenset[str]:
@@ -47,6 +95,42 @@ def collected_before(job: TrainingJob) -> frozenset[str]:
             with suppress(PrivctlError):  # a report in which it is not a list of names
                 found.update(parameters_as(TrainingParameters, report).collected_from_data or ())
     return frozenset(found)
+
+
+def _weights(job: TrainingJob) -> Iterator[Path]:
+    """Where the initial weights are: of the model and of its adapter."""
+    model = job.request.model
+    if job.model.initial_weights == "random" and not model.adapter_only:
+        return
+    yield from filter(None, (model.path, model.adapter))
+
+
+def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining | None:
+    request, read = job.request, NamedFiles()
+    own = request.data.train
+    if STDIN in paths_of(own):
+        return None  # read already, and only once
+    for path, report in trainings(starts):
+        with suppress(PrivctlError):  # data that cannot be read as this training reads its own
+            contents = _contents(job, path, report, read)
+            if contents is None:
+                continue
+            place = first_shared(contents_at(request, own), contents)
+            if place is not None:
+                return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,", otherwise=_LESS)
+    return None
+
+
+def _contents(job: TrainingJob, path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[bytes] | None:
+    """The contents of the records that the training with the ``report`` at ``path`` read; None if not at hand."""
+    files = [(path_of(path, each), each) for each in report.inputs if each.role == "data"]
+    data = data_as_recorded(files, read)
+    if data is None or data == job.request.data.train:
+        return None
+    if job.request.task in NOT_ON_TEXTS:
+        return contents_at(job.request, data)
+    parameters = parameters_as(TrainingParameters, report)
+    return texts_at(data, Columns(text=parameters.text_column, label=parameters.label_column))
 
 
 def _data(job: TrainingJob) -> frozenset[str]:

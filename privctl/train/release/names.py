@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.models.choices import CLASSIFICATION
-from privctl.train.release.began_with import collected_before, trained_before
+from privctl.train.release.began_with import collected_before, trained_before, unfitting_reports
 
 if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
@@ -69,6 +69,7 @@ def voiding(job: TrainingJob) -> Iterator[str]:
         )
     if whose and (earlier := trained_before(job)) is not None:
         yield (
-            f"the weights that it begins with were trained on the same data before, as {earlier} says: {whose} will be "
-            "void; begin with weights that were made without these examples"
+            f"the weights that it begins with were trained on {earlier.on} before, as {earlier.path} says: {whose} "
+            f"will be void; begin with weights that were made without these examples{earlier.otherwise}"
         )
+    yield from unfitting_reports(job) if whose else ()

@@ -31,7 +31,7 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.preparation.prepare import text_options
 from privctl.train.release import searched
-from privctl.train.release.began_with import reports_of_start
+from privctl.train.release.began_with import reports_of_start, unfitting_reports
 from privctl.train.release.names import collected, released_names
 from privctl.train.release.premises import normalisation, premises, secret_noise, starting_weights
 from privctl.train.release.users import for_neighbours, unprotected_users, unsure_names
@@ -117,6 +117,7 @@ def report_for(
         warnings=(
             *(searched.WARNINGS if job.recipe.search is not None else (job.request.method.warning,)),
             report_privacy_warning(job),
+            *(unfitting_reports(job) if job.request.method.voided else ()),
             *adapter_warnings(job),
             *unprotected_users(job.request),
             *unsure_names(job),

@@ -12,7 +12,7 @@ import pytest
 
 from privctl.domain.report import Artifact
 from privctl.storage.digest import file_digest
-from privctl.train.release.began_with import trained_before
+from privctl.train.release.began_with import EarlierTraining, trained_before
 from tests.conftest import WriteModel
 from tests.gate.made import PROVED, making
 
@@ -33,6 +33,6 @@ def test_an_earlier_training_is_found_beside_the_start(tmp_path: Path, write_mod
             model=SimpleNamespace(adapter_only=False, path=model, adapter=None), data=SimpleNamespace(train=data)
         ),
     )
-    assert trained_before(job) == tmp_path / "m.report.json"
+    assert trained_before(job) == EarlierTraining(path=tmp_path / "m.report.json", on="the same data")
     data.write_text(json.dumps({"text": "b"}) + "\n")
     assert trained_before(job) is None

@@ -105,6 +105,15 @@ def test_the_gate_finds_it_through_noise_where_the_reports_are_given(kinds: Kind
     assert any("on the same data" in each for each in gated(changed, kinds["noised"].path, kinds["clipped"].path))
 
 
+def test_a_copy_of_a_report_is_no_earlier_training(kinds: Kinds, tmp_path: Path) -> None:
+    """With other white space, and so another digest."""
+    copy = tmp_path / "copy.report.json"
+    copy.write_text(json.dumps(json.loads(kinds["clipped"].path.read_text())))
+    given = [kinds["noised"].path, kinds["clipped"].path, copy]
+    for places in (given, given[::-1]):
+        assert not any("on the same data" in each for each in gated(*places))
+
+
 def test_no_noise_on_weights_whose_clipped_training_was_the_second(kinds: Kinds, tmp_path: Path) -> None:
     clipped = kinds["clipped"]
     assert clipped.model is not None

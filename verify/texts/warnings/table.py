@@ -77,6 +77,12 @@ NOT_COVERED = tuple(
         ),
     )
 )
+UNFITTING = form(
+    "{name}, which is said to be the report of the initial weights, {why}, so nothing here shows whether they were "
+    "trained on these examples before; no guarantee covers what they hold of them already",
+    name=NAME,
+    why="is missing|is about other weights",
+)
 SEEDED = form("the noise was drawn from a seed given by the user: anyone who knows it can remove the noise")
 ROUNDED = "assumed, and often false: {statement}"
 CANDIDATES = (
@@ -204,6 +210,7 @@ TEXTS: dict[str, dict[str, str]] = {
             base=NAME, count=COUNT, names=".+",
         ),
         "base in 4 bits": IN_FOUR_BITS,
+        "report of other initial weights": UNFITTING,
         "users of the records": FIXED_GRAPH,
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,

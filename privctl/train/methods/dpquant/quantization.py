@@ -142,6 +142,7 @@ class Quantization:
                 -1, len(names)
             ),
             f"{_PREFIX}seen": torch.tensor([self._seen], dtype=torch.uint8),
+            **({} if self.measuring is None else self.measuring.sensitivity.controls.tensors()),
         }
 
     def restore(self, tensors: Mapping[str, Tensor], side_releases_begun: int) -> None:
@@ -149,6 +150,8 @@ class Quantization:
         self._side_releases_begun = max(self._side_releases_begun, side_releases_begun)
         if f"{_PREFIX}numbers" not in tensors:
             return
+        if self.measuring is not None:
+            self.measuring.sensitivity.controls.restore(tensors)
         names = self.schedule.names
         numbers, chosen, scores = (tensors[_PREFIX + name] for name in ("numbers", "chosen", "scores"))
         if not (chosen.shape == scores.shape == (len(numbers), len(names))):

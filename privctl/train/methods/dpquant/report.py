@@ -219,6 +219,8 @@ def _parameters(
             "measurements_planned": done.measuring.most,
             "measurements_begun": finished.side_releases_begun,
             "measure_noise_source": sensitivity.noise.description,
+            "measure_control_numbers": sensitivity.controls.count,
+            "measure_control_ratio": sensitivity.controls.ratio,
         }
     if cost is not None:
         parameters |= {

@@ -9,7 +9,7 @@ measures.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from privctl.models.tasks.base import Task, evaluation_mode
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.clipping.shards import reset_after_error
+from privctl.train.methods.dpquant.control_numbers import CONTROLS, ControlNumbers
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.quantized import QuantizedLayers
 from privctl.train.steps.micro_batches import MicroBatches
@@ -41,6 +42,7 @@ class LayerSensitivity:
 
     ``batches`` are secret Poisson samples of ``size`` examples on average; ``noise_multiplier`` is the noise's standard
     deviation / ``clip_norm`` (nats). ``noise`` is a source for measurements only, with one stream per release.
+    ``controls`` counts the control numbers of all releases.
     """
 
     network: nn.Module
@@ -56,19 +58,21 @@ class LayerSensitivity:
     micro: MicroBatches
     workers: Workers
     device: torch.device
+    controls: ControlNumbers = field(default_factory=ControlNumbers)
 
     def release(self, number: int) -> Floats:
         """The noisy mean (n,) of the clipped differences, in clip norms; use each ``number`` only once.
 
-        Every process must call this, and all get the same values. No layer is quantized afterwards.
+        Every process must call this, and all get the same values. No layer is quantized afterwards. Raises PrivctlError
+        if the control numbers show other noise than was asked for.
         """
-        place = PLACES + number
-        total = torch.zeros(len(self.names), dtype=torch.float64)
+        place, layers = PLACES + number, len(self.names)
+        total = torch.zeros(layers + CONTROLS, dtype=torch.float64)
         drawn = self.workers.share(self.batches.batch(number)).tolist()
 
         def add(examples: Sequence[int]) -> None:
             if examples:
-                total.add_(clipped(self.differences(examples, place), self.clip_norm).sum(0))
+                total[:layers].add_(clipped(self.differences(examples, place), self.clip_norm).sum(0))
             else:
                 self._accompany(place)
 
@@ -81,8 +85,9 @@ class LayerSensitivity:
         self.workers.reduce_to_main([total])
         if self.workers.is_main:
             self.noise.release(number, 0, total.numpy(), self.noise_multiplier * self.clip_norm)
-        mean: Floats = (self.workers.broadcast(total) / (self.size * self.clip_norm)).numpy()
-        return mean
+        released: Floats = (self.workers.broadcast(total) / self.clip_norm).numpy()
+        self.controls.add(released[layers:], self.noise_multiplier)
+        return released[:layers] / self.size
 
     def differences(self, examples: Sequence[int], place: int) -> Tensor:
         """See ``loss_differences``."""

@@ -1,0 +1,70 @@
+"""Reports near weights that are about a copy of them in other files, or about what lay in their place before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from privctl.domain.errors import PrivctlError
+from privctl.domain.report import PrivacyReport
+from privctl.reports.chain import ReportFiles
+from privctl.reports.files import FoundReport, pointer_of
+from privctl.reports.of_model import own_reports, report_by_name, report_places
+from privctl.storage.digest import hash_tensors
+from privctl.storage.reader import Checkpoint, open_checkpoint
+
+#: What identifies a tensor without reading it: its name, type and shape.
+_Kind = tuple[str, str, tuple[int, ...]]
+
+
+def reports_of_copy(model: Path) -> tuple[FoundReport, ...]:
+    """The reports near ``model`` that list exactly its tensors, in files with other digests: saved again, or in shards.
+
+    Tensors are read only if names, types and shapes agree. Empty if there is no model.
+    """
+    try:
+        with open_checkpoint(model) as checkpoint:
+            return tuple(_of_copy(model, checkpoint))
+    except PrivctlError:
+        return ()
+
+
+def _of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
+    kinds = {(info.name, info.dtype, info.shape) for _, info in checkpoint.tensors()}
+    files, found = ReportFiles(), dict[str, FoundReport]()
+    for place in report_places(model):
+        file = files.at(place)
+        if file.digest is not None and file.report is not None and _kinds(file.report) == kinds:
+            found.setdefault(file.digest, FoundReport(file.path, file.report))
+    own = {each.path for each in own_reports(model)} if found else set()
+    others = [each for each in found.values() if each.path not in own]
+    if not others:
+        return []
+    tensors = {digest for file in checkpoint.files for digest in hash_tensors(file).tensors}
+    return [each for each in others if _tensors(each.report) == tensors]
+
+
+def unfitting_report(model: Path) -> tuple[Path, str] | None:
+    """A report that the header of the weights names, or that lists their files, and why it does not tell of them.
+
+    None if a report of these weights is near, or if none is named. Weights are read only if there is a report.
+    """
+    try:
+        with open_checkpoint(model) as checkpoint:
+            named = pointer_of(checkpoint)
+        if named is None:
+            named = report_by_name(model)
+        if named is None or own_reports(model) or reports_of_copy(model):
+            return None
+    except PrivctlError:
+        return None
+    return named, "is about other weights" if os.path.isfile(named) else "is missing"
+
+
+def _tensors(report: PrivacyReport) -> set[object]:
+    return {digest for artifact in report.outputs if artifact.role == "model" for digest in artifact.tensors}
+
+
+def _kinds(report: PrivacyReport) -> set[_Kind]:
+    outputs = (artifact for artifact in report.outputs if artifact.role == "model")
+    return {(each.name, each.dtype, each.shape) for artifact in outputs for each in artifact.tensors}

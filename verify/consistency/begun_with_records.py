@@ -1,0 +1,70 @@
+"""Whether the initial weights of a training were trained on one of its records before, in another file.
+
+``begun_with`` compares files by their digests. Here texts are compared, where the files of both trainings are at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from privctl.data.contents import first_shared, texts_at
+from privctl.data.count import of_texts
+from privctl.data.recorded import data_as_recorded
+from privctl.domain.errors import PrivctlError
+from privctl.domain.guarantee import AssumptionState, Guarantee, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.digest import NamedFiles
+from verify.consistency.begun_with import trainings_behind
+from verify.files.data import columns_of
+from verify.files.places import located
+
+_NAME, _DATA = "starting weights", "data"
+_STANDING = (Status.PROVED, Status.CONDITIONAL)
+#: One report and its path.
+Placed = tuple[Path, PrivacyReport]
+
+
+def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], files: NamedFiles) -> Iterator[Verdict]:
+    """Yields a refuted verdict if a guarantee of ``report`` stands and an earlier training shares a record.
+
+    ``links`` are the reports behind it that are at hand, with their paths.
+    """
+    if not any(map(_rests_on_it, report.guarantees)):
+        return
+    places = {id(each): place for place, each in ((path, report), *links)}
+    trainings = trainings_behind(report, [each for _, each in links])
+    for each in trainings[1:]:
+        own = trainings[0]
+        with suppress(PrivctlError):  # records that cannot be read are compared by nobody
+            ours, theirs = (_contents(places[id(one)], one, files) for one in (own, each))
+            shared = None if ours is None or theirs is None else first_shared(ours, theirs)
+            if shared is not None:
+                name = next(file.path for file in own.inputs if file.role == _DATA)
+                yield Verdict(
+                    subject=_NAME,
+                    outcome=Outcome.REFUTED,
+                    reason=f"the weights that its training began with were trained on record {shared} of {name} "
+                    f"before, which {places[id(each)].name} names in another file, so no guarantee covers "
+                    "what they hold of it",
+                )
+                return
+
+
+def _rests_on_it(guarantee: Guarantee) -> bool:
+    violated = (a.name == _NAME and a.state is AssumptionState.VIOLATED for a in guarantee.assumptions)
+    return guarantee.status in _STANDING and not any(violated)
+
+
+def _contents(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[bytes] | None:
+    """The contents of the texts that the training with this report read; None for others, and if not at hand."""
+    artifacts = [each for each in report.inputs if each.role == _DATA]
+    data, columns = (
+        data_as_recorded([(located(path, each.path), each) for each in artifacts], files),
+        columns_of(report),
+    )
+    if data is None or columns is None or not of_texts(data, columns):
+        return None
+    return texts_at(data, columns)
