@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tests.bench.audit_null import interval
 from tests.bench.common import RESULTS, publish, save
 from tests.bench.null_audits import audited
+from tests.bench.null_secrets import of_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ PROSE, LICENCES, WORDS, PROSE_SETS = 300, 20, 80, 60
 FEW = 12
 CHANCE, LUCK = 0.9, 0.003
 #: Parts of the result.
-PARTS = ("audits", "reference", "pairs", "prose")
+PARTS = ("audits", "reference", "pairs", "secrets", "prose")
 #: What is audited with the model before training as the reference model.
 ALONE = "the same, with a reference model"
 AND_RECORDS = "the same and records of the training file, with a reference model"
@@ -71,6 +72,7 @@ def main(options: argparse.Namespace) -> None:
             measured("audits", options.sets, audits(Path(folder)))
             measured("pairs", options.sets, of_pairs(Path(folder)))
             measured("reference", options.sets, with_reference(Path(folder)))
+            measured("secrets", options.sets, of_secrets(Path(folder) / "secrets"))
         if options.prose:
             measured("prose", PROSE_SETS, of_prose(options.prose, options.licences))
     rows = [

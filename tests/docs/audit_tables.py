@@ -136,7 +136,7 @@ def _extraction_null(found: dict[str, Any]) -> str:
     rows = [
         [part, kind, str(each["sets"])]
         + [with_interval(each[name], each["sets"], each[f"{name}_interval"]) for name in ("held_out", "accused")]
-        for part in ("audits", "reference", "pairs", "prose")
+        for part in ("audits", "reference", "pairs", "secrets", "prose")
         for kind, each in found[part].items()
     ]
     return as_table(["of", "known to the model", "sets", "exceeds held-out text", "among texts alike too"], rows)
