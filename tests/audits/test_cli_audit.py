@@ -69,7 +69,7 @@ def report_of(path: Path) -> PrivacyReport:
 def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert audit(place) == 0
     out, err = capfd.readouterr()
-    verdict, _, table = out.split("\n\n")[:3]
+    verdict, *_, table = out.split("\n\n")
     heading, _, first, *_ = table.splitlines()
     printed = out
     out = " ".join(out.split())  # as it was before lines were folded
