@@ -68,7 +68,8 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     "verify.audits": (
         "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries", "reach",
-        "extraction", "figures", "given", "asked", "unscored", "evidence", "consistency",
+        "extraction", "figures", "given", "asked", "unscored", "evidence", "error_shares", "secrets", "verdicts",
+        "consistency",
     ),
 }  # fmt: skip
 

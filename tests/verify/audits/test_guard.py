@@ -66,6 +66,31 @@ def test_an_accusation_needs_a_calm_guard_or_an_attack_that_beats_the_records() 
     assert list(faults(report(Outcome.INCONCLUSIVE, -0.02, ALARMED))) == []
 
 
+def test_a_finding_that_beats_the_records_is_not_called_confounded() -> None:
+    (fault,) = faults(report(Outcome.INCONCLUSIVE, 0.02, ALARMED))
+    assert "loss tells them apart" in fault
+
+
+@pytest.mark.parametrize(
+    ("control", "right"),
+    [
+        ((), Outcome.INCONCLUSIVE),
+        ((0.45, 0.55, 0.54), Outcome.REFUTED),
+        ((0.45, 0.55, 0.7), Outcome.INCONCLUSIVE),  # it would have missed too much
+        ((0.51, 0.61, 0.54), Outcome.INCONCLUSIVE),
+    ],
+)
+def test_records_that_certainly_differ_need_a_control(control: tuple[float, ...], right: Outcome) -> None:
+    for outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE):
+        made = report(outcome, 0.02, ALARMED)
+        evidence = [made.evidence[0], made.evidence[1], item("blind baseline", 0.52, 0.6, **ALARMED), made.evidence[3]]
+        if control:
+            lower, upper, detectable = control
+            evidence.append(item("reference control", lower, upper, detectable=detectable))
+        found = list(faults(replace(made, evidence=tuple(evidence))))
+        assert any("verdict" in fault for fault in found) is (outcome is not right)
+
+
 def test_reports_from_before_the_guard_are_judged_by_their_intervals() -> None:
     assert list(faults(report(Outcome.REFUTED, -0.02, {}))) == []
 
