@@ -17,6 +17,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
 from verify.audits import asked, error_shares, figures, joint_test, secrets
+from verify.audits.canaries import figures as canary_figures
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
@@ -54,6 +55,8 @@ _ROUNDING = 1e-6
 #: on the other.
 _FEW, _LOPSIDED = 12, 2
 _POWER = 0.8
+#: Limits nearer than this to 0 or 1 are those of floats.
+_END = 1e-15
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
 #: The joint confidence of all intervals and tests of an audit, which no option changes.
 CONFIDENCE = 0.95
@@ -97,6 +100,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from asked.faults(report, parameters)
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
+    yield from canary_figures.faults(report)
     yield from error_shares.faults(report, parameters)
     yield from secrets.faults(report)
     yield from _membership(report, parameters)
@@ -127,6 +131,8 @@ def _interval(item: Evidence) -> str:
             return "its interval is not around its estimate"
         ends = _logit(low) + _logit(high)
         return "" if math.isclose(ends, 2 * _logit(value), abs_tol=_ROUNDING) else "its interval is not its estimate's"
+    if item.interval == _CHERNOFF[0]:
+        return _by_chernoff(item, low, value, high)
     counts = _counts(item)
     if item.interval != _EXACT or counts is None:
         return ""
@@ -139,6 +145,34 @@ def _interval(item: Evidence) -> str:
     fits = is_limit(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
     fits = fits and is_limit(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
     return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _by_chernoff(item: Evidence, low: float, value: float, high: float) -> str:
+    """Checks limits at which exp(-pairs KL(value, limit)) is half the error (Hoeffding 1963, section 5).
+
+    Equal scores give an AUC of 1/2, of which nothing follows.
+    """
+    pairs, least = min(item.samples.get("members", 0), item.samples.get("nonmembers", 0)), (1 - item.confidence) / 2
+    if (low, value, high) == (0.0, 0.5, 1.0):
+        return ""
+    if not (0 <= low <= value <= high <= 1 and 0 < least < 1):
+        return "its interval is not around its estimate"
+    for limit in (low, high):
+        if limit == value in (0.0, 1.0):
+            continue
+        reached = -pairs * _divergence(value, limit)
+        at_end = min(limit, 1 - limit) < _END and reached >= math.log(least)
+        if not at_end and not math.isclose(reached, math.log(least), rel_tol=1e-4):
+            return "its interval is not its estimate's"
+    return ""
+
+
+def _divergence(share: float, chance: float) -> float:
+    """KL(Bernoulli(``share``), Bernoulli(``chance``)) in nats."""
+    return sum(
+        0.0 if part == 0 else math.inf if of == 0 else part * math.log(part / of)
+        for part, of in ((share, chance), (1 - share, 1 - chance))
+    )
 
 
 def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:

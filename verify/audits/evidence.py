@@ -26,6 +26,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.audits import unscored
 from verify.audits.asked import request_mismatches
 from verify.audits.canaries.kept_gradients import recount
+from verify.audits.canaries.kept_scores import recount_planted
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.ranks.figures import ROUNDING, Figures, auc_with_interval, largest_statistic, true_positive_rate, won
@@ -83,8 +84,14 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     gradients = recount(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
-    # The report's own check derives the bound on the noise from the counts that were recounted here.
-    counted_before = [*gradients.bounds, *(i for i in report.evidence if gradients.bounds and i.method == NOISE)]
+    planted = recount_planted(path, report, files)
+    wrong += planted.wrong
+    recomputed += len(planted.items)
+    counted_before = [
+        *gradients.bounds,
+        *planted.items,
+        *(i for i in report.evidence if gradients.bounds and i.method == NOISE),
+    ]
     for item in (each for each in report.evidence if each not in counted_before):
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:
