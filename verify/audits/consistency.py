@@ -17,8 +17,8 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
 from verify.audits import asked, error_shares, figures, joint_test, secrets
-from verify.audits.canaries import figures as canary_figures
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.audits.canaries.figures import planted_faults
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
 from verify.audits.extraction import counts as extraction_counts
@@ -100,7 +100,8 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from asked.faults(report, parameters)
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
-    yield from canary_figures.faults(report)
+    yield from joint_test.baseline_faults(report.evidence)
+    yield from planted_faults(report)
     yield from error_shares.faults(report, parameters)
     yield from secrets.faults(report)
     yield from _membership(report, parameters)

@@ -183,6 +183,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
         member=member,
         scores=scores,
         relabelled=_relabelled_inputs(member, scores, tested, by_records) if by_records else None,
+        compared=frozenset(item.method for item in report.evidence if item.test is not None),
         same=report.versions.get("numpy") == np.__version__,
         guesses=RightGuesses(
             path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
@@ -237,13 +238,15 @@ def _relabelled_inputs(
 class _Ranks:
     """Kept or given scores [records] by attack, membership labels, and the inputs of ``relabelled`` tests.
 
-    ``same`` is whether this numpy is the version the audit used; ``guesses`` recounts the guesses behind bounds.
+    ``compared`` names all attacks of the joint test. ``same`` is whether this numpy is the version the audit used;
+    ``guesses`` recounts the guesses behind bounds.
     """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     guesses: RightGuesses
     relabelled: Relabelled | None = None
+    compared: frozenset[str] = frozenset()
     same: bool = False
     source: str = _KEPT
 
@@ -299,7 +302,8 @@ class _Ranks:
         if test is not None and self.relabelled is not None and 0 < test.level < 1:
             found = self.relabelled.joint_test(test.level)
             if item.method in found.p_values:
-                yield from test_faults(test, item.method, found, self.relabelled, self.same)
+                others = self.compared - found.p_values.keys()
+                yield from test_faults(test, item.method, found, self.relabelled, self.same, others)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = largest_statistic(scores, self.member)

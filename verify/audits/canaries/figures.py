@@ -19,7 +19,7 @@ _INTERVAL = "Clopper-Pearson"
 _CLOSE = 1e-6
 
 
-def faults(report: PrivacyReport) -> Iterator[str]:
+def planted_faults(report: PrivacyReport) -> Iterator[str]:
     """Yields one sentence for each figure of planted canaries that others contradict, or that lacks an entry."""
     found = [item for item in report.evidence if item.method in (EXPOSURE, COMPLETION)]
     for item in found:

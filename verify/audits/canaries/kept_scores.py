@@ -62,7 +62,10 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated):
             continue
-        faults = _faults(item, kept, stated)
+        try:
+            faults = _faults(item, kept, stated)
+        except LookupError as missing:
+            faults = [f"it lacks the entry {missing}, without which it cannot be computed again"]
         if faults is not None:
             items.append(item)
             wrong += [f"{item.method}, {item.quantity}: {fault}" for fault in faults if fault]

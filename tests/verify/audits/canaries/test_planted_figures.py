@@ -17,7 +17,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.arrays import write_arrays
 from privctl.storage.digest import NamedFiles
-from verify.audits.canaries.figures import faults
+from verify.audits.canaries.figures import planted_faults as faults
 from verify.audits.canaries.kept_scores import recount_planted
 
 COUNT, REFERENCES = 240, 63
@@ -98,6 +98,13 @@ def test_a_changed_number_is_noticed_by_the_kept_scores(made: tuple[Path, Privac
             assert found_in(made, place, replace(item, estimate=0.5 * item.estimate))[1]
         assert found_in(made, place, replace(item, samples={**item.samples, "canaries": 7}))[1]
     assert tried >= 30
+
+
+def test_a_bound_without_its_counts_is_noticed(made: tuple[Path, PrivacyReport]) -> None:
+    for place, item in enumerate(made[1].evidence):
+        if item.method.startswith("one run"):
+            left = {name: value for name, value in item.details.items() if name != "guesses 1"}
+            assert any("lacks the entry" in fault for fault in found_in(made, place, replace(item, details=left))[1])
 
 
 def test_other_coins_than_the_manifest_s_are_noticed(made: tuple[Path, PrivacyReport]) -> None:
