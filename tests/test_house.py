@@ -67,8 +67,9 @@ ORDERS: dict[str, tuple[str, ...]] = {
         "guarantees", "checks", "run", "as_report", "simulate", "prove", "papers",
     ),
     "verify.audits": (
-        "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries", "reach",
-        "extraction", "figures", "given", "asked", "unscored", "evidence", "consistency",
+        "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries",
+        "reach", "extraction", "figures", "given", "asked", "unscored", "evidence", "error_shares", "secrets",
+        "verdicts", "consistency",
     ),
 }  # fmt: skip
 

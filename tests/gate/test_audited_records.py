@@ -12,8 +12,9 @@ from audits import ATTACKS, THOROUGH
 from audits.extraction.windows import USUAL_TOKENS
 from audits.scores.table import Skip
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.domain.report import Artifact, Omission
+from privctl.domain.report import Artifact, Omission, ParentReport
 from privctl.gate.checks import audited_records
+from privctl.storage.digest import file_digest
 from tests.gate.made import DATA, INCONCLUSIVE, PASS, PROVED, auc, audit, judged, making, of, only, weights
 
 MORE = replace(DATA, path="more.jsonl", digest="blake3:" + "e" * 64)
@@ -165,3 +166,23 @@ def test_the_gate_knows_the_words_and_numbers_of_audits() -> None:
     assert set(audited_records._UNSCORED) == {each.reason for each in (Skip.IN_BOTH, Skip.REPEATED, Skip.NOT_FINITE)}
     assert audited_records._MOST_SUFFIX == USUAL_TOKENS
     assert set(audited_records._REQUIRED) <= {*ATTACKS, *THOROUGH, "fused"}
+
+
+@pytest.mark.parametrize(("name", "right"), [("begun", True), ("sibling", False)])
+def test_a_reference_model_is_the_start_of_the_training_if_the_audit_says_so(
+    tmp_path: Path, name: str, right: bool
+) -> None:
+    """A model that was trained on the same records gives what this one gives, so that nothing would count."""
+    start = replace(weights("begun"), role="start-model.safetensors")
+    made = making(tmp_path / "m.json", PROVED, inputs=(DATA, start), parameters={"method": "dp-sgd"})
+    looked = audit(
+        tmp_path / "a.json",
+        auc(0.02, 0.0, 0.03, "extraction", quantity="rate on training text"),
+        inputs=(weights("m"), replace(weights(name), role="reference model")),
+        parameters={"extraction": {"reference": "what the training began with"}},
+        parents=(ParentReport(path=made.name, digest=file_digest(made)),),
+    )
+    judgement = judged(made, looked, recompute="true", max_extracted="0.5")
+    said = [each for each in of(judgement, "recomputed") if "began with the reference model" in each.message]
+    assert (said == []) is right
+    assert all(each.outcome is GateOutcome.FAIL for each in said)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
-from verify.audits import asked, figures, joint_test
+from verify.audits import asked, error_shares, figures, joint_test, secrets
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.audits.canaries.figures import planted_faults
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
 from verify.audits.extraction import counts as extraction_counts
@@ -30,7 +30,8 @@ from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.reach import detectable_fault
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import sides_by_coins
-from verify.laws.counts import at_most
+from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
+from verify.laws.counts import is_limit
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
 #: With Student's t quantile, for a few records on one side and many on the other.
@@ -39,28 +40,23 @@ _DELONG_T = "DeLong, logit scale, t"
 _CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
 _BASELINES = (_BLIND, _LENGTH, _CONTROL)
+#: Attacks of which the control is the same on another model, and the AUC that this must be able to detect.
+_CONTROLLED, _POWERFUL = ("loss", "reference"), 0.55
 #: The interval of a score that was fitted to the records it judges, and of a difference from such a score.
 _RELABELLED = "normal, standard deviation over relabellings"
 #: The prefix of the name of another tool's scores, which are named after their column.
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
-_EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
-_EXTRACTED = "rate on training text"
-#: Verbatim and near-verbatim.
-_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
-#: The conditions on its manifest that every audit of canaries states.
-_PLANTED = frozenset({
-    "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
-})  # fmt: skip
-#: Subjects of the verdict on each kind of attack.
+_EXTRACTION, _COMPLETION = "extraction", "canary completion"
+#: The subject of the verdict on membership.
 MEMBERSHIP = "members cannot be told from non-members"
-_TRACE, _NOT_EASIER = "secret trace", "training made no secret easier to tell"
-_MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
-_ROUNDING, _TAIL = 1e-6, 1e-4
+_ROUNDING = 1e-6
 #: The normal approximation is not used with fewer records than this on one side and more than this many times as many
 #: on the other.
 _FEW, _LOPSIDED = 12, 2
 _POWER = 0.8
+#: Limits nearer than this to 0 or 1 are those of floats.
+_END = 1e-15
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
 #: The joint confidence of all intervals and tests of an audit, which no option changes.
 CONFIDENCE = 0.95
@@ -104,8 +100,12 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from asked.faults(report, parameters)
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
+    yield from joint_test.baseline_faults(report.evidence)
+    yield from planted_faults(report)
+    yield from error_shares.faults(report, parameters)
+    yield from secrets.faults(report)
     yield from _membership(report, parameters)
-    yield from _other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
+    yield from other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from wrong_noise(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
@@ -132,6 +132,8 @@ def _interval(item: Evidence) -> str:
             return "its interval is not around its estimate"
         ends = _logit(low) + _logit(high)
         return "" if math.isclose(ends, 2 * _logit(value), abs_tol=_ROUNDING) else "its interval is not its estimate's"
+    if item.interval == _CHERNOFF[0]:
+        return _by_chernoff(item, low, value, high)
     counts = _counts(item)
     if item.interval != _EXACT or counts is None:
         return ""
@@ -141,9 +143,37 @@ def _interval(item: Evidence) -> str:
     if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
         return f"its estimate is {value:.6g}, but it counts {found} of {total}"
     tail = (1 - item.confidence) / 2
-    fits = _cdf_equals(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
-    fits = fits and _cdf_equals(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
+    fits = is_limit(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
+    fits = fits and is_limit(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
     return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _by_chernoff(item: Evidence, low: float, value: float, high: float) -> str:
+    """Checks limits at which exp(-pairs KL(value, limit)) is half the error (Hoeffding 1963, section 5).
+
+    Equal scores give an AUC of 1/2, of which nothing follows.
+    """
+    pairs, least = min(item.samples.get("members", 0), item.samples.get("nonmembers", 0)), (1 - item.confidence) / 2
+    if (low, value, high) == (0.0, 0.5, 1.0):
+        return ""
+    if not (0 <= low <= value <= high <= 1 and 0 < least < 1):
+        return "its interval is not around its estimate"
+    for limit in (low, high):
+        if limit == value in (0.0, 1.0):
+            continue
+        reached = -pairs * _divergence(value, limit)
+        at_end = min(limit, 1 - limit) < _END and reached >= math.log(least)
+        if not at_end and not math.isclose(reached, math.log(least), rel_tol=1e-4):
+            return "its interval is not its estimate's"
+    return ""
+
+
+def _divergence(share: float, chance: float) -> float:
+    """KL(Bernoulli(``share``), Bernoulli(``chance``)) in nats."""
+    return sum(
+        0.0 if part == 0 else math.inf if of == 0 else part * math.log(part / of)
+        for part, of in ((share, chance), (1 - share, 1 - chance))
+    )
 
 
 def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:
@@ -178,15 +208,6 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
     return int(found), int(details.get("undecided", 0)), int(total)
 
 
-def _cdf_equals(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
-    """Whether P(X <= ``most``) is ``wanted`` for X binomial with ``total`` trials of probability ``chance``."""
-    if at_end:
-        return chance == end
-    below = at_most(most, total, chance)
-    small = min(wanted, 1 - wanted)
-    return abs(below - wanted) <= _TAIL * small + 1e-12
-
-
 def _chance(item: Evidence) -> str:
     """What is wrong with the stated chance level: the AUC or the rate that an uninformed attack may reach."""
     members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
@@ -197,7 +218,7 @@ def _chance(item: Evidence) -> str:
         return "its chance is missing" if _is_auc(item) else ""
     if named and others <= _MOST:
         rank = int(float(named[1]) / 100 * others + 1e-9)
-        fits = _cdf_equals(stated, rank, others, (1 - item.confidence) / 2, at_end=rank == others, end=1.0)
+        fits = is_limit(stated, rank, others, (1 - item.confidence) / 2, at_end=rank == others, end=1.0)
     elif _is_auc(item):
         fits = stated == 0.5
     else:
@@ -256,44 +277,56 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     attacks = [item for item in attacks if item.samples.keys() == {"members", "nonmembers"}]
     baselines = {item.method: item for item in attacks if item.method in _BASELINES}
     attacks = [item for item in attacks if item.method not in _BASELINES]
-    if not any(_is_auc(item) for item in attacks):
+    if not attacks:
         return
-    yield from _missing_inputs(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
+    yield from missing_inputs(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
     for name in (_BLIND, _LENGTH):
         if name not in baselines and not _of_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
-    outcome = _outcome(report, MEMBERSHIP)
+    outcome = outcome_of(report, MEMBERSHIP)
     if outcome is None:
         yield f"the verdict on {MEMBERSHIP!r} is missing"
         return
     yield from joint_test.faults(attacks, parameters.confidence)
-    certain = not drawn and any(_excludes(baselines[name], 0.5) for name in (_BLIND, _LENGTH) if name in baselines)
     above = [item for item in attacks if item.lower is not None and item.lower > item.details["chance"]]
     tested = any(item.test is not None for item in attacks)
     seen = [item for item in attacks if item.test is not None and item.test.rejects] if tested else above
-    suspected = not drawn and _suspected(baselines.get(_BLIND))
-    if outcome is Outcome.REFUTED and suspected:
-        better = {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
-        if not any(item.method in better for item in seen):
-            yield (
-                f"its verdict on {MEMBERSHIP!r} is {outcome}, but the records may differ without the model, and no "
-                "attack is certain to do better"
-            )
-    if outcome is Outcome.REFUTED and tested and not seen:
+    certain = [] if drawn else [item.method for item in baselines.values() if _excludes(item, 0.5)]
+    detected = _attributed(report, {item.method for item in seen}, baselines, certain, drawn=drawn)
+    if outcome is Outcome.REFUTED and not seen:
         yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but its joint test finds no attack better than chance"
-    apart = certain or suspected
-    if seen and not apart and outcome is not Outcome.REFUTED:
-        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but {seen[0].method} tells them apart"
+    elif outcome is Outcome.REFUTED and not detected:
+        yield (
+            f"its verdict on {MEMBERSHIP!r} is {outcome}, but the records may differ without the model, and no "
+            "attack is certain to do better" + ("" if not certain else " on a model that saw neither side")
+        )
+    elif detected and outcome is not Outcome.REFUTED:
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but {min(detected)} tells them apart"
     reach = min((item.sees for item in attacks if item.sees is not None), default=1.0)
     enough = least is not None and reach <= least and not certain and not seen and not above
     if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
         yield f"its verdict on {MEMBERSHIP!r} is {outcome}, which its evidence does not support"
 
 
-def _missing_inputs(report: PrivacyReport, roles: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each role of record files that the inputs lack."""
-    for role in sorted(set(roles) - {item.role for item in report.inputs}):
-        yield f"its inputs name no {role}, so that nothing shows which records it is about"
+def _attributed(
+    report: PrivacyReport, seen: set[str], baselines: Mapping[str, Evidence], certain: Sequence[str], *, drawn: bool
+) -> set[str]:
+    """The attacks of ``seen`` that tell something of the model, and not only of records that differ without it.
+
+    ``certain`` are the baselines whose interval shows that the records differ.
+    """
+    detected = set(seen)
+    if not drawn and (certain or _suspected(baselines.get(_BLIND))):
+        detected &= {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
+    if certain:
+        controlled = list(certain) == [_BLIND] and _finds_nothing(baselines.get(_CONTROL))
+        detected &= set(_CONTROLLED) if controlled else set()
+    return detected
+
+
+def _finds_nothing(control: Evidence | None) -> bool:
+    """Whether a reference model that saw neither side cannot tell them apart, although it had the power to."""
+    return control is not None and not _excludes(control, 0.5) and control.details.get("detectable", 1.0) <= _POWERFUL
 
 
 def _suspected(blind: Evidence | None) -> bool:
@@ -313,66 +346,6 @@ def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
     }
     roles = {item.role for item in report.inputs} - beside
     return roles == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
-
-
-def _other_verdicts(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins: bool) -> Iterator[str]:
-    """Checks the verdicts on extraction, secrets and canaries."""
-    extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
-    if _EXTRACTED in extracted:
-        yield from _missing_inputs(report, ("train",))
-        accusing = [extracted[name] for name in _BEYOND if name in extracted and (extracted[name].lower or 0) > 0]
-        accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
-        doubted = alike_texts.unconfirmed(report.evidence)
-        yield from _conclusion(
-            report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing)
-        )
-        yield from alike_texts.uncalled_for(report.evidence, () if by_coins else accusing)
-        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.why_inconclusive(extracted.get(_BEYOND[0]))
-        why = ("what comes out is not compared with texts alike" if doubted else "") or why
-        if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:
-            yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
-    traces = [item for item in report.evidence if item.method == _TRACE]
-    if traces:
-        shown = [item for item in traces if not alike_texts.is_doubtful(item, report.evidence)]
-        yield from _conclusion(report, _NOT_EASIER, any(_is_significant(item) for item in shown))
-    yield from (
-        f"{item.quantity}: whether a trace was found is not what its p-value says"
-        for item in traces
-        if bool(item.details.get("detected")) is not _is_significant(item)
-    )
-    tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
-    if tests:
-        found, control = (
-            any(item.details["detected"] for item in tests if word in item.quantity)
-            for word in ("included", "left out")
-        )
-        states = {each.name: each.state for each in conditions}
-        yield from (
-            f"it does not state whether this holds for its canaries: {name}"
-            for name in sorted(_PLANTED - states.keys())
-        )
-        yield from _conclusion(
-            report, _TRACELESS, found and not control and AssumptionState.VIOLATED not in states.values()
-        )
-        for item in tests:
-            if bool(item.details["detected"]) is not _is_significant(item):
-                yield f"{item.quantity}: whether a trace was found is not what its p-value says"
-
-
-def _is_significant(item: Evidence) -> bool:
-    return item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
-
-
-def _conclusion(report: PrivacyReport, subject: str, refuted: bool) -> Iterator[str]:
-    outcome = _outcome(report, subject)
-    if outcome is None:
-        yield f"the verdict on {subject!r} is missing"
-    elif refuted and outcome is not Outcome.REFUTED:
-        yield f"its verdict on {subject!r} is {outcome}, but its evidence refutes that"
-
-
-def _outcome(report: PrivacyReport, subject: str) -> Outcome | None:
-    return next((verdict.outcome for verdict in report.verdicts if verdict.subject == subject), None)
 
 
 def _excludes(item: Evidence, value: float) -> bool:

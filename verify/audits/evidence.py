@@ -26,6 +26,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.audits import unscored
 from verify.audits.asked import request_mismatches
 from verify.audits.canaries.kept_gradients import recount
+from verify.audits.canaries.kept_scores import recount_planted
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.ranks.figures import ROUNDING, Figures, auc_with_interval, largest_statistic, true_positive_rate, won
@@ -83,8 +84,14 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     gradients = recount(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
-    # The report's own check derives the bound on the noise from the counts that were recounted here.
-    counted_before = [*gradients.bounds, *(i for i in report.evidence if gradients.bounds and i.method == NOISE)]
+    planted = recount_planted(path, report, files)
+    wrong += planted.wrong
+    recomputed += len(planted.items)
+    counted_before = [
+        *gradients.bounds,
+        *planted.items,
+        *(i for i in report.evidence if gradients.bounds and i.method == NOISE),
+    ]
     for item in (each for each in report.evidence if each not in counted_before):
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:
@@ -176,6 +183,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
         member=member,
         scores=scores,
         relabelled=_relabelled_inputs(member, scores, tested, by_records) if by_records else None,
+        compared=frozenset(item.method for item in report.evidence if item.test is not None),
         same=report.versions.get("numpy") == np.__version__,
         guesses=RightGuesses(
             path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
@@ -230,13 +238,15 @@ def _relabelled_inputs(
 class _Ranks:
     """Kept or given scores [records] by attack, membership labels, and the inputs of ``relabelled`` tests.
 
-    ``same`` is whether this numpy is the version the audit used; ``guesses`` recounts the guesses behind bounds.
+    ``compared`` names all attacks of the joint test. ``same`` is whether this numpy is the version the audit used;
+    ``guesses`` recounts the guesses behind bounds.
     """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     guesses: RightGuesses
     relabelled: Relabelled | None = None
+    compared: frozenset[str] = frozenset()
     same: bool = False
     source: str = _KEPT
 
@@ -292,7 +302,8 @@ class _Ranks:
         if test is not None and self.relabelled is not None and 0 < test.level < 1:
             found = self.relabelled.joint_test(test.level)
             if item.method in found.p_values:
-                yield from test_faults(test, item.method, found, self.relabelled, self.same)
+                others = self.compared - found.p_values.keys()
+                yield from test_faults(test, item.method, found, self.relabelled, self.same, others)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = largest_statistic(scores, self.member)

@@ -30,6 +30,7 @@ _COUNTED = frozenset({"texts", "extracted"})
 _TWICE = frozenset({"training_texts", "training_extracted", "held_out_texts", "held_out_extracted", "chance"})
 _TESTED = frozenset({"p_value", "level", "detected", "chance"})
 _BASELINES = ("blind baseline", "length baseline", "reference control")
+_RELABELLED = "normal, standard deviation over relabellings"
 _EPSILON, _MU = "epsilon lower bound at delta ", "lower bound on mu of Gaussian differential privacy"
 #: For each side, the name of the sample that counts its texts.
 _SAMPLES = {"training": "training", "held-out": "held_out"}
@@ -174,6 +175,10 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
         yield "it is of no attack that the report's parameters name"
     if item.quantity.startswith("AUC") and item.quantity not in ("AUC", "AUC over the blind baseline's"):
         yield "no audit measures anything of that name"
+    if item.quantity.startswith("AUC over") and (
+        item.interval != _RELABELLED or item.bound is not Bound.TWO_SIDED or None in (item.lower, item.upper)
+    ):
+        yield f"its interval is {item.interval!r} of a bound that is {item.bound}, which no such figure has"
     if item.quantity == "AUC" and item.bound is not Bound.TWO_SIDED:
         yield f"its bound is {item.bound}, and it has two sides"
     if item.quantity in (*BEYOND, extraction_tests.GRID) and _nothing_to_compare(item):
@@ -281,7 +286,6 @@ def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]
         for item in report.evidence
         if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in _BASELINES
         for side in _SIDES
-        if "over" not in item.quantity
     }
     if len(sizes) > len(_SIDES):
         yield "its attacks do not all judge the same numbers of members and non-members"

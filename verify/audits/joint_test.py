@@ -1,5 +1,9 @@
 """Whether an audit's joint test is consistent: p-values with the relabellings, the number of attacks, and the level.
 
+The wider the interval of a difference from the blind baseline, the less an attack is certain to beat that. The audit
+takes the larger of two deviations: that over relabellings, which is at most the sum of both scores' own, and DeLong's
+for paired scores, which the AUCs bound.
+
 Standard library only, like ``verify.audits.consistency``.
 """
 
@@ -19,6 +23,9 @@ _OTHER_SCORES = ("quantile", "midpoint")
 _WIDEST = 3.0
 #: Fitted to the labels, so that under relabelling its AUC has another mean and varies more than that of fixed scores.
 _FUSED = "fused"
+_BLIND, _OVER = "blind baseline", "AUC over the blind baseline's"
+#: What relabellings and rounding may add to a bound.
+_SLACK = 1.2
 
 
 def faults(attacks: Sequence[Evidence], confidence: float | None) -> Iterator[str]:
@@ -118,3 +125,35 @@ def _deviation_of(item: Evidence, members: int, others: int) -> float:
 
 def _deviation(members: int, others: int) -> float:
     return math.sqrt((members + others + 1) / (12 * members * others))
+
+
+def baseline_faults(evidence: Sequence[Evidence]) -> Iterator[str]:
+    """Yields one sentence for each deviation of the blind baseline, or of a difference from it, that cannot be."""
+    areas = {item.method: item for item in evidence if item.quantity == "AUC" and item.estimate is not None}
+    blind = areas.get(_BLIND)
+    if blind is None or "deviation" not in blind.details or min(_sizes(blind)) < 2:
+        return
+    fixed = _deviation(*_sizes(blind))
+    if blind.details["deviation"] > _WIDEST * fixed:
+        yield f"{_BLIND}, AUC: no relabelling of so many records gives a deviation of {blind.details['deviation']:.4g}"
+    for item in evidence:
+        if item.quantity != _OVER or item.method not in areas or "deviation" not in item.details:
+            continue
+        own = fixed * (_WIDEST if item.method == _FUSED else 1)
+        most = max(own + blind.details["deviation"], _of_records(areas[item.method]) + _of_records(blind))
+        if item.details["deviation"] > _SLACK * most:
+            yield (
+                f"{item.method}, {_OVER}: its deviation is {item.details['deviation']:.4g}, and that of such scores is "
+                f"{most:.4g} at most"
+            )
+
+
+def _sizes(item: Evidence) -> tuple[int, int]:
+    return item.samples.get("members", 0), item.samples.get("nonmembers", 0)
+
+
+def _of_records(item: Evidence) -> float:
+    """The largest that DeLong's deviation can be: either side's placements lie in 0 to 1 and have the AUC as mean."""
+    members, others = _sizes(item)
+    area = float(item.estimate or 0.0)
+    return math.sqrt(area * (1 - area) * (1 / max(1, members - 1) + 1 / max(1, others - 1)))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+#: The relative tolerance of a tail.
+_TAIL = 1e-4
+
 
 def at_most(most: int, total: int, chance: float) -> float:
     """P(Binomial(total, chance) <= most), summed from ``most`` away from the mean."""
@@ -19,6 +22,17 @@ def at_most(most: int, total: int, chance: float) -> float:
         if term < 1e-18 * found:
             break
     return found if below else 1 - found
+
+
+def is_limit(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
+    """Whether ``chance`` is a limit of a Clopper-Pearson interval: P(X <= ``most``) is ``wanted`` (up to 1e-4 of it).
+
+    X is binomial with ``total`` trials. A limit that counts put ``at_end`` of the range is ``end``.
+    """
+    if at_end:
+        return chance == end
+    below = at_most(most, total, chance)
+    return abs(below - wanted) <= _TAIL * min(wanted, 1 - wanted) + 1e-12
 
 
 def fisher(found: int, total: int, other_found: int, other_total: int) -> float:

@@ -22,6 +22,7 @@ from privctl.storage.digest import NamedFiles
 from verify.audits import consistency as audit_consistency
 from verify.audits.asked import request_mismatches, unanswered_claims
 from verify.audits.canaries.guesses import check_guesses
+from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.split.drawn import check_split, check_unseen
 
 RULE = "recomputed"
@@ -84,8 +85,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Verdicts on an audit from its split, those of its files that exist, and the warnings that it must state."""
-    checks = [check_split, check_unseen]
+    """Verdicts on an audit from its split, those of its files that exist, its training, and the warnings it must state."""
+    checks = [check_split, check_unseen, check_reference]
     with suppress(ImportError):  # these need numpy, which the gate does not need for audits
         from verify.audits.groups import check_groups
         from verify.warned.check import check_warnings

@@ -16,7 +16,7 @@ from privctl.domain.evidence import Evidence
 from privctl.reports.files import read_report
 from privctl.storage.digest import NamedFiles
 from verify.audits.evidence import check_evidence
-from verify.audits.split.counted_again import _wrong
+from verify.audits.split.counted_again import wrong_guesses
 from verify.audits.terms import METHODS
 
 
@@ -61,14 +61,14 @@ def test_ranks_give_what_scores_give(unscored: int, levels: int) -> None:
         scored[: min(unscored, count - 2)] = False
         item, _ = bounds_of(register([1] * count), scores.astype(float), scored, member, 1e-5, 0.05)
         ranks = rankdata(scores[scored])
-        assert not _wrong(item, ranks, member[scored])
+        assert not wrong_guesses(item, ranks, member[scored])
         for number in range(1, int(item.details["sets"])):
             more = {**item.details, f"correct {number}": item.details[f"correct {number}"] + 1}
-            assert "are said to be right" in _wrong(replace(item, details=more), ranks, member[scored])
+            assert "are said to be right" in wrong_guesses(replace(item, details=more), ranks, member[scored])
         given = scores[scored].astype(float)
-        assert not _wrong(item, given, member[scored], whole=True)
+        assert not wrong_guesses(item, given, member[scored], whole=True)
         for number in range(1, int(item.details["sets"]) + 1):  # scores tell the last set too
             other = {**item.details, f"correct {number}": item.details[f"correct {number}"] - 1}
-            assert _wrong(replace(item, details=other), given, member[scored], whole=True)
+            assert wrong_guesses(replace(item, details=other), given, member[scored], whole=True)
         fewer = {**item.details, "made 1": item.details["made 1"] + 1}
-        assert "guesses made are said to be right" in _wrong(replace(item, details=fewer), ranks, member[scored])
+        assert "guesses made are said to be right" in wrong_guesses(replace(item, details=fewer), ranks, member[scored])

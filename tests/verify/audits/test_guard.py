@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from scipy.special import ndtri
 
 from audits.membership.attack import beyond_rank
+from audits.statistics.metrics import auc
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from verify.audits.consistency import faults
+from verify.audits.consistency import _interval, faults
 
 CONFIDENCE = 0.99
 REACH = float(-ndtri((1 - CONFIDENCE) / 2))
@@ -66,6 +69,31 @@ def test_an_accusation_needs_a_calm_guard_or_an_attack_that_beats_the_records() 
     assert list(faults(report(Outcome.INCONCLUSIVE, -0.02, ALARMED))) == []
 
 
+def test_a_finding_that_beats_the_records_is_not_called_confounded() -> None:
+    (fault,) = faults(report(Outcome.INCONCLUSIVE, 0.02, ALARMED))
+    assert "loss tells them apart" in fault
+
+
+@pytest.mark.parametrize(
+    ("control", "right"),
+    [
+        ((), Outcome.INCONCLUSIVE),
+        ((0.45, 0.55, 0.54), Outcome.REFUTED),
+        ((0.45, 0.55, 0.7), Outcome.INCONCLUSIVE),  # it would have missed too much
+        ((0.51, 0.61, 0.54), Outcome.INCONCLUSIVE),
+    ],
+)
+def test_records_that_certainly_differ_need_a_control(control: tuple[float, ...], right: Outcome) -> None:
+    for outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE):
+        made = report(outcome, 0.02, ALARMED)
+        evidence = [made.evidence[0], made.evidence[1], item("blind baseline", 0.52, 0.6, **ALARMED), made.evidence[3]]
+        if control:
+            lower, upper, detectable = control
+            evidence.append(item("reference control", lower, upper, detectable=detectable))
+        found = list(faults(replace(made, evidence=tuple(evidence))))
+        assert any("verdict" in fault for fault in found) is (outcome is not right)
+
+
 def test_reports_from_before_the_guard_are_judged_by_their_intervals() -> None:
     assert list(faults(report(Outcome.REFUTED, -0.02, {}))) == []
 
@@ -75,6 +103,27 @@ def test_an_interval_that_its_deviation_does_not_give() -> None:
     wrong = replace(right.evidence[2], upper=0.6)
     (fault,) = faults(replace(right, evidence=(*right.evidence[:2], wrong, *right.evidence[3:])))
     assert fault == "blind baseline, AUC: its interval is not its estimate's and its deviation's"
+
+
+@pytest.mark.parametrize("changed", [{"lower": None}, {"upper": None}, {"interval": "another"}])
+def test_a_difference_from_the_baseline_states_its_interval(changed: Mapping[str, Any]) -> None:
+    right = report(Outcome.REFUTED, 0.02, ALARMED)
+    wrong = replace(right.evidence[1], **changed)
+    found = list(faults(replace(right, evidence=(right.evidence[0], wrong, *right.evidence[2:]))))
+    assert any("AUC over the blind baseline's: its interval is" in fault for fault in found)
+
+
+@pytest.mark.parametrize(("members", "others"), [([1.0, 2.0, 3.0], [0.0] * 9), ([0.0, 5.0], [1.0, 2.0] * 9)])
+def test_an_interval_by_chernoff_is_computed_again(members: list[float], others: list[float]) -> None:
+    found = auc(np.array(members), np.array(others), 0.01)
+    right = Evidence(
+        method="loss", quantity="AUC", estimate=found.value, lower=found.lower, upper=found.upper, confidence=0.99,
+        interval=found.interval, samples={"members": len(members), "nonmembers": len(others)},
+    )  # fmt: skip
+    assert found.interval == "Chernoff over all pairs"
+    assert _interval(right) == ""
+    for end in ("lower", "upper"):
+        assert _interval(replace(right, **{end: 0.5 * (getattr(right, end) + found.value) + 0.001})) != ""  # type: ignore[arg-type]
 
 
 def test_what_chance_gives_is_computed_again() -> None:

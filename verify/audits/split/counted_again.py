@@ -66,7 +66,7 @@ class RightGuesses:
         rows = np.ones(len(self._kept.member), np.bool_) if grouped else self._rows
         if ranks is None or rows is None or np.isnan(ranks[rows]).any():
             return None
-        return _wrong(item, ranks[rows], self._kept.member[rows], whole=self._kept.whole)
+        return wrong_guesses(item, ranks[rows], self._kept.member[rows], whole=self._kept.whole)
 
     @cached_property
     def _rows(self) -> NDArray[np.bool_] | None:
@@ -87,7 +87,12 @@ class RightGuesses:
         return np.array([place in single for place in rows], np.bool_)
 
 
-def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool = False) -> str:
+def wrong_guesses(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool = False) -> str:
+    """What is wrong with the counts of right guesses behind a bound; "" if nothing is.
+
+    ``ranks`` [coins] are those of records or canaries with a score, ``member`` [coins] their coins, and ``whole`` says
+    that they are the scores themselves.
+    """
     for number, (coins, guesses, right) in enumerate(counts_of(item), start=1):
         if len(ranks) > coins:
             return f"it is of {coins} coins, and {len(ranks)} scores are kept"

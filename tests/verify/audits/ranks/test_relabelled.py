@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from audits.membership import fused
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.joint_test import with_joint_test
+from audits.membership.midpoint import _rate_differences
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, staged_scores
 from audits.statistics import max_t as max_t_module
 from audits.statistics.cross_fit import folds
@@ -26,7 +28,7 @@ from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.digest import NamedFiles
 from verify.audits.evidence import check_evidence
 from verify.audits.ranks import relabelled
-from verify.audits.ranks.relabelled import Relabelled
+from verify.audits.ranks.relabelled import Relabelled, midpoint_reaches
 
 Arrays = dict[str, Any]
 SIDE, ALPHA = 60, 0.05
@@ -53,7 +55,7 @@ class Audit:
             fused.NAME: joined.statistics
         }
         if fewer:  # an attack of which no ranks are kept
-            statistics["midpoint"] = rank_statistics(source.normal(size=2 * SIDE), RATES)
+            statistics["midpoint"] = partial(_rate_differences, source.normal(size=2 * SIDE), 0)
         self.found = max_t(statistics, self.member, seed, ALPHA)
         evidence = {
             name: curve_evidence(name, values, self.member, settings) for name, values in self.scores.items()
@@ -169,6 +171,38 @@ def test_an_attack_without_ranks_can_only_raise_p_values(tmp_path: Path, audit: 
     least = with_test(audit.evidence, "zlib", lambda test: replace(test, p_value=round(1000 * without - 5) / 1000))
     (verdict,) = audit.judged(tmp_path, evidence=least)
     assert "gives at least 0." in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda test: replace(test, p_value=min(1.0, test.p_value + 0.2)), "gives at most 0."),
+        (lambda test: replace(test, critical=(test.critical or 0) + 0.5), "gives about 1."),
+        (lambda test: replace(test, critical=None, detectable=None), "the critical value is inf"),
+    ],
+)
+def test_midpoint_cannot_raise_them_by_any_amount(
+    tmp_path: Path, change: Callable[[JointTest], JointTest], says: str
+) -> None:
+    audit = Audit(fewer=True)
+    found = audit.judged(tmp_path, evidence=with_test(audit.evidence, "loss", change))
+    assert {verdict.outcome for verdict in found} == {Outcome.REFUTED}
+    assert any(says in verdict.reason for verdict in found)
+
+
+@pytest.mark.parametrize(("members", "others"), [(40, 40), (31, 90), (200, 200)])
+def test_midpoint_reaches_a_value_no_more_often_than_is_allowed(members: int, others: int) -> None:
+    source, count = np.random.default_rng(5), members + others
+    member = np.arange(count) < members
+    labels = source.permuted(np.tile(member, (20_000, 1)), axis=1)
+    for scores in (source.normal(size=count), np.round(source.normal(size=count)), source.pareto(1.0, size=count)):
+        found = _rate_differences(scores, 3, labels)[:, 0]
+        for value in (0.5, 1.5, 2.0, 2.5, 3.0):
+            assert (found >= value).mean() <= midpoint_reaches(value, member, len(labels), {"midpoint"})
+    # It is of use: 2.5 is reached in few relabellings.
+    assert midpoint_reaches(2.5, member, 999, {"midpoint"}) < 0.06
+    assert midpoint_reaches(2.5, member, 999, {"midpoint", "another"}) == 1
+    assert midpoint_reaches(2.5, member, 999, ()) == 1
 
 
 def test_audits_that_kept_neither_folds_nor_seed_say_so(tmp_path: Path, audit: Audit) -> None:

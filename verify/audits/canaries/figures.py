@@ -1,0 +1,85 @@
+"""Figures of planted canaries: exposures and completions by copies, which add up to all included ones.
+
+Standard library only, like a gate over audits; ``kept_scores`` computes the figures again where the scores are at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+
+EXPOSURE, COMPLETION = "canary exposure", "canary completion"
+MEAN, MEDIAN, DISCLOSED = "mean bits, ", "median bits, ", "disclosed, "
+#: The sides of a comparison, by the beginnings of their names.
+SIDES = ("included", "left out")
+_INTERVAL = "Clopper-Pearson"
+_CLOSE = 1e-6
+
+
+def planted_faults(report: PrivacyReport) -> Iterator[str]:
+    """Yields one sentence for each figure of planted canaries that others contradict, or that lacks an entry."""
+    found = [item for item in report.evidence if item.method in (EXPOSURE, COMPLETION)]
+    for item in found:
+        if wrong := _rate(item) if item.method == COMPLETION else _exposure(item):
+            yield f"{item.method}, {item.quantity}: {wrong}"
+    for side in SIDES:
+        yield from _totals(found, side)
+
+
+def _rate(item: Evidence) -> str:
+    """What is wrong with the form of a rate; its interval is compared with its counts elsewhere."""
+    if not item.quantity.startswith(DISCLOSED) or item.bound is not Bound.TWO_SIDED or item.interval != _INTERVAL:
+        return "no audit states such a rate of canaries"
+    missing = {"disclosed", "undecided", "safe"} - item.details.keys() or {"canaries"} - item.samples.keys()
+    if missing:
+        return f"its {min(missing)} is missing, without which it cannot be computed again"
+    counted, limits = item.samples["canaries"], (item.lower, item.estimate, item.upper)
+    if (None in limits) is (counted > 0):
+        return "it has limits if and only if it counts canaries"
+    if sum(item.details[name] for name in ("disclosed", "undecided", "safe")) != counted:
+        return f"its canaries are not {counted} in all"
+    return ""
+
+
+def _exposure(item: Evidence) -> str:
+    if item.bound is not Bound.NONE or not item.quantity.startswith((MEAN, MEDIAN)) or "canaries" not in item.samples:
+        return "no audit states such an exposure"
+    count, details = item.samples["canaries"], item.details
+    if item.quantity.startswith(MEAN):
+        needed = {"p_value", "level", "detected", "effective"}
+    else:
+        needed = {"mean", "max", "p_value_of_max", "ceiling"} if count else set()
+    if missing := needed - details.keys():
+        return f"its {min(missing)} is missing"
+    if (item.estimate is None) is (count > 0):
+        return "it has an estimate if and only if it counts canaries"
+    if item.quantity.startswith(MEAN) and not 0 <= details["effective"] <= count * (1 + _CLOSE):
+        return f"{count} canaries cannot tell as much as {details['effective']:.6g}"
+    if item.quantity.startswith(MEAN) or item.estimate is None:
+        return ""
+    highest = details["max"]
+    if max(item.estimate, details["mean"]) > highest + _CLOSE or highest > details["ceiling"] + _CLOSE:
+        return "an exposure lies above the highest, or above what there can be"
+    wanted = min(1.0, count * 2.0**-highest)
+    if not math.isclose(details["p_value_of_max"], wanted, rel_tol=_CLOSE):
+        return f"its highest exposure has a p-value of {wanted:.4g}, and not {details['p_value_of_max']:.4g}"
+    return ""
+
+
+def _totals(found: Sequence[Evidence], side: str) -> Iterator[str]:
+    """Canaries of each number of copies must add up to those of the whole side."""
+    mean = next((item for item in found if item.quantity.startswith(MEAN + side)), None)
+    if mean is None:
+        return
+    count = mean.samples.get("canaries", 0)
+    for begins in (MEDIAN, DISCLOSED):
+        parts = [item for item in found if item.quantity.startswith(begins + side)]
+        if (total := sum(item.samples.get("canaries", 0) for item in parts)) != count:
+            yield f"{EXPOSURE}, {mean.quantity}: it is of {count} canaries, and by copies {begins}{side} is of {total}"
+        elif begins == MEDIAN and mean.estimate is not None:
+            bits = sum(item.samples["canaries"] * item.details.get("mean", 0.0) for item in parts)
+            if not math.isclose(bits, count * mean.estimate, rel_tol=_CLOSE, abs_tol=_CLOSE):
+                yield f"{EXPOSURE}, {mean.quantity}: by copies the mean is {bits / count:.6g}"

@@ -1,0 +1,172 @@
+"""Computes the figures of planted canaries again, from the score and the coin of each that the audit kept."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.errors import InputError
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.storage.arrays import read_arrays
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile, read_text
+from verify.audits.canaries.figures import COMPLETION, DISCLOSED, EXPOSURE, MEAN, MEDIAN, SIDES
+from verify.audits.split.counted_again import wrong_guesses
+from verify.audits.terms import METHODS, of_split
+from verify.files.places import as_recorded, located
+from verify.stated import readable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_KINDS = {
+    "canary.exposure": "F64", "canary.among": "I64", "canary.score": "F64", "canary.completion": "U8",
+    "canary.scored": "BOOL", "canary.included": "BOOL", "canary.copies": "I64",
+}  # fmt: skip
+_INCLUDED = re.compile(r"included, ([0-9]+) (?:copy|copies)")
+_DISCLOSED, _UNDECIDED = 1, 2
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecountedCanaries:
+    """The figures that were computed again, and the differences, one sentence each."""
+
+    items: tuple[Evidence, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> RecountedCanaries:
+    """Compare the figures of planted canaries in the audit report at ``path`` with the kept scores, if present."""
+    stated = readable(AuditParameters, report) if report.step == "audit" else None
+    if stated is None or stated.canary_commitment is None:
+        return RecountedCanaries()
+    try:
+        kept = _kept(path, report, files)
+        manifest = None if kept is None else _manifest(path, report)
+    except (InputError, KeyError, TypeError) as fault:
+        return RecountedCanaries(wrong=(f"what it kept of its canaries cannot be read ({fault})",))
+    if kept is None:
+        return RecountedCanaries()
+    wrong = list(_other_coins(kept, manifest))
+    items = []
+    for item in report.evidence:
+        if item.method in METHODS and of_split(item, stated):
+            continue
+        try:
+            faults = _faults(item, kept, stated)
+        except LookupError as missing:
+            faults = [f"it lacks the entry {missing}, without which it cannot be computed again"]
+        if faults is not None:
+            items.append(item)
+            wrong += [f"{item.method}, {item.quantity}: {fault}" for fault in faults if fault]
+    return RecountedCanaries(items=tuple(items), wrong=tuple(wrong))
+
+
+def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, NDArray[Any]] | None:
+    """The arrays [canaries] by name; None if the file is missing or not the recorded one."""
+    named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
+    place = None if named is None else located(path, named.path)
+    if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
+        return None
+    with SafetensorsFile(place) as file:
+        arrays = read_arrays(file, _KINDS, "an audit's scores of canaries")
+    if len({len(array) for array in arrays.values()}) > 1:
+        raise InputError(f"{place} holds other numbers of scores and coins")
+    return {name.removeprefix("canary."): array for name, array in arrays.items()}
+
+
+def _manifest(path: Path, report: PrivacyReport) -> Sequence[tuple[bool, int]] | None:
+    """The coin and the copies of each canary in the manifest; None if that is not at hand."""
+    for artifact in report.inputs:
+        place = as_recorded(path, artifact) if artifact.role == "canaries" else None
+        if place is not None:
+            canaries = parse_json(read_text(place), str(place))["canaries"]
+            return [(bool(each["included"]), int(each["copies"])) for each in canaries]
+    return None
+
+
+def _other_coins(kept: Mapping[str, NDArray[Any]], manifest: Sequence[tuple[bool, int]] | None) -> Iterator[str]:
+    stated = list(zip(kept["included"].tolist(), kept["copies"].tolist(), strict=True))
+    if manifest is not None and list(manifest) != stated:
+        yield "what it kept of its canaries has other coins or copies than their manifest"
+
+
+def _faults(item: Evidence, kept: Mapping[str, NDArray[Any]], stated: AuditParameters) -> list[str] | None:
+    """What is wrong with ``item``, a sentence each; None if the kept scores do not give it."""
+    if item.method in METHODS and item.lower is not None and "copies" in item.details:
+        inside = kept["copies"] <= item.details["copies"]
+        scored = kept["scored"][inside]
+        scores, coins = kept["score"][inside][scored], kept["included"][inside][scored]
+        if item.samples["canaries"] != int(inside.sum()):
+            return [f"it is of {item.samples['canaries']} canaries, and {int(inside.sum())} are kept"]
+        return [wrong_guesses(item, scores, coins, whole=True)]
+    if item.method not in (EXPOSURE, COMPLETION):
+        return None
+    side = _side(item.quantity, kept)
+    if side is None:
+        return None
+    side &= kept["scored"]
+    if item.samples.get("canaries") != int(side.sum()):
+        return [f"it is of {item.samples.get('canaries')} canaries, and {int(side.sum())} are kept"]
+    if not side.any():
+        return []
+    wanted = _completions(kept, side) if item.method == COMPLETION else _exposures(item, kept, side, stated)
+    return [
+        f"its {name} is {_value(item, name):.6g}, and the scores kept give {value:.6g}"
+        for name, value in wanted.items()
+        if not math.isclose(_value(item, name), value, rel_tol=1e-6, abs_tol=_CLOSE)
+    ]
+
+
+def _value(item: Evidence, name: str) -> float:
+    value = item.estimate if name == "estimate" else item.details.get(name)
+    return math.nan if value is None else float(value)
+
+
+def _side(quantity: str, kept: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+    """The canaries that a figure is of; None if its name names none."""
+    begins = next((each for each in (MEAN, MEDIAN, DISCLOSED) if quantity.startswith(each)), None)
+    if begins is None:
+        return None
+    name, included = quantity.removeprefix(begins), kept["included"]
+    if name.startswith(SIDES[1]):
+        return np.asarray(~included)
+    if name == SIDES[0]:
+        return np.array(included)
+    found = _INCLUDED.fullmatch(name)
+    return None if found is None else np.asarray(included & (kept["copies"] == int(found[1])))
+
+
+def _completions(kept: Mapping[str, NDArray[Any]], side: NDArray[np.bool_]) -> dict[str, float]:
+    states = kept["completion"][side]
+    disclosed, undecided = (int((states == state).sum()) for state in (_DISCLOSED, _UNDECIDED))
+    return {"estimate": disclosed / len(states), "disclosed": disclosed, "undecided": undecided}
+
+
+def _exposures(
+    item: Evidence, kept: Mapping[str, NDArray[Any]], side: NDArray[np.bool_], stated: AuditParameters
+) -> dict[str, float]:
+    bits = kept["exposure"][side]
+    if item.quantity.startswith(MEDIAN):
+        return {
+            "estimate": float(np.median(bits)), "mean": float(bits.mean()), "max": float(bits.max()),
+            "ceiling": float(np.log2(kept["among"][side].max())),
+        }  # fmt: skip
+    wanted = {"estimate": float(bits.mean())}
+    effective = item.details.get("effective", 0.0)
+    if effective > 0 and (stated.canary_groups == 1 or math.isclose(effective, len(bits))):
+        # Brown's correction (1975) for canaries that share their references; of several groups it needs their sizes.
+        from scipy.special import gammaincc
+
+        wanted["p_value"] = float(gammaincc(effective, math.log(2) * float(bits.sum()) * effective / len(bits)))
+    return wanted

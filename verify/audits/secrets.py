@@ -1,0 +1,101 @@
+"""Figures of an audit of secrets: rates with their counts, kinds with their totals, the test of a plan's bounds.
+
+The ranks behind the tests of traces are not looked at. Standard library only, like ``verify.audits.consistency``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from verify.laws.counts import is_limit
+
+_RATES = _RECONSTRUCTION, _COMPLETION = ("secret reconstruction", "secret completion")
+_PROTECTION, _KIND, _TRAINED = "secret protection", "told first, kind ", "told first, trained"
+_CONTROLS = ("told first, never drawn (control)", "told first, held out (control)")
+_INTERVAL, _MARKOV = "Clopper-Pearson, as for independent secrets", "Markov's inequality, whatever the dependence"
+#: Entries that repeat the number of secrets that a rate counts.
+_COUNTED = ("told", "disclosed", "found")
+_MOST, _CLOSE = 100_000_000, 1e-6
+
+
+def faults(report: PrivacyReport) -> Iterator[str]:
+    """Yields one sentence for each figure on secrets that its own counts contradict."""
+    rates = [item for item in report.evidence if item.method in _RATES]
+    for item in report.evidence:
+        wrong = _rate(item) if item.method in _RATES else _bounds(item) if item.method == _PROTECTION else ""
+        if wrong:
+            yield f"{item.method}, {item.quantity}: {wrong}"
+    yield from _totals(rates)
+
+
+def _rate(item: Evidence) -> str:
+    """What is wrong with a rate and its interval (Clopper and Pearson 1934)."""
+    total, limits = item.samples.get("secrets", 0), (item.lower, item.estimate, item.upper)
+    if item.interval != _INTERVAL or not 0 <= total <= _MOST:
+        return "it is no rate of secrets as audits state them"
+    if not total:
+        return "" if limits == (None, None, None) else "it counts no secret, and has a rate"
+    low, value, high = (math.nan if each is None else float(each) for each in limits)
+    found, unsure = value * total, item.details.get("undecided", 0.0)
+    named = [item.details[name] for name in _COUNTED if name in item.details]
+    if not all(math.isclose(found, each, abs_tol=_CLOSE * total) for each in named or [found]):
+        return f"its estimate is {value:.6g}, and it counts {named[0]:g} of {total}"
+    if not math.isclose(found, round(found) if math.isfinite(found) else math.nan, abs_tol=_CLOSE * total):
+        return f"its estimate is {value:.6g}, which is no number of {total}"
+    sure, most, tail = round(found), round(found) + int(unsure), (1 - item.confidence) / 2
+    fits = 0 <= sure <= most <= total and is_limit(low, sure - 1, total, 1 - tail, at_end=sure == 0, end=0.0)
+    fits = fits and is_limit(high, most, total, tail, at_end=most == total, end=1.0)
+    return "" if fits else f"its interval is not that of {sure} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _bounds(item: Evidence) -> str:
+    """What is wrong with the test of a plan's bounds by Markov's inequality."""
+    details, secrets = item.details, item.samples.get("secrets", 0)
+    told, allowed, level = details["told"], details["allowed_on_average"], details["level"]
+    if (
+        item.interval != _MARKOV
+        or not 0 <= told <= secrets
+        or not 0 <= allowed <= secrets * (1 + _CLOSE)
+        or not secrets
+    ):
+        return "its counts are none that can be"
+    needed = max(1, math.ceil(allowed / level)) if level > 0 else math.inf
+    wanted = {
+        "p_value": min(1.0, allowed / told) if told else 1.0,
+        "needed": needed,
+        "chance": allowed / secrets,
+        "detected": float(details["p_value"] <= level),
+        **({"detectable": needed / secrets} if needed <= secrets else {}),
+    }
+    for name, value in wanted.items():
+        if not math.isclose(details.get(name, math.nan), value, rel_tol=_CLOSE, abs_tol=1e-12):
+            return f"its {name} is {details.get(name, math.nan):.6g}, and its counts give {value:.6g}"
+    if item.estimate is None or not math.isclose(item.estimate, told / secrets, abs_tol=_CLOSE):
+        return f"its estimate is not {told:g} of {secrets}"
+    return ""
+
+
+def _totals(rates: Sequence[Evidence]) -> Iterator[str]:
+    """The kinds of secrets must add up to all of them, on either side of a comparison."""
+    by_quantity = {item.quantity: item for item in rates if item.method == _RECONSTRUCTION}
+    kinds = [item for name, item in by_quantity.items() if name.startswith(_KIND)]
+    trained = by_quantity.get(_TRAINED)
+    if not kinds:
+        return
+    told, secrets = (0.0, 0) if trained is None else (trained.details["told"], trained.samples["secrets"])
+    controls = [by_quantity[name] for name in _CONTROLS if name in by_quantity]
+    for word, whole, parts in (
+        ("secrets", secrets, [item.samples["secrets"] for item in kinds]),
+        ("secrets told first", told, [item.details.get("told", 0.0) for item in kinds]),
+        ("controls", sum(item.samples["secrets"] for item in controls), [i.details.get("control", 0) for i in kinds]),
+        (
+            "controls told first",
+            sum(item.details["told"] for item in controls),
+            [item.details.get("control_told", 0.0) for item in kinds],
+        ),
+    ):
+        if sum(parts) != whole:
+            yield f"{_RECONSTRUCTION}: by kinds it counts {sum(parts):g} {word}, and {whole:g} in all"
