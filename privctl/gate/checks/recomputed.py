@@ -85,7 +85,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Verdicts on an audit from its split, those of its files that exist, its training, and the warnings it must state."""
+    """Verdicts on an audit from its split, its files that exist, its training, and the warnings that it must state."""
     checks = [check_split, check_unseen, check_reference]
     with suppress(ImportError):  # these need numpy, which the gate does not need for audits
         from verify.audits.groups import check_groups
