@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.bytecode import keep_rewritten_in
 from tests.compiled import compile_together
 from tests.forked import Forked, Server
 
@@ -152,6 +153,8 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest's own handling of logs is off: it hangs a handler on each of PyTorch's forty loggers three times a test.
     """
     logging.getLogger().addHandler(logging.NullHandler())
+    if hasattr(config, "cache"):
+        keep_rewritten_in(config.cache.mkdir("compiled"), ROOT)
     if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
         server = Server(ROOT)
         os.environ[_SERVER] = server.place
