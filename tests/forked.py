@@ -36,7 +36,7 @@ _ENGINES = (
     ),
     *("transformers.models.llama.modeling_llama", "privctl.train.run", "privctl.noise.weight_noise"),
     *("privctl.accounting.ledger", "privctl.show.text", "audits.whole.run", "audits.membership.quantile", "verify.run"),
-    "tests.seeded",
+    *("sklearn.ensemble", "privctl.gate.judge", "privctl.cli.audit.commands", "privctl.cli.gate", "tests.seeded"),
 )
 
 
