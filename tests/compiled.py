@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from _pytest.assertion import rewrite
 
+from tests.bytecode import PACKAGES
+
 if TYPE_CHECKING:
     import pytest
 
-_PACKAGES = ("privctl", "audits", "verify", "tests")
 #: Few tests import these.
 _LEFT_OUT = ("tests/bench", "tests/gpu")
 
@@ -45,7 +46,7 @@ def compile_one(path: Path, config: pytest.Config) -> None:
 def sources(root: Path) -> list[Path]:
     """The Python files that tests import, in one order for all workers."""
     left_out = tuple(root / name for name in _LEFT_OUT)
-    found = (path for name in _PACKAGES for path in (root / name).rglob("*.py"))
+    found = (path for name in PACKAGES for path in (root / name).rglob("*.py"))
     return sorted(path for path in found if not any(folder in path.parents for folder in left_out))
 
 

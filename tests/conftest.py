@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.bytecode import keep_rewritten_in
 from tests.compiled import compile_together
 from tests.forked import Forked, Server
 
@@ -49,35 +50,38 @@ _NAMES = {
 }
 
 #: Files of the tests that take longest. They start first, so that at the end no worker waits long for another.
-_LONG = (
+LONG = (
     *("cli/test_examples", "cli/test_retrain", "verify/test_leaf_mutants", "train/runs/test_sharded"),
-    *("audits/test_cli_audit", "verify/test_weights", "hostile/test_bombs", "cli/test_dpquant", "cli/test_ferret"),
+    *(
+        "audits/test_cli_audit",
+        "verify/weights/test_check",
+        "hostile/test_bombs",
+        "cli/test_dpquant",
+        "cli/test_ferret",
+    ),
     *("train/contribution/test_methods", "cli/test_public_runs", "gate/test_ci", "cli/test_training_logs"),
     *("audits/test_whole_audit", "cli/test_gate", "audits/secrets/test_part", "demo/test_run", "cli/test_account"),
-    *("verify/test_recompute_ledgers", "cli/test_written_models", "cli/test_adapters", "shadow/test_shadow"),
+    *("verify/recompute/test_ledgers", "cli/test_written_models", "cli/test_adapters", "shadow/test_shadow"),
     *("examples/test_whole_story", "accounting/test_many_curves", "accounting/test_foreign_ledgers"),
     *("cli/test_released_names", "cli/test_dp_zo", "docs/test_tutorial", "audits/secrets/test_cli"),
     *("accounting/test_pld", "verify/test_mutations", "cli/test_noise_kill", "hostile/test_numbers"),
-    *("verify/test_simulate", "verify/papers/test_book", "cli/test_resume", "cli/test_search_runs"),
+    *("verify/simulate/test_simulate", "verify/papers/test_book", "cli/test_resume", "cli/test_search_runs"),
     *("data/test_formats", "examples/test_ferret_example", "accounting/test_calibration", "secrets/scan/test_kinds"),
     *("audits/membership/test_other_models", "randomness/test_source", "train/runs/test_guarantee"),
     *("cli/test_retrain_secrets", "cli/test_retrain_plan", "verify/prove/enclosures/test_formulas"),
-    *("cli/test_largest_batch_runs",),
+    *("cli/test_largest_batch_runs", "test_cli_start", "audits/secrets/test_heldout"),
+    *("verify/audits/canaries/test_noise", "train/methods/ferret/test_trainer", "audits/secrets/test_designed"),
+    *("accounting/test_balls_and_bins", "cli/test_grouped_runs", "api/test_functions", "cli/test_dpquant_synthetic"),
 )
 
 #: Files whose tests share what takes long to make: one worker runs them all.
-_TOGETHER = {
+TOGETHER = {
     **{
-        f"tests/verify/test_{name}.py": "reports of every kind"
+        f"tests/verify/{name}.py": "reports of every kind"
         for name in (
-            "leaf_mutants",
-            "mutations",
-            "figures",
-            "begun_with",
-            "beside",
-            "left_out",
-            "consistent_edits",
-            "public_base",
+            *("test_leaf_mutants", "test_mutations", "test_consistent_edits", "audits/test_figures"),
+            *("audits/test_left_out", "checkpoint_noise/test_spared_tensors", "consistency/test_begun_with"),
+            *("consistency/test_public_base", "files/test_beside", "warned/test_warned"),
         )
     },
     **{
@@ -117,19 +121,19 @@ def _write_raw(path: Path, header: str | bytes, body: bytes = b"", length: int |
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files stay whole and in order: what their tests share is made once."""
-    places = {ROOT / "tests" / f"{name}.py": place for place, name in enumerate(_LONG)}
+    places = {ROOT / "tests" / f"{name}.py": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files stay whole, as ``--dist loadfile`` has them, and those of ``_TOGETHER`` come together."""
+    """Files stay whole, as ``--dist loadfile`` has them, and those of ``TOGETHER`` come together."""
     from xdist.scheduler import LoadFileScheduling
 
     class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return _TOGETHER.get(file, file)
+            return TOGETHER.get(file, file)
 
     return Together(config, log)
 
@@ -152,6 +156,8 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest's own handling of logs is off: it hangs a handler on each of PyTorch's forty loggers three times a test.
     """
     logging.getLogger().addHandler(logging.NullHandler())
+    if hasattr(config, "cache"):
+        keep_rewritten_in(config.cache.mkdir("compiled"), ROOT)
     if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
         server = Server(ROOT)
         os.environ[_SERVER] = server.place

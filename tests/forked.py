@@ -36,7 +36,7 @@ _ENGINES = (
     ),
     *("transformers.models.llama.modeling_llama", "privctl.train.run", "privctl.noise.weight_noise"),
     *("privctl.accounting.ledger", "privctl.show.text", "audits.whole.run", "audits.membership.quantile", "verify.run"),
-    "tests.seeded",
+    *("sklearn.ensemble", "privctl.gate.judge", "privctl.cli.audit.commands", "privctl.cli.gate", "tests.seeded"),
 )
 
 
@@ -255,6 +255,10 @@ def _import_engines() -> None:
     import importlib
     import threading
 
+    from tests import bytecode
+
+    if place := os.environ.get(bytecode.PLACE):
+        bytecode.keep_in(Path(place), Path(__file__).parent.parent)
     gc.disable()  # a quarter of the time goes to looking for garbage among modules
     for name in _ENGINES:
         importlib.import_module(name)

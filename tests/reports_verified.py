@@ -141,6 +141,7 @@ def _watched(run: Callable[..., int]) -> Callable[..., int]:
                 if not WATCH.patched:
                     memories.enter_context(remembered.self_tests())
                     memories.enter_context(remembered.epsilons())
+                    memories.enter_context(remembered.trees(arguments))
                     memories.enter_context(remembered.bounds_if_loaded(remembered.FEW_DRAWS))
                 code = run(arguments)
         finally:

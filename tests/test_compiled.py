@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,8 @@ def test_pytest_and_python_read_what_was_compiled(tmp_path: Path, pytestconfig: 
     assert code is not None
     assert "@pytest_ar" in code.co_names  # its asserts are rewritten
     assert Path(importlib.util.cache_from_source(two)).is_file()
-    assert sorted(path.name.split(".")[0] for path in cached.iterdir()) == ["test_one", "two"]
+    compiled_files = {*cached.iterdir(), *Path(importlib.util.cache_from_source(two)).parent.iterdir()}
+    assert sorted(path.name.split(".")[0] for path in compiled_files) == ["test_one", "two"]
     one.write_text("assert 1 + 1 == 3\n")
     assert rewrite._read_pyc(one, cached / f"test_one{rewrite.PYC_TAIL}") is None
 
@@ -47,3 +50,36 @@ def test_this_checkout_is_among_the_sources(root: Path) -> None:
     found = compiled.sources(root)
     assert {root / "verify/run.py", root / "tests/conftest.py", Path(__file__)} <= set(found)
     assert not any("bench" in path.parts for path in found)
+
+
+_KEEPING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv.pop(1))
+from tests.bytecode import keep_in
+folder, checkout = map(Path, sys.argv[1:])
+keep_in(folder, checkout)
+sys.path.insert(0, str(checkout))
+import other
+from privctl import own
+print(own.value)
+"""
+
+
+def test_without_bytecode_beside_sources_the_checkout_s_own_is_kept_elsewhere(tmp_path: Path, root: Path) -> None:
+    folder, checkout = tmp_path / "kept", tmp_path / "checkout"
+    (checkout / "privctl").mkdir(parents=True)
+    own = checkout / "privctl/own.py"
+    for path in (checkout / "privctl/__init__.py", checkout / "other.py"):
+        path.write_text("")
+    for value in ("1", "22"):  # code of a file that has changed since is not used
+        own.write_text(f"value = {value}\n")
+        command = [sys.executable, "-I", "-S", "-B", "-c", _KEEPING]
+        done = subprocess.run([*command, root, folder, checkout], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{value}\n"
+    assert sorted(path.name.split(".")[0] for path in folder.rglob("*.pyc")) == ["__init__", "own"]
+    assert not list(checkout.rglob("*.pyc"))
+    (code,) = folder.rglob("own.*.pyc")
+    used = code.stat().st_mtime_ns
+    subprocess.run([*command, root, folder, checkout], capture_output=True, check=True)
+    assert code.stat().st_mtime_ns == used

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests import conftest
 from tests.test_house import PACKAGES, module_of, named, parsed, sources
 
 LINE_LIMIT = 400
@@ -85,3 +87,18 @@ def test_a_short_module_for_one_sibling_is_noticed() -> None:
     assert doors(modules | {"b.other": (9, {"a.small"})}) == []
     table = {"a.kinds": (20, {"a.kinds.card"}), "a.kinds.card": (30, set())}
     assert doors(table) == []
+
+
+def test_files_that_share_a_worker_or_start_first_are_there(root: Path) -> None:
+    named_files = {*(f"tests/{name}.py" for name in conftest.LONG), *conftest.TOGETHER}
+    assert {name for name in named_files if not (root / name).is_file()} == set()
+
+
+def test_all_files_that_ask_for_reports_of_every_kind_share_a_worker(root: Path) -> None:
+    """In two workers, these would be made twice, which takes a tenth of a minute each."""
+    asking = {
+        str(path.relative_to(root))
+        for path in (root / "tests").rglob("test_*.py")
+        if re.search(r"\bkinds: Kinds\b", path.read_text(encoding="utf-8"))
+    }
+    assert {name for name, place in conftest.TOGETHER.items() if place == "reports of every kind"} == asking

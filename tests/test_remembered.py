@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from audits.membership import quantile
 from privctl.accounting import ledger
 from privctl.domain.events import Ledger, SampledGaussian
-from tests import reports_verified
+from tests import remembered, reports_verified
 from tests.reports_verified import WATCH
 
 
@@ -72,3 +73,12 @@ def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: 
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     assert "privctl.train.clipping.engine" in seen
     assert not seen & set(reports_verified._USERS)
+
+
+def test_few_trees_are_for_commands_that_audit_alone() -> None:
+    users = quantile._TREES
+    with remembered.trees(["audit", "model"]):
+        assert quantile._TREES == remembered.FEW_TREES < users
+    for arguments in (["verify", "audit"], [], None):
+        with remembered.trees(arguments):
+            assert users == quantile._TREES

@@ -36,6 +36,8 @@ _METHODS = {
 POISSON_BINOMIAL = "Poisson binomial tail, summed exactly"
 #: The number of permutations drawn; the p-value is at least 1 / (permutations + 1).
 _DRAWS = 9999
+#: The most values that are shuffled at a time.
+_AT_ONCE = 1 << 16
 #: With fewer secrets on a side, there is no test.
 _FEWEST = 5
 #: The numbers of trained secrets and of others, the excess, and its p-value.
@@ -159,11 +161,21 @@ def _permutation_test(
     observed_gap = 0.0
     for (values, of_control), weight in zip(strata, weights / weights.sum(), strict=True):
         size = int(of_control.sum())
-        sums = np.array([values[of_control].sum(), *(random.permutation(values)[:size].sum() for _ in range(_DRAWS))])
+        sums = np.concatenate([[values[of_control].sum()], _shuffled_sums(random, values, size)])
         gaps = weight * _gap(sums, values, size)
         observed_gap += float(gaps[0])
         null_gaps += gaps[1:]
     return sizes, observed_gap, float((1 + (null_gaps >= observed_gap - 1e-12).sum()) / (1 + _DRAWS))
+
+
+def _shuffled_sums(random: np.random.Generator, values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """The sums of ``size`` values each drawn without replacement, [``_DRAWS``], as many at once as memory allows."""
+    at_once = max(1, _AT_ONCE // len(values))
+    sums = []
+    for start in range(0, _DRAWS, at_once):
+        rows = np.tile(values, (min(at_once, _DRAWS - start), 1))
+        sums.append(random.permuted(rows, axis=1, out=rows)[:, :size].sum(axis=1))
+    return np.concatenate(sums)
 
 
 def _gap(control: NDArray[np.float64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:

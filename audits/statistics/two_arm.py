@@ -250,28 +250,30 @@ def epsilon_bound(tests: Sequence[RankTest], delta: float, alpha: float = 0.05) 
     """
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}; it must be at least 0 and below 1")
-    return _best(tests, [_bound(test, partial(_dp, delta), LARGEST_EPSILON, alpha) for test in tests], alpha)
+    return _largest_rejected(tests, partial(_dp, delta), LARGEST_EPSILON, alpha)
 
 
 def mu_bound(tests: Sequence[RankTest], alpha: float = 0.05) -> TwoArmBound:
     """The lower bound on mu: no mechanism that is mu-GDP with a smaller mu is compatible with the scores."""
-    return _best(tests, [_bound(test, _gdp, LARGEST_MU, alpha) for test in tests], alpha)
+    return _largest_rejected(tests, _gdp, LARGEST_MU, alpha)
 
 
-def _best(tests: Sequence[RankTest], bounds: Sequence[float], alpha: float) -> TwoArmBound:
+def _largest_rejected(tests: Sequence[RankTest], curve_at: Any, most: float, alpha: float) -> TwoArmBound:
+    """The largest parameter whose curve any of ``tests`` rejects at its share of ``alpha``, and the first such test.
+
+    A test that does not reject the best bound so far has none above it, and is not searched.
+    """
     if sum(test.share for test in tests) > 1 + 1e-9:
         raise ValueError("the tests' shares of alpha exceed 1 together")
-    best = int(np.argmax(bounds))
-    return TwoArmBound(value=bounds[best], alpha=alpha, test=tests[best])
+    value, best = 0.0, tests[0]
+    for test in tests:
 
+        def rejected(parameter: float, test: RankTest = test) -> bool:
+            return p_value(test, curve_at(parameter)) <= alpha * test.share
 
-def _bound(test: RankTest, curve_at: Any, most: float, alpha: float) -> float:
-    """The largest parameter whose curve is rejected at the test's share of ``alpha``."""
-
-    def rejected(parameter: float) -> bool:
-        return p_value(test, curve_at(parameter)) <= alpha * test.share
-
-    return largest(rejected, 0.0, most, PRECISION) if rejected(0.0) else 0.0
+        if rejected(value) and (found := largest(rejected, 0.0, most, PRECISION)) > value:
+            value, best = found, test
+    return TwoArmBound(value=value, alpha=alpha, test=best)
 
 
 def _dp(delta: float, epsilon: float) -> TradeOffCurve:

@@ -250,10 +250,14 @@ def test_plans_that_do_not_fit_get_one_sentence(
 def test_secrets_of_one_field_do_not_protect_another(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one text stands the secret of thirty bodies: by the plan of the texts, hardly anything is told of it."""
+    """In six texts stands the secret of thirty bodies: by the plan of the texts, hardly anything is told of it.
+
+    One text would ask for so little noise that to verify the plan takes twenty seconds.
+    """
     data, book, plan = tmp_path / "mails.jsonl", tmp_path / "book.jsonl", tmp_path / "plan.safetensors"
     rows = [{"text": "a cat", "body": "ann@mat.example" if i < 30 else "a dog"} for i in range(40)]
-    rows[0]["text"] = rows[0]["body"]
+    for row in rows[:6]:
+        row["text"] = row["body"]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = ["--steps", "4", "--batch-size", "4", "--cap", "5", "--prior", "0.01", "--posterior", "0.5"]
     planning = ["secrets", "plan", str(data), "--secrets", str(book), *asked, "-o", str(plan), "-q"]

@@ -191,6 +191,14 @@ class LowerDelta:
         """The lower bound at any real ``epsilon``."""
         return self.event(epsilon)[0]
 
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon >= 0 at which the lower bound is at most ``delta`` in [0, 1).
+
+        An event needs no more than ``delta`` from epsilon log((present - delta) / absent) on.
+        """
+        most = float(((self.present - delta) / self.absent).max())
+        return math.log(most) if most > 1 else 0.0
+
     def event(self, epsilon: float) -> tuple[float, float, float, float]:
         """The best event's bound on delta, its threshold, and its probabilities with and without the record."""
         with np.errstate(under="ignore"):

@@ -60,9 +60,7 @@ class Bounds:
         """Bounds on epsilon at ``delta`` in the worse order."""
         upper = self.upper_epsilon(delta)
         # Beyond the top of the grid there is no lower bound.
-        lower = _least_epsilon(
-            lambda epsilon: max((b.delta(epsilon) for b in self.below), default=0.0) <= delta, self._top
-        )
+        lower = max((bound.epsilon(delta) for bound in self.below), default=0.0)
         return BoundPair(min(lower, self._top, upper), upper)
 
     def upper_epsilon(self, delta: float) -> float:

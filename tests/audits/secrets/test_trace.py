@@ -47,3 +47,12 @@ def test_the_paired_test_is_binomial() -> None:
     assert test.excess == pytest.approx(7 / 16)
     assert _mcnemar_test(before, after).p_value > 0.9
     assert _mcnemar_test(after, after).p_value == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 16])
+def test_sums_shuffled_together_are_those_shuffled_one_by_one(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_DRAWS", 50)
+    monkeypatch.setattr(trace, "_AT_ONCE", at_once)
+    values, random = np.random.default_rng(0).normal(size=12), np.random.default_rng(1)
+    alone = [random.permutation(values)[:5].sum() for _ in range(50)]
+    assert np.allclose(trace._shuffled_sums(np.random.default_rng(1), values, 5), alone, rtol=1e-12)

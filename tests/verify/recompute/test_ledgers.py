@@ -283,3 +283,13 @@ def test_a_large_tilt_is_rounded_in_the_safe_direction() -> None:
     assert bounds(Ledger(events=(event,)), math.log(1e-5), 1e-3).epsilon(1e-5).lower <= 0.90108843361401194
     found = epsilon_of(Ledger(events=(event,)), 1e-5, [0.9010884336])
     assert found.lower <= 0.90108843361401194 <= found.upper
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.05])
+def test_the_epsilon_from_below_is_where_its_delta_is_reached(delta: float) -> None:
+    below = bounds(poisson(1, 0.05, 40), math.log(1e-5), 1e-3).below
+    found = max(bound.epsilon(delta) for bound in below)
+    assert found > 0
+    assert max(bound.delta(found * (1 - 1e-9)) for bound in below) > delta
+    assert max(bound.delta(found * (1 + 1e-9)) for bound in below) <= delta + 1e-300
+    assert all(bound.epsilon(0.999) == 0 for bound in below)
