@@ -267,8 +267,8 @@ def _check_keeps_weights(path: Path, config: Any) -> None:
     every, blocks = getattr(config, "rescale_every", 0), getattr(config, "num_hidden_layers", 0)
     if config.model_type == "rwkv" and 0 < every < blocks:
         raise InputError(
-            f"{path} halves weights of its later blocks when it predicts (rescale_every is {every} in its config.json), "
-            "so that other weights would be written than were trained; set rescale_every to 0 there, by which its "
+            f"{path} halves weights of its later blocks when it predicts (rescale_every is {every} in config.json): "
+            "other weights would be written than were trained; set rescale_every to 0 there, by which its "
             "answers change little more than by rounding"
         )
 

@@ -302,7 +302,7 @@ def test_a_network_that_halves_its_own_weights_is_refused(tmp_path: Path, monkey
     ids = torch.tensor([[5, 9, 7, 6, 8]])
     with torch.no_grad():
         expected = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits
-    with pytest.raises(InputError, match=r"rescale_every is 2 in its config\.json.*set rescale_every to 0 there"):
+    with pytest.raises(InputError, match=r"rescale_every is 2 in config\.json.*set rescale_every to 0 there"):
         load_for_training(tmp_path, TaskName.CAUSAL_LM)
     path = tmp_path / "config.json"
     for every in (4, 0):  # no block is halved
