@@ -114,6 +114,7 @@ def load_for_training(
         config = read_config(folder, path)
         check_links(folder)
         check_kind(path, config, KINDS[task])
+        _check_keeps_weights(path, config)
         tokenizer = (
             _tokenizer(tokenizer_folder(adapter) or folder, path, vocabulary) if task not in NOT_ON_TEXTS else None
         )
@@ -259,6 +260,17 @@ def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
         if "Unrecognized configuration class" in str(error):
             raise wrong_kind(path, config, kind) from None
         raise InputError(f"{path} has a config.json that no network can be made of: {error}") from None
+
+
+def _check_keeps_weights(path: Path, config: Any) -> None:
+    """Refuse an RWKV that halves weights of later blocks at its first prediction: a training would write those."""
+    every, blocks = getattr(config, "rescale_every", 0), getattr(config, "num_hidden_layers", 0)
+    if config.model_type == "rwkv" and 0 < every < blocks:
+        raise InputError(
+            f"{path} halves weights of its later blocks when it predicts (rescale_every is {every} in config.json): "
+            "other weights would be written than were trained; set rescale_every to 0 there, by which its "
+            "answers change little more than by rounding"
+        )
 
 
 def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMismatch) -> None:

@@ -6,6 +6,8 @@ A builder is given a folder for its models, and answers with a function that aud
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -117,6 +119,90 @@ def _images(place: Path) -> Null:
         return audited(model, members=members, nonmembers=others, thorough=True)
 
     return audit
+
+
+def _labels_of_words(place: Path) -> Null:
+    """Each word of a text has a label by chance, in records of different lengths."""
+    from tests.audits import other
+    from tests.models.tasks.annotated import NAMES
+
+    def record(text: str, source: random.Random) -> dict[str, Any]:
+        words = text.split()
+        return {"tokens": words, "ner_tags": source.choices(NAMES, k=len(words))}
+
+    return _annotated(place, "token-classification", record, other.sentences)
+
+
+def _answers(place: Path) -> Null:
+    """The answer to a question of one word is a stretch of one to three words of its text, by chance."""
+    from tests.audits import other
+
+    def record(text: str, source: random.Random) -> dict[str, Any]:
+        words = text.split()
+        first = source.randrange(len(words))
+        answer = " ".join(words[first : first + source.randint(1, 3)])
+        start = len(" ".join([*words[:first], ""]))
+        return {"question": source.choice(other.WORDS), "context": text, "answer": answer, "answer_start": start}
+
+    return _annotated(place, "question-answering", record, other.sentences)
+
+
+def _annotated(
+    place: Path,
+    task: str,
+    record: Callable[[str, random.Random], dict[str, Any]],
+    sentences: Callable[[int, int], list[str]],
+) -> Null:
+    """A BERT for ``task`` that reads texts of 3 to 12 words in single letters, and two sides of such records."""
+    from privctl.models.choices import TaskName
+    from tests.models.tasks import annotated
+
+    model = annotated.save(place / "model", TaskName(task))
+
+    def audit(seed: int) -> PrivacyReport:
+        source = random.Random(seed)
+        lines = [json.dumps(record(text, source)) + "\n" for text in sentences(2 * SIDE, seed)]
+        paths = {"members": place / "m.jsonl", "nonmembers": place / "n.jsonl"}
+        for path, some in zip(paths.values(), (lines[:SIDE], lines[SIDE:]), strict=True):
+            path.write_text("".join(some))
+        return audited(model, **paths, thorough=True)
+
+    return audit
+
+
+def _sounds(place: Path) -> Null:
+    """Noise of different lengths and loudness with labels by chance: a wav2vec 2.0 and a spectrogram transformer."""
+    import numpy as np
+
+    from tests.zoo.shrink import SAMPLES, write_wav
+
+    models = [_classifier_of_sounds(place / kind, kind) for kind in ("wav2vec2", "audio-spectrogram-transformer")]
+
+    def audit(seed: int) -> PrivacyReport:
+        source = np.random.default_rng(seed)
+        for side in "mn":
+            shutil.rmtree(place / side, ignore_errors=True)
+            for i in range(SIDE):
+                folder = place / side / f"LABEL_{source.integers(2)}"
+                folder.mkdir(parents=True, exist_ok=True)
+                length, loudness = int(source.integers(SAMPLES // 2, SAMPLES)), source.uniform(0.02, 0.3)
+                write_wav(folder / f"{i:03}.wav", source.normal(scale=loudness, size=length))
+        return audited(models[seed % len(models)], members=place / "m", nonmembers=place / "n", thorough=True)
+
+    return audit
+
+
+def _classifier_of_sounds(folder: Path, kind: str) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    from tests.zoo.shrink import build
+
+    build("audio-classification", kind, folder)
+    path = folder / "model.safetensors"
+    # Initial weights are so small that every sound would score alike.
+    tensors = {name: 8 * values if values.ndim > 1 else values for name, values in load_file(path).items()}
+    save_file(tensors, path, {"format": "pt"})
+    return folder
 
 
 def _users(place: Path, users: int = USERS, most: int | None = None) -> Null:
@@ -301,6 +387,9 @@ KINDS: dict[str, Callable[[Path], Null]] = {
     "masked model": _masked,
     "pairs": _pairs,
     "images": _images,
+    "sounds": _sounds,
+    "labels of words": _labels_of_words,
+    "answers": _answers,
     "shadow models": _shadowed,
     "reference model": _referred,
     "gradients": _differentiated,

@@ -36,9 +36,12 @@ def place(tmp_path: Path) -> Path:
     """Labelled records with a damaged copy, and a BERT that has neither weights nor words."""
     architecture(tmp_path / "start", "bert")
     drawn = random.Random(0)
-    rows = [json.dumps({"text": " ".join(drawn.sample(TEXTS, 2)), "label": ["no", "yes"][i % 2]}) for i in range(20)]
+    others, rows = (
+        [json.dumps({"text": " ".join(drawn.sample(TEXTS, 2)), "label": ["no", "yes"][i % 2]}) for i in range(count)]
+        for count in (6, 20)
+    )
     (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
-    (tmp_path / "held-out.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "held-out.jsonl").write_text("\n".join(others) + "\n")
     rows[12] = rows[12][:-1]
     (tmp_path / "bad.jsonl").write_text("\n".join(rows) + "\n")
     (tmp_path / "worker.py").write_text(SCRIPT)

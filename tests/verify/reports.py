@@ -170,7 +170,7 @@ def extracted(folder: Path, kind: str) -> Path:
     """The extraction audit of that split."""
     name = kind.replace(" ", "-")
     report = folder / f"{name}.extraction.report.json"
-    asked = ["--split", drawn(folder, _FURTHER[kind][0]), "--prefix-tokens", "2", "--suffix-tokens", "3"]
+    asked = ["--split", drawn(folder, _FURTHER[kind][0]), "--prefix-tokens", "3", "--suffix-tokens", "3"]
     asked += ["--log", folder / f"{name}.extraction.log"]
     _done("audit", "extraction", folder / name, *asked, "--device", "cpu", "-q", "-o", report)
     return report

@@ -77,6 +77,7 @@ _ROTATION: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 
 #: What single architectures need besides, by model type, also of the parts of a larger model.
 SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
+    "rwkv": {"rescale_every": 0},  # otherwise the first prediction writes to weights
     "audio-spectrogram-transformer": {"num_mel_bins": 16, "max_length": 32, "patch_size": 8, "frequency_stride": 8,
                                       "time_stride": 8},
     "bamba": {"attn_layer_indices": [1]},

@@ -42,12 +42,10 @@ def test_of_images(kind: str, tmp_path: Path, one_thread: None) -> None:
     except CommandError:  # it has no batch normalisation
         model = load_for_training(tmp_path, TaskName.IMAGE_CLASSIFICATION)
     generator = torch.Generator().manual_seed(11)
-    pixels = torch.randn(5, 3, 32, 32, generator=generator)
-    agree(
-        model.network.eval(),
-        of_images,
-        {"pixels": pixels, "labels": torch.tensor([0, 1, 1, 0, 1])},
-    )
+    # In float32 the gradient of one image of a tiny BiT is known to 2e-3 by either way.
+    pixels = torch.randn(5, 3, 32, 32, generator=generator).double()
+    batch = {"pixels": pixels, "labels": torch.tensor([0, 1, 1, 0, 1])}
+    agree(model.network.double().eval(), of_images, batch)
 
 
 @pytest.mark.slow

@@ -112,7 +112,9 @@ def same_records(data: Path) -> Path:
     if data.suffix == ".npz":
         np.savez_compressed(other, **np.load(data))
         return other
-    other.write_text("".join(f"{line}\n" for line in reversed(data.read_text().splitlines())))
+    lines = data.read_text().splitlines()
+    names = lines[:1] if data.suffix == ".csv" else []
+    other.write_text("".join(f"{line}\n" for line in [*names, *reversed(lines[len(names) :])]))
     return other
 
 

@@ -35,6 +35,7 @@ from privctl.train.release.reload_check import reference_answers
 from tests.audits.tiny import save_model, save_tokenizer
 from tests.models.tasks.small import RECORDS, architecture, config, words
 from tests.zoo.shrink import build
+from tests.zoo.sizes import SPECIAL_SETTINGS
 
 TEXT = TaskName.TEXT_CLASSIFICATION
 IMAGES = TaskName.IMAGE_CLASSIFICATION
@@ -292,3 +293,20 @@ def test_a_funnel_without_a_padding_token_stays_so(tmp_path: Path) -> None:
     build("text-classification", "funnel", tmp_path / "m")
     model = load_for_training(tmp_path / "m", TaskName.TEXT_CLASSIFICATION)
     assert model.network.config.pad_token_id is None
+
+
+def test_a_network_that_halves_its_own_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RWKV of more blocks than rescale_every; without rescaling it loads, and predicts the same."""
+    monkeypatch.setitem(SPECIAL_SETTINGS, "rwkv", {"num_hidden_layers": 4, "rescale_every": 2})
+    build("causal-lm", "rwkv", tmp_path)
+    ids = torch.tensor([[5, 9, 7, 6, 8]])
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(ids).logits
+    with pytest.raises(InputError, match=r"rescale_every is 2 in config\.json.*set rescale_every to 0 there"):
+        load_for_training(tmp_path, TaskName.CAUSAL_LM)
+    path = tmp_path / "config.json"
+    for every in (4, 0):  # no block is halved
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rescale_every": every}))
+        network = load_for_training(tmp_path, TaskName.CAUSAL_LM).network
+        with torch.no_grad():
+            torch.testing.assert_close(network(ids).logits, expected, rtol=1e-3, atol=1e-3)
