@@ -22,7 +22,8 @@ def results(name: str) -> dict[str, Any]:
 def parts() -> dict[str, str]:
     """Each made part of ``docs/performance.md`` by its mark."""
     return {
-        "figures dp-sgd": _dp_sgd(),
+        "figures dp-sgd": _dp_sgd("dp-sgd"),
+        "figures dp-sgd-amd": _dp_sgd("dp-sgd-amd"),
         "figures dp-sgd-processes": _processes(),
         "figures clipping-passes": _clipping_passes(),
         "figures layers": _layers(),
@@ -107,8 +108,8 @@ def _number(value: float, digits: int = 3) -> str:
     return f"{float(text):,.0f}" if "e" in text and abs(value) >= 1 else text
 
 
-def _dp_sgd() -> str:
-    shapes = results("dp-sgd")["shapes"]
+def _dp_sgd(name: str) -> str:
+    shapes = results(name)["shapes"]
     parties = dict.fromkeys(
         name for shape in shapes for name in shape["parties"] if name not in ("non-private", "privctl, gradients only")
     )
@@ -366,6 +367,7 @@ def _conditions() -> str:
     rows = []
     for name in (
         "dp-sgd",
+        "dp-sgd-amd",
         "dp-sgd-processes",
         "clipping-passes",
         "layers",
