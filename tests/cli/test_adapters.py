@@ -303,7 +303,7 @@ def test_an_audit_on_another_base_does_not_pass(folder: Path, capsys: pytest.Cap
     assert run(["audit", "out", "--base", "other", *AUDIT, "-f"]) == 0
     code, said = gate(folder / "out", capsys)
     assert code == 1
-    assert "the audit read another model.safetensors of the adapter's base" in " ".join(said.split())
+    assert "the model.safetensors of the base model that the audit read is not the one" in " ".join(said.split())
 
 
 def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) -> None:

@@ -312,7 +312,7 @@ def test_examples_are_found_whole() -> None:
 
 def test_every_mechanism_that_options_plan_has_an_example() -> None:
     shown = [call[call.index("--mechanism") + 1] for call in examples(COMMANDS["account"]) if "--mechanism" in call]
-    in_ledgers = {"gaussian-mixture", "non-private"}
+    in_ledgers = {"gaussian-mixture", "laplace-search", "non-private"}
     assert {*shown, "gaussian", *in_ledgers} == {kind.mechanism for kind in EVENTS.values()}
     for name in in_ledgers:
         assert run(["account", "--mechanism", name, "--delta", "1e-6"]) != 0, name

@@ -234,7 +234,11 @@ def _enforced(report: Any) -> None:
         (_enforced, 1, 1),
         (_in_statement("names of users", "2 names", "0 names"), 1, 1),
         (lambda report: report["parameters"].update(similar_names=1), 1, 1),
-        (lambda report: _no_names(report, 0), 0, 1),  # consistent with itself: only the data tell
+        (
+            lambda report: _no_names(report, 0),
+            1,
+            1,
+        ),  # consistent with itself: only the data show it, which are available
         (lambda report: _no_names(report, None), 0, 3),  # as older versions wrote
     ],
 )
@@ -309,7 +313,10 @@ def test_a_guarantee_for_one_example_is_told_for_several(
     assert group["epsilon_of_one"] == report.guarantees[0].epsilon
     bare = write_model(tmp_path / "m.safetensors", {"w": np.ones(3, np.float32)})
     assert run(["inspect", str(bare), "--group-size", "2", "-q"]) == 2
-    assert "needs a report with a guarantee for one example" in capsys.readouterr().err
+    assert (
+        "needs a report with its ledger and a proved or conditional guarantee for one example"
+        in capsys.readouterr().err
+    )
 
 
 def test_groups_are_of_gaussian_steps_on_poisson_batches() -> None:
