@@ -59,9 +59,12 @@ def test_results_of_other_attacks_are_not_added_up(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_nothing_is_found_in_nothing_by_whole_audits(tmp_path: Path) -> None:
-    """Of 80 at most 11 may err where the rate is 5 % (one in 1600 such tests would see more)."""
+    """Of 80 at most 11 may err where the rate is 5 % (one in 1600 such tests would see more).
+
+    The bound of a drawn split may refute its claim where the joint test rejects nothing; both share the 5 %.
+    """
     found = [false_alarms(kind, 4, tmp_path) for kind in KINDS]
-    assert sum(each["refuted"] for each in found) <= sum(each["rejected"] for each in found) <= 11
+    assert sum(max(each["refuted"], each["rejected"]) for each in found) <= 11
     attacks = {name for each in found for name in each["attacks"]}
     assert attacks >= {*ATTACKS, *THOROUGH, FUSED, "loss-top"}
 
