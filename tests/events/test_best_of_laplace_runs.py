@@ -16,7 +16,7 @@ from privctl.accounting.ledger import delta_bound, epsilon_bound, epsilon_floor
 from privctl.domain.events import BestOfLaplaceRuns, LaplaceNoise, Ledger
 from verify.events import row_of as verified_row_of
 from verify.losses.cells import CellReach
-from verify.recompute.ledger import epsilon_of
+from verify.recompute.ledger import NoBoundError, epsilon_of
 
 EVENT = BestOfLaplaceRuns(scale=20, mean_runs=2, run_steps=10)
 LAWS = [EVENT, replace(EVENT, shape=0.0), replace(EVENT, shape=None), replace(EVENT, mean_runs=1.0)]
@@ -92,3 +92,15 @@ def test_from_below_it_is_what_the_lowest_of_the_runs_tells(
     assert largest == pytest.approx(epsilon + growth(0.5, math.exp(-epsilon) / 2), rel=0.01)
     assert largest > 1.9 * epsilon
     assert largest < epsilon_bound(of(event), 1e-9)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("shape", [1.0, None])
+@pytest.mark.parametrize("scale", [5e-324, 1e-300, 1e308])
+def test_noise_that_nobody_has_is_verified_without_warnings(scale: float, shape: float | None) -> None:
+    event = BestOfLaplaceRuns(scale=scale, mean_runs=3, shape=shape)
+    if scale < 1:
+        with pytest.raises(NoBoundError, match="so large that floats cannot hold them"):
+            epsilon_of(of(event), 1e-5)
+    else:
+        assert epsilon_of(of(event), 1e-5).at_most(1e-9)

@@ -130,6 +130,8 @@ def test_report(
         {"type": "zcdp", "rho": 1e308, "steps": 2},
         {"type": "group-gaussian", "noise_multiplier": 1e-200, "group_size": 2},
         {"type": "best-of-runs", "noise_multiplier": 1e-200, "mean_runs": 3},
+        {"type": "best-of-laplace-runs", "scale": 5e-324, "mean_runs": 3},
+        {"type": "best-of-laplace-runs", "scale": 1e-300, "mean_runs": 3, "shape": None},
         {"type": "replace-one-gaussian", "noise_multiplier": 1e-200, "sample_rate": 0.1},
     ],
     ids=lambda event: f"{event['type']} {min(map(str, event.values()))}",

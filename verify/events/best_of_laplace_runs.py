@@ -15,13 +15,13 @@ from privctl.domain.guarantee import Adjacency
 from verify.events import laplace
 from verify.events.row import CellMaker, EventVerification, Floats, PlannedAs
 from verify.events.selection_bound import SelectionBound
-from verify.losses.cells import CellReach, LossCells
+from verify.losses.cells import CellReach, LossCells, atoms
 from verify.losses.selected_runs import LawOfRuns, log_tail, selected_cells
 
 #: Orders of a run's divergences; the largest are as good as infinite ones.
 _ORDERS = np.concatenate([1 + np.geomspace(1e-3, 1e6, 4999), np.geomspace(1e7, 1e29, 12)])
-#: The largest loss of a run for which likelihood ratios do not overflow.
-_MOST_LOSS = 300
+#: The largest loss of a run for which likelihood ratios do not overflow, and one too small to be told from 0.
+_MOST_LOSS, _NO_LOSS = 300, 1e-12
 
 
 def _cells(event: BestOfLaplaceRuns, attained_only: bool) -> CellMaker:
@@ -40,6 +40,8 @@ def _attained(event: BestOfLaplaceRuns) -> LossCells:
     """Raises OverflowError if there is so little noise that likelihood ratios overflow."""
     if event.run_steps / event.scale > _MOST_LOSS:
         raise OverflowError(f"noise of {event.scale:g} sensitivities is too little for this bound")
+    if event.run_steps / event.scale < _NO_LOSS:
+        return atoms(np.zeros(1), np.zeros(1))
     step, reach = laplace.ROW.cells(LaplaceNoise(scale=event.scale), True), CellReach(log_tail(event.run_steps))
     return selected_cells(lambda width: step(width, reach), event.run_steps, LawOfRuns.of(event.mean_runs, event.shape))
 
@@ -51,7 +53,8 @@ def _bound(event: BestOfLaplaceRuns) -> SelectionBound:
 
 def _of_run(epsilon: float, orders: Floats) -> Floats:
     """(log(a e^((a - 1) e) + (a - 1) e^(-a e)) - log(2 a - 1)) / (a - 1) for each order a, and at most e."""
-    logs = np.logaddexp(np.log(orders) + (orders - 1) * epsilon, np.log(orders - 1) - orders * epsilon)
+    with np.errstate(over="ignore"):
+        logs = np.logaddexp(np.log(orders) + (orders - 1) * epsilon, np.log(orders - 1) - orders * epsilon)
     return np.asarray(np.clip((logs - np.log(2 * orders - 1)) / (orders - 1), 0.0, epsilon))
 
 

@@ -50,7 +50,8 @@ class SelectionBound:
     @classmethod
     def of(cls, known: Floats, run: Floats, selections: Selections) -> Self:
         """The bound by the divergences of one ``run`` (n,) at the orders ``known`` (n,), above 1 and increasing."""
-        orders, moments = _moments(known, run, selections)
+        with np.errstate(over="ignore"):  # infinite moments are left out below
+            orders, moments = _moments(known, run, selections)
         at_zero = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
         orders, moments = (each[np.isfinite(moments)] for each in (orders, moments))
         above = orders - 1
