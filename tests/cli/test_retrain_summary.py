@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def test_guarantees_come_first_and_epochs_that_were_noted_are_not_repeated() -> 
     assert text.index("epsilon") < text.index("measured")
     assert not re.search(r"^ *epoch ", text, re.MULTILINE)
     assert re.search(r"^ *epoch ", retrain_text(report), re.MULTILINE)
+
+
+def test_assumptions_that_two_guarantees_share_are_printed_once() -> None:
+    guarantee = trained().guarantees[0]
+    text = retrain_text(trained(guarantees=(guarantee, replace(guarantee, name="another"))))
+    assert text.count(guarantee.assumptions[1].statement) == 1
+    assert f"listed under {guarantee.name!r}" in " ".join(text.split())
 
 
 @pytest.mark.slow

@@ -21,8 +21,11 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | No
 
     ``epochs`` adds the measures of each epoch (about 20 without ``verbose``). ``only`` is the only note to print.
     """
-    several = len(report.guarantees) > 1
-    parts = [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
+    guarantees = report.guarantees
+    parts = [
+        guarantee_text(guarantee, named=len(guarantees) > 1, verbose=verbose, printed=guarantees[:i])
+        for i, guarantee in enumerate(guarantees)
+    ]
     parts += _measures(report.evidence, verbose=verbose, by_epoch=epochs)
     parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
     warnings = [warning for warning in report.warnings if only in (None, warning)]
