@@ -90,7 +90,10 @@ def ahead(targets: Mapping[str, Any]) -> str:
             above, below = sum(lower > 0 for lower, _ in known), sum(upper < 0 for _, upper in known)
             counts.append(f"{party}'s on {above} of {len(known)} and behind on {below}")
         clauses.append(f"best {quantity} is ahead of {', of '.join(counts)}")
-    return f"On the targets that saw the members, by an interval without 0, privctl's {'; its '.join(clauses)}.\n"
+    counted = "; its ".join(clauses)
+    return (
+        f"On the targets that were trained on their members, by an interval that leaves out 0, privctl's {counted}.\n"
+    )
 
 
 def _others(target: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_targets_are_counted_on_which_an_interval_leaves_out_0() -> None:
     ]
     targets = {str(i): {"null": null, "parties": {**OURS, **others}} for i, (null, others) in enumerate(found)}
     assert ahead(targets) == (
-        "On the targets that saw the members, by an interval without 0, "
+        "On the targets that were trained on their members, by an interval that leaves out 0, "
         "privctl's best AUC is ahead of A's on 0 of 2 and behind on 1, of b's on 2 of 3 and behind on 0; "
         "its best TPR at 1 % is ahead of A's on 0 of 0 and behind on 0, of b's on 1 of 1 and behind on 0.\n"
     )
