@@ -146,7 +146,7 @@ def _processes() -> str:
             ]
         )
     titles = ["model, rounds", "private, returned", "private, kept", "non-private, kept", "private / non-private, kept"]
-    peaks = ["peak resident memory of it, MiB", "of a non-private step, MiB"]
+    peaks = [f"resident peak of a {kind} step, MiB" for kind in ("private", "non-private")]
     return as_table([*titles, "page faults of a private step", *peaks], rows)
 
 
