@@ -81,12 +81,12 @@ def test_printed_values_are_a_few_harmless_lines(value: Shown) -> None:
 
 def test_a_printed_report_says_what_matters_and_where_the_rest_is() -> None:
     many = replace(REPORT, step="retrain", guarantees=(CONDITIONAL,), warnings=("a",) * 30)
-    said = str(many)
-    assert said.startswith("report of privctl retrain, 2030-01-01T00:00:00Z\n")
-    assert f"epsilon {CONDITIONAL.epsilon:g}" in said
-    assert "conditional" in said
-    assert "1 asserted" in " ".join(said.split())
-    assert "30 in .warnings" in said
+    text = str(many)
+    assert text.startswith("report of privctl retrain, 2030-01-01T00:00:00Z\n")
+    assert f"epsilon {CONDITIONAL.epsilon:g}" in text
+    assert "conditional" in text
+    assert "1 asserted" in " ".join(text.split())
+    assert "30 in .warnings" in text
     assert str(replace(many, verdicts=REPORT.verdicts * 9)).count("refuted: ") == 4
     assert "... and 5 more" in str(replace(many, verdicts=REPORT.verdicts * 9))
     assert repr(many).startswith("PrivacyReport(")
