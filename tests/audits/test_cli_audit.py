@@ -92,8 +92,8 @@ def test_a_memorised_set_is_found(place: Path, capfd: pytest.CaptureFixture[str]
         "Do not release: an attacker shown a training record and another one tells which is which 100 % of"
     )
     assert out.count("The exit code is 0 nevertheless, because no claim of privacy was refuted.") == 1
-    for said in ("train again", "compares with shadow models", "needs at least 1000 non-members", "treat the model as"):
-        assert out.count(said) == 1, said
+    for text in ("train again", "compares with shadow models", "needs at least 1000 non-members", "treat the model as"):
+        assert out.count(text) == 1, text
 
     report = report_of(place / "model.audit.report.json")
     assert report.step == "audit"
@@ -343,9 +343,9 @@ def shared_call(place: Path) -> list[str]:
     return ["audit", str(place / "model"), *files, "--device", "cpu", "-q", "--attack", "loss", "--json"]
 
 
-def check_shared(place: Path, said: str) -> None:
+def check_shared(place: Path, output: str) -> None:
     """What two processes found is what one finds."""
-    found = decode(said, "two")
+    found = decode(output, "two")
     assert audit(place, "-f", "--attack", "loss") == 0
     alone = report_of(place / "model.audit.report.json")
     for ours, theirs in zip(found.evidence, alone.evidence, strict=True):

@@ -63,8 +63,8 @@ def canaries(place: Path) -> list[str]:
 def leak_of_canaries(report: PrivacyReport) -> str:
     """What the summary says of them: the coins of the planting decide whether one of them comes out by itself."""
     completed = [item for item in report.evidence if item.method == "canary completion"]
-    told = [item for item in completed if "included" in item.quantity and item.details["disclosed"]]
-    if told and not any(item.details["disclosed"] for item in completed if "left out" in item.quantity):
+    disclosing = [item for item in completed if "included" in item.quantity and item.details["disclosed"]]
+    if disclosing and not any(item.details["disclosed"] for item in completed if "left out" in item.quantity):
         return " planted secrets with 1 copy can be extracted word for word"
     return "the model remembers secrets that were planted in its training data"
 

@@ -157,8 +157,8 @@ def test_an_estimate_is_recomputed(confirmed: Evidence) -> None:
 def test_a_verdict_follows_from_what_was_confirmed(public: PrivacyReport) -> None:
     (decided,) = public.verdicts
     assert not list(faults(public))
-    told = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
-    assert any("what comes out is not compared with texts alike" in each for each in faults(told))
+    consistent = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
+    assert any("what comes out is not compared with texts alike" in each for each in faults(consistent))
     without = tuple(item for item in public.evidence if not item.quantity.endswith(ALIKE))
     assert any("its evidence refutes that" in each for each in faults(replace(public, evidence=without)))
     stray = tuple(item for item in public.evidence if item.quantity not in (BEYOND, NEAR_BEYOND))

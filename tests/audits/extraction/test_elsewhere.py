@@ -240,24 +240,24 @@ def test_a_changed_number_is_noticed(
 
 
 def test_what_was_asked_is_answered(public: PrivacyReport) -> None:
-    def told(report: PrivacyReport) -> str:
+    def complaints(report: PrivacyReport) -> str:
         return " ".join(faults(report))
 
     without = [
         replace(item, details={name: value for name, value in item.details.items() if not name.startswith("known")})
         for item in public.evidence
     ]
-    assert "does not say how many texts it leaves out" in told(replace(public, evidence=tuple(without)))
+    assert "does not say how many texts it leaves out" in complaints(replace(public, evidence=tuple(without)))
     asked: dict[str, Any] = {k: v for k, v in public.parameters["asked"].items() if k != "reference"}
-    assert "and there was none" in told(replace(public, parameters={**public.parameters, "asked": asked}))
+    assert "and there was none" in complaints(replace(public, parameters={**public.parameters, "asked": asked}))
     settings = {k: v for k, v in public.parameters["extraction"].items() if k != "reference"}
-    assert "if and only if" in told(replace(public, parameters={**public.parameters, "extraction": settings}))
+    assert "if and only if" in complaints(replace(public, parameters={**public.parameters, "extraction": settings}))
     inputs = tuple(item for item in public.inputs if not item.role.startswith("reference"))
-    assert "its inputs name none" in told(replace(public, inputs=inputs))
+    assert "its inputs name none" in complaints(replace(public, inputs=inputs))
     (decided,) = public.verdicts
     consistent = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
     enough = changed(consistent, METHOD, BEYOND, detectable=0.005)
-    assert "may have been trained on that" in told(enough)
+    assert "may have been trained on that" in complaints(enough)
 
 
 def test_nothing_is_left_to_compare(public: PrivacyReport) -> None:

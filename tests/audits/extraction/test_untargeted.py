@@ -147,8 +147,8 @@ def test_a_model_that_never_saw_them(place: Path) -> None:
 @pytest.mark.slow
 def test_prompts_alone_and_by_argmax_alone(place: Path) -> None:
     files = ["--train", str(place / "train.jsonl"), "--held-out", str(place / "held.jsonl")]
-    told = [word for word in TOLD if word not in ("--continuations", "2")]
-    asked = [*files, "--prompts", str(place / "prompts.txt"), *told, "--greedy-only", "--records", "20", "-f"]
+    arguments = [word for word in TOLD if word not in ("--continuations", "2")]
+    asked = [*files, "--prompts", str(place / "prompts.txt"), *arguments, "--greedy-only", "--records", "20", "-f"]
     assert run(["audit", "extraction", str(place / "model"), *asked, "-o", str(place / "g.report.json")]) == 0
     report = read_report(place / "g.report.json")
     assert not of(report, DIVERGENCE)
@@ -329,8 +329,8 @@ def test_only_what_beats_the_control_counts(ours: int, theirs: int, detected: fl
         assert items[name].details["detected"] == detected
         assert items[name].details["p_value"] == pytest.approx(fisher(ours, 30, theirs, 30))
     assert items[COST].details["giving"] == ours
-    told = audit_report(*items.values())
-    assert not [each for each in faults(told) if FROM_FILE in each]
+    report = audit_report(*items.values())
+    assert not [each for each in faults(report) if FROM_FILE in each]
 
 
 @pytest.mark.parametrize(
@@ -371,8 +371,8 @@ def test_nothing_that_was_asked_is_left_out() -> None:
     every.append(replace(items[0], method=DIVERGENCE, quantity=OVER_CONTROL))
 
     def complaints(evidence: list[Evidence]) -> list[str]:
-        told = replace(audit_report(*evidence), parameters=asked)
-        return [each for each in faults(told) if "states no" in each]
+        report = replace(audit_report(*evidence), parameters=asked)
+        return [each for each in faults(report) if "states no" in each]
 
     assert not complaints(every)
     for left in range(len(every)):

@@ -184,16 +184,16 @@ def test_an_audit_by_gradients(place: Path, tmp_path: Path, capfd: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([], "it needs the model that training began with, given by --reference"),
         (["--reference", "other"], "the model given by --reference has other tensors"),
     ],
 )
-def test_what_alignment_needs(place: Path, capfd: pytest.CaptureFixture[str], given: list[str], said: str) -> None:
+def test_what_alignment_needs(place: Path, capfd: pytest.CaptureFixture[str], given: list[str], message: str) -> None:
     more = [str(place / each) if each == "other" else each for each in given]
     assert call(place, "--attack", ALIGNMENT, *more) == 2
-    assert f"--attack {ALIGNMENT} cannot be run: {said}" in capfd.readouterr().err
+    assert f"--attack {ALIGNMENT} cannot be run: {message}" in capfd.readouterr().err
 
 
 def test_what_cannot_be_differentiated_is_said(tmp_path: Path) -> None:

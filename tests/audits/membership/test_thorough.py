@@ -58,10 +58,10 @@ def area(name: str, candidates: Candidates) -> float:
 
 
 def test_scores_of_one_pass_by_hand() -> None:
-    told = toy()
-    assert slope(told, SETTINGS) == pytest.approx([np.polyfit(range(5), LP, 1)[0]])
-    assert slope(told, SETTINGS) == pytest.approx([-0.291], abs=1e-3)
-    assert rises(told, SETTINGS) == [0.25]  # only the last is above the mean of those before, -1.486
+    candidates = toy()
+    assert slope(candidates, SETTINGS) == pytest.approx([np.polyfit(range(5), LP, 1)[0]])
+    assert slope(candidates, SETTINGS) == pytest.approx([-0.291], abs=1e-3)
+    assert rises(candidates, SETTINGS) == [0.25]  # only the last is above the mean of those before, -1.486
     assert certain_but_wrong(-np.arange(1.0, 6), np.array([1.0, 2, 3, 4, 0])) == -5
     assert certain_but_wrong(-np.arange(1.0, 6), np.array([0.0, 1, 2, 3, 4])) == -4.5
     assert polarized(-np.arange(1.0, 11)) == -1.5 - 9.5

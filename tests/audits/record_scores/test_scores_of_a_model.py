@@ -76,9 +76,9 @@ def test_a_gate_counts_silence_only_where_its_policy_accepts_the_word(weights: P
     audited(weights)
     refused = privctl.gate(weights, **POLICY)
     assert refused.outcome is GateOutcome.INCONCLUSIVE
-    said = rules(refused, GateOutcome.INCONCLUSIVE)
-    assert said.keys() == {"required_steps", "max_auc", "min_power"}
-    assert "rests on scores of the model, which the policy does not accept unchecked" in said["required_steps"]
+    messages = rules(refused, GateOutcome.INCONCLUSIVE)
+    assert messages.keys() == {"required_steps", "max_auc", "min_power"}
+    assert "rests on scores of the model, which the policy does not accept unchecked" in messages["required_steps"]
     assert {f.fix.rpartition(": ")[2] for f in refused.of(GateOutcome.INCONCLUSIVE)} == {f'"{WORD}"'}
     accepted = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
     assert accepted.outcome is GateOutcome.PASS
@@ -150,8 +150,8 @@ def test_a_required_audit_names_the_model(weights: Path) -> None:
     asked = {"required_steps": ["audit"], "accepted_assumptions": [WORD]}
     assert privctl.gate(weights, **asked).outcome is GateOutcome.PASS
     write_report(place, replace(report, inputs=tuple(a for a in report.inputs if a.role != "model")))
-    said = rules(privctl.gate(weights, **asked), GateOutcome.INCONCLUSIVE)
-    assert "names no model that it measured" in said["required_steps"]
+    messages = rules(privctl.gate(weights, **asked), GateOutcome.INCONCLUSIVE)
+    assert "names no model that it measured" in messages["required_steps"]
 
 
 @pytest.mark.forged("what an audit says of the model is changed")

@@ -87,10 +87,10 @@ def test_masked_tokens_by_definition(folders: dict[str, Path], data: dict[str, P
         tokens = ids.shape[1] - 2
         groups = pass_of_tokens(tokens)
         for t in range(tokens):
-            shown = ids.clone()
-            shown[0, 1 + np.flatnonzero(groups == groups[t])] = mask
+            masked = ids.clone()
+            masked[0, 1 + np.flatnonzero(groups == groups[t])] = mask
             with torch.inference_mode():
-                logp = subject.model.network(input_ids=shown).logits[0, 1 + t].log_softmax(-1)
+                logp = subject.model.network(input_ids=masked).logits[0, 1 + t].log_softmax(-1)
             assert found[LP, done + t] == pytest.approx(float(logp[ids[0, 1 + t]]), abs=1e-4)
         done += tokens
     assert done == found.shape[1]

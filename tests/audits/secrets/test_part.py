@@ -102,9 +102,9 @@ def test_without_a_control_nothing_is_concluded(place: Path) -> None:
 
 def test_an_untouched_model_is_not_caught(place: Path) -> None:
     found = judged(place / "before", request(place, plan=place / "plan.safetensors"))
-    told = of(found, "told first, trained")
-    assert told.lower is not None
-    assert told.lower <= 1 / 40
+    trained_rate = of(found, "told first, trained")
+    assert trained_rate.lower is not None
+    assert trained_rate.lower <= 1 / 40
     assert {each.outcome for each in found.verdicts} == {Outcome.INCONCLUSIVE}
 
 
@@ -124,9 +124,9 @@ def test_guessable_values_are_no_leak(place: Path, tmp_path: Path) -> None:
     asked = {"secrets": book(tmp_path / "book.jsonl", rows), "data": data, "candidates": 40}
     for more, base in (({"plan": plan}, tmp_path / "before"), ({}, tmp_path / "before"), ({}, None)):
         found = judged(tmp_path / "after", SecretRequest(**asked, **more), base)
-        told = of(found, "told first, trained").estimate
-        assert told is not None
-        assert told > 0.5, "or the test plants nothing"
+        trained_rate = of(found, "told first, trained").estimate
+        assert trained_rate is not None
+        assert trained_rate > 0.5, "or the test plants nothing"
         assert Outcome.REFUTED not in {each.outcome for each in found.verdicts}
 
 
@@ -210,8 +210,8 @@ def test_only_the_plan_that_the_model_was_trained_by(place: Path) -> None:
     plan = place / "plan.safetensors"
     held = judged(place / "before", request(place, plan=plan, planned_by=(file_digest(plan),)))
     assert held.evidence
-    for named, told in (("blake3:00",), "another plan; give that one"), ((), "no plan; leave --plan out"):
-        with pytest.raises(InputError, match=told):
+    for named, message in (("blake3:00",), "another plan; give that one"), ((), "no plan; leave --plan out"):
+        with pytest.raises(InputError, match=message):
             judged(place / "before", request(place, plan=plan, planned_by=named))
 
 

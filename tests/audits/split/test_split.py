@@ -68,10 +68,10 @@ def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: 
     data = write_jsonl(tmp_path / "data.jsonl", [*TEXTS[:300], TEXTS[0]])
     call = ["audit", "split", str(data), "-o", str(tmp_path / "s"), "--force"]
     assert run([*call, "--to-see", "4", "-q"]) == 0
-    said = capfd.readouterr().out
-    assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in said
-    assert "by the 6 attacks on a language model they cannot" in said
-    assert "by one attack alone (--attack) they can," in said
+    stdout = capfd.readouterr().out
+    assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in stdout
+    assert "by the 6 attacks on a language model they cannot" in stdout
+    assert "by one attack alone (--attack) they can," in stdout
     assert run([*call, "--to-see", "4", "--json", "-q"]) == 0
     all_six, one = json.loads(capfd.readouterr().out)["power"]
     assert (all_six["attacks"], one["attacks"], one["coins"]) == (6, 1, 299)

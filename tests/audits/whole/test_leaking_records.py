@@ -98,7 +98,7 @@ def test_ten_are_listed_when_asked(place: Path, capfd: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "code"),
+    ("name", "message", "code"),
     [
         ("members.jsonl", "exists; give --force to replace it, or choose another --leaks", 2),
         ("pipe", "is not a regular file", 2),
@@ -106,12 +106,12 @@ def test_ten_are_listed_when_asked(place: Path, capfd: pytest.CaptureFixture[str
     ],
 )
 def test_places_that_are_refused(
-    place: Path, capfd: pytest.CaptureFixture[str], name: str, said: str, code: int
+    place: Path, capfd: pytest.CaptureFixture[str], name: str, message: str, code: int
 ) -> None:
     os.mkfifo(place / "pipe")
     before = {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
     assert audit(place, "--leaks", str(place / name)) == code
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
 
 
