@@ -69,7 +69,7 @@ def main(options: argparse.Namespace) -> None:
     for line in data["simulated"].items():
         print(*_simulated_row(*line), sep="  ")
     rows = [
-        [kind, str(found[kind]["sets"]), *(_shown(found[kind], name) for name in ("refuted", "rejected"))]
+        [kind, str(found[kind]["sets"]), *(_rate_cell(found[kind], name) for name in ("refuted", "rejected"))]
         for kind in KINDS
         if kind in found
     ]
@@ -79,7 +79,7 @@ def main(options: argparse.Namespace) -> None:
     print(table(headings, [[str(p["records_per_side"]), *(f"{p[name]:.3f}" for name in names)] for p in data["power"]]))
 
 
-def _shown(found: Mapping[str, Any], name: str) -> str:
+def _rate_cell(found: Mapping[str, Any], name: str) -> str:
     low, high = found[f"{name}_interval"]
     return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
 

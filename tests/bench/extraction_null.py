@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> None:
         if options.prose:
             measured("prose", PROSE_SETS, of_prose(options.prose, options.licences))
     rows = [
-        [part, kind, str(found["sets"]), *(_shown(found, name) for name in ("held_out", "accused"))]
+        [part, kind, str(found["sets"]), *(_rate_cell(found, name) for name in ("held_out", "accused"))]
         for part in PARTS
         for kind, found in data[part].items()
     ]
@@ -84,7 +84,7 @@ def main(options: argparse.Namespace) -> None:
     publish("extraction-null", headings, rows, data, options.output)
 
 
-def _shown(found: dict[str, Any], name: str) -> str:
+def _rate_cell(found: dict[str, Any], name: str) -> str:
     low, high = found[f"{name}_interval"]
     return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
 
