@@ -117,9 +117,9 @@ def test_an_audit_digests_adapter_and_base(folder: Path) -> None:
 def test_a_base_is_given_or_named_and_never_downloaded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(folder / "adapter", base_model_name_or_path="owner/base")
     assert run(["audit", "adapter", *AUDIT]) == 3
-    said = capsys.readouterr().err
-    assert "belongs on 'owner/base', which is not a model's folder here" in said
-    assert "nothing is downloaded" in said
+    stderr = capsys.readouterr().err
+    assert "belongs on 'owner/base', which is not a model's folder here" in stderr
+    assert "nothing is downloaded" in stderr
     assert run(["audit", "adapter", "--base", "base", *AUDIT]) == 0
     assert run(["audit", "base", "--base", "adapter", *AUDIT]) == 2
     assert "--base needs --secrets, or an adapter as MODEL" in capsys.readouterr().err
@@ -224,8 +224,8 @@ def gate(output: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
                       )  # fmt: skip
     capsys.readouterr()
     code = run(["gate", str(output), "--policy", str(policy)])
-    said = capsys.readouterr()
-    return code, said.out + said.err
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
 
 
 @pytest.mark.parametrize(
@@ -279,31 +279,31 @@ def test_the_adapter_alone_is_trained_and_loads_as_measured(
     assert run(["verify", "out", "-q"]) == 0
     assert run(["inspect", "out", "-q"]) == 0
     if method is DP:
-        code, said = gate(folder / "out", capsys)
-        assert code == 0, said
+        code, output = gate(folder / "out", capsys)
+        assert code == 0, output
     with (folder / "base" / "model.safetensors").open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\x01")
     assert run(["verify", "out", "-q"]) == 1
     if method is DP:
-        code, said = gate(folder / "out", capsys)
+        code, output = gate(folder / "out", capsys)
         assert code == 1
-        assert "the base was changed or replaced since" in " ".join(said.split())
+        assert "the base was changed or replaced since" in " ".join(output.split())
 
 
 def test_an_audit_on_another_base_does_not_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", *DP[:1], "adapter", *DP[1:], *TRAIN, "-o", "out", "-q"]) == 0
     assert run(["audit", "out", *AUDIT]) == 0
-    code, said = gate(folder / "out", capsys)
-    assert code == 0, said
+    code, output = gate(folder / "out", capsys)
+    assert code == 0, output
     shutil.copytree(folder / "base", folder / "other")
     with (folder / "other" / "model.safetensors").open("r+b") as stream:
         stream.seek(-4, 2)
         stream.write(b"\0\0\0\0")
     assert run(["audit", "out", "--base", "other", *AUDIT, "-f"]) == 0
-    code, said = gate(folder / "out", capsys)
+    code, output = gate(folder / "out", capsys)
     assert code == 1
-    assert "the model.safetensors of the base model that the audit read is not the one" in " ".join(said.split())
+    assert "the model.safetensors of the base model that the audit read is not the one" in " ".join(output.split())
 
 
 def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) -> None:

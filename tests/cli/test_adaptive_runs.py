@@ -104,9 +104,9 @@ _QUICK = ("the count's release is forgotten", "more noise on the count", "a path
 @pytest.mark.forged("each is a lie about the second release of a step")
 @pytest.mark.parametrize("name", some_quick(list(FORGERIES), _QUICK))
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    forge, said = FORGERIES[name]
+    forge, message = FORGERIES[name]
     assert verified_after(trained, forge) == 1
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def test_converted_batch_normalisation(
     report = report_of(output)
     tell = pipeline("image-classification", model=str(output), device="cpu", top_k=1)
     pictures = [Image.fromarray(array) for array in np.load(images)["images"]]
-    told = torch.tensor([int(tell(picture)[0]["label"]) for picture in pictures])
-    assert measured(output)["held-out accuracy"] == float((told == labels).double().mean())
+    predicted = torch.tensor([int(tell(picture)[0]["label"]) for picture in pictures])
+    assert measured(output)["held-out accuracy"] == float((predicted == labels).double().mean())
     statistics = {name: t for name, t in network.state_dict().items() if "running" in name}
     assert len(statistics) >= 12
     assert all((t == float("var" in name)).all() for name, t in statistics.items())

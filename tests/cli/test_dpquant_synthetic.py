@@ -88,7 +88,7 @@ def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest
     place = honest / "private.report.json"
     assert run(["verify", str(place)]) == 0, capsys.readouterr().out
     text = place.read_text()
-    for edit, said in {
+    for edit, expected in {
         without_a_premise: "synthetic measurements",
         called_private: "what layers are measured on",
         with_other_scores(0, -1e9): "never below 0",
@@ -103,7 +103,7 @@ def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest
         assert found is not None, edit
         assert found.exit_code is ExitCode.REFUTED, edit
         reasons = [verdict.reason for verdict in (*found.verdicts, *(each.verdict for each in found.guarantees))]
-        assert any(said in reason for reason in reasons), (edit, reasons)
+        assert any(expected in reason for reason in reasons), (edit, reasons)
     place.write_text(text)
 
 

@@ -89,8 +89,8 @@ def test_the_price_beside_clipping_all_of_a_user_as_one_is_told(
     start: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*call(start, tmp_path / "a", "--epsilon", "6", "--max-records-per-user", "3"), "--dry-run"]) == 0
-    told = " ".join("".join(capsys.readouterr()).split())
-    stated = re.search(r"epsilon ([\d.]+) takes a noise multiplier of ([\d.]+); .* takes ([\d.]+) at", told)
+    printed = " ".join("".join(capsys.readouterr()).split())
+    stated = re.search(r"epsilon ([\d.]+) takes a noise multiplier of ([\d.]+); .* takes ([\d.]+) at", printed)
     assert stated is not None
     epsilon, noise, alone = map(float, stated.groups())
     report = read_report(trained)
@@ -305,8 +305,8 @@ def test_a_guarantee_for_one_example_is_told_for_several(
     wanted = epsilon_bound(Ledger(events=(replace(event, group_size=6),)), report.guarantees[0].delta)
     model = str(start / "out")
     assert run(["inspect", model, "--group-size", "2", "-q"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"2 examples added or removed together: epsilon {wanted:.6g}"[:-2] in told
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert f"2 examples added or removed together: epsilon {wanted:.6g}"[:-2] in stdout
     assert run(["inspect", model, "--group-size", "2", "--json", "-q"]) == 0
     group = json.loads(capsys.readouterr().out)["parameters"]["group"]
     assert group["epsilon"] == pytest.approx(wanted)

@@ -105,17 +105,17 @@ def done(words: Sequence[str], place: Path, capfd: pytest.CaptureFixture[str]) -
     """Whether the command succeeded; AssertionError where it neither did nor refused, leaving files as they were."""
     before = contents(place)
     capfd.readouterr()
-    code, said = run(list(words)), capfd.readouterr()
-    told = f"privctl {' '.join(words)}\nexit code {code}\n{said.out[-3000:]}{said.err[-3000:]}"
+    code, captured = run(list(words)), capfd.readouterr()
+    transcript = f"privctl {' '.join(words)}\nexit code {code}\n{captured.out[-3000:]}{captured.err[-3000:]}"
     after = contents(place)
     kept = {name: digest for name, digest in before.items() if not name.endswith(".audits.jsonl")}
-    assert {name: after.get(name) for name in kept} == kept, told
+    assert {name: after.get(name) for name in kept} == kept, transcript
     if code == 0:
         return True
-    assert code in (2, 3), told
-    assert said.err.splitlines()[-1].startswith(("privctl: ", "Error: ")), told
+    assert code in (2, 3), transcript
+    assert captured.err.splitlines()[-1].startswith(("privctl: ", "Error: ")), transcript
     kept_of_what_ended = (".audits.jsonl", ".run")
-    assert {name for name in after if not any(part in name for part in kept_of_what_ended)} <= before.keys(), told
+    assert {name for name in after if not any(part in name for part in kept_of_what_ended)} <= before.keys(), transcript
     return False
 
 

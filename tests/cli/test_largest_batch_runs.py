@@ -101,9 +101,9 @@ def test_its_price_is_told_beforehand(
     place: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*dp_sgd(place, tmp_path / "a", *OPTIONS, *CUT), "--epsilon", "6", "--dry-run"]) == 0
-    told = " ".join("".join(capsys.readouterr()).split())
+    printed = " ".join("".join(capsys.readouterr()).split())
     stated = re.search(
-        r"which ([\d.]+) % of the draws exceed, epsilon ([\d.]+) takes .* of ([\d.]+); .* ([\d.]+)", told
+        r"which ([\d.]+) % of the draws exceed, epsilon ([\d.]+) takes .* of ([\d.]+); .* ([\d.]+)", printed
     )
     assert stated is not None
     share, epsilon, noise, alone = (float(each.rstrip(".")) for each in stated.groups())

@@ -23,9 +23,9 @@ def test_a_public_record_that_is_private_too_is_refused_unless_it_may_be(
 ) -> None:
     write(place / "both.jsonl", ["the dog sat", "The  CAT sat on the mat\n"])
     assert run(mixed(place, tmp_path / "a", public="both.jsonl")) == 2
-    said = capsys.readouterr().err
-    assert "record 2 of --public" in said
-    assert "--public-overlap keep" in said
+    stderr = capsys.readouterr().err
+    assert "record 2 of --public" in stderr
+    assert "--public-overlap keep" in stderr
     assert not list(tmp_path.iterdir())
     assert run(mixed(place, tmp_path / "a", "--public-overlap", "keep", public="both.jsonl")) == 0
     report = read_report(tmp_path / "a.report.json")
@@ -67,17 +67,17 @@ def test_a_public_image_that_is_private_too_is_refused(tmp_path: Path, capsys: p
             "--task", "image-classification", "--norm", "frozen", "--batch-size", "4", "--steps", "2", "--epsilon",
             "8", "--device", "cpu", "-q"]  # fmt: skip
     assert run([*call, "--public", str(tmp_path / "both.npz")]) == 2
-    said = capsys.readouterr().err
-    assert "record 6 of --public" in said
-    assert "case and white space" not in said
+    printed = capsys.readouterr().err
+    assert "record 6 of --public" in printed
+    assert "case and white space" not in printed
     assert not list(tmp_path.glob("a*"))
     assert run([*call, "--public", str(tmp_path / "public.npz")]) == 0
     capsys.readouterr()
     files = ["--data", str(tmp_path / "private.npz"), "--public", str(tmp_path / "both.npz")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "is not what was mixed in" in said
-    assert "stands in the private data" not in said, "verify compares texts alone"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "is not what was mixed in" in printed
+    assert "stands in the private data" not in printed, "verify compares texts alone"
 
 
 def test_a_search_with_shared_records_begins_nothing(

@@ -91,9 +91,9 @@ def test_a_run_says_what_took_part_and_is_verified(
     capsys.readouterr()
     files = ["--data", str(place / "train.jsonl"), "--public", str(place / "public.jsonl")]
     assert run(["verify", str(trained), "-q", "-v", *files]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "public.jsonl holds 11 records, as the report says" in said
-    assert "no record of public.jsonl stands in the private data: whole texts were compared" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "public.jsonl holds 11 records, as the report says" in stdout
+    assert "no record of public.jsonl stands in the private data: whole texts were compared" in stdout
 
 
 def test_the_noise_is_what_it_is_without_public_records(trained: Path, place: Path, tmp_path: Path) -> None:
@@ -174,11 +174,11 @@ def test_weights_that_public_gradients_moved_are_no_lie_unless_they_are_hidden(
     assert run(mixed(place, tmp_path / "a", *sgd)) == 0
     capsys.readouterr()
     assert run(["verify", str(tmp_path / "a.report.json"), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "gradients of public records were not clipped, and nothing bounds what sgd makes of them" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "gradients of public records were not clipped, and nothing bounds what sgd makes of them" in stdout
     assert verified_after(tmp_path / "a.report.json", _hidden) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "REFUTED: weights: a weight of tensor" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "REFUTED: weights: a weight of tensor" in stdout
 
 
 def _state(name: str, state: str) -> Callable[[Any], None]:
@@ -239,9 +239,9 @@ def test_other_public_files_are_refuted(
     ):
         files = ["--data", str(place / "train.jsonl"), "--public", str(tmp_path / f"{name}.jsonl")]
         assert run(["verify", str(trained), "-q", *files]) == 1
-        said = " ".join(capsys.readouterr().out.split())
-        assert sentence in said
-        assert "is not what was mixed in: its digest differs" in said
+        stdout = " ".join(capsys.readouterr().out.split())
+        assert sentence in stdout
+        assert "is not what was mixed in: its digest differs" in stdout
 
 
 @pytest.mark.slow
@@ -317,8 +317,8 @@ def test_other_methods_say_who_takes_public_records(
 
 def test_its_time_is_told_beforehand(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*mixed(place, tmp_path / "a"), "--dry-run"]) == 0
-    told = " ".join("".join(capsys.readouterr()).split())
-    assert "of the time is for the gradients of public records, of which a step takes 6" in told
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert "of the time is for the gradients of public records, of which a step takes 6" in printed
     assert not list(tmp_path.iterdir())
 
 

@@ -113,12 +113,12 @@ def test_the_option_that_was_changed_is_named(
 
 
 def test_flags_and_data_are_named_too(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for call, said in (
+    for call, message in (
         (lambda: resume(interrupted, "--bf16"), "without --bf16, which is given now"),
         (lambda: resume(interrupted, data="other.jsonl"), "with another file as --data"),
     ):
         assert call() == 2
-        assert f"was begun {said}; resume with the same settings" in capsys.readouterr().err
+        assert f"was begun {message}; resume with the same settings" in capsys.readouterr().err
 
 
 def test_other_weights_are_not_what_the_run_began_with(
@@ -199,9 +199,9 @@ def test_a_finished_run_has_nothing_to_resume(interrupted: Path, capsys: pytest.
     for more in ([], ["--seed", "3"], ["--force"]):
         capsys.readouterr()
         assert resume(place, *more) == 2
-        said = capsys.readouterr().err
-        assert f"{place / 'out'} is finished, and out.report.json is its report, so there is no run to resume" in said
-        assert "give --force to train again" in said
+        stderr = capsys.readouterr().err
+        assert f"{place / 'out'} is finished, and out.report.json is its report, so there is no run to resume" in stderr
+        assert "give --force to train again" in stderr
     assert (place / "out.report.json").read_bytes() == written
     shutil.rmtree(place / "out")
     (place / "out.report.json").unlink()
@@ -243,8 +243,8 @@ def test_a_run_that_is_killed_once_its_model_is_in_place_is_finished(
 
 def test_the_help_says_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "dp-sgd", "--help-all"]) == 0
-    told = "Only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
-    assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
+    sentence = "Only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
+    assert sentence.replace(" ", "") in "".join(capsys.readouterr().out.split())
 
 
 def test_what_follows_from_options_is_named_last_and_only_alone() -> None:

@@ -65,8 +65,8 @@ def test_two_processes_train_what_one_does_and_one_of_them_reads(place: Path, fo
     assert one.keys() == two.keys()
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
     assert (place / "one/tokenizer.json").read_bytes() == (place / "two/tokenizer.json").read_bytes()
-    said = [json.loads((place / name / "config.json").read_text())["id2label"] for name in ("one", "two")]
-    assert said[0] == said[1] == {"0": "no", "1": "yes"}
+    labels = [json.loads((place / name / "config.json").read_text())["id2label"] for name in ("one", "two")]
+    assert labels[0] == labels[1] == {"0": "no", "1": "yes"}
     first, second = (read_report(place / f"{name}.report.json") for name in ("one", "two"))
     assert first.inputs == second.inputs
     assert not list(place.glob(".*"))

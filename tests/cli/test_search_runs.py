@@ -192,9 +192,9 @@ def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
     (folder / "run-2").rmdir()
     (tmp_path / "away").rename(folder / "run-2")
     assert run([*asked, "--resume"]) == 0
-    said = capsys.readouterr()
-    assert "run 2 of 3" in said.err
-    assert "run 1 of 3" not in said.err
+    captured = capsys.readouterr()
+    assert "run 2 of 3" in captured.err
+    assert "run 1 of 3" not in captured.err
     assert not folder.exists()
     report = read_report(tmp_path / "out.report.json")
     assert report.parameters["steps_begun"] in (STEPS, STEPS + 1, STEPS + 2)
@@ -304,9 +304,9 @@ def test_a_search_in_which_every_run_diverges_comes_to_its_end(
     _draws(monkeypatch, 3)
     monkeypatch.setattr(training, "_one_run", diverges)
     assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)) == 3
-    said = capsys.readouterr().err
-    assert "run 3 loses: parameter 'w' holds NaN" in said
-    assert "every run of the search diverged, so there is no model" in said
+    stderr = capsys.readouterr().err
+    assert "run 3 loses: parameter 'w' holds NaN" in stderr
+    assert "every run of the search diverged, so there is no model" in stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.searches"]
 
 

@@ -96,8 +96,8 @@ def test_an_understated_bound_is_refuted_by_the_data(
     forged = trained.with_name("understated.report.json")
     forged.write_text(json.dumps(report))
     assert run(["verify", str(forged), "-q", "--data", str(place / "mails.jsonl")]) == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"holds {kept(place, most=MOST - 1)} examples, and the report says {kept(place)}" in told
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert f"holds {kept(place, most=MOST - 1)} examples, and the report says {kept(place)}" in stdout
 
 
 def _in_statement(name: str, old: str, new: str) -> Callable[[Any], None]:
@@ -190,10 +190,10 @@ def test_a_plan_of_all_records_keeps_them_or_none(place: Path, capsys: pytest.Ca
     planned = (*call(place, "planned", "--noise-multiplier", "6", "--shared-records", "all"), "--dry-run")
     assert run([*planned, "--max-records-per-user", str(MOST)]) == 3
     assert run([*planned, "--max-records-per-user", "32"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "no guarantee covers a bound that was chosen by it" in told
-    assert "all keeps" in told
-    assert "refused" in told
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "no guarantee covers a bound that was chosen by it" in stdout
+    assert "all keeps" in stdout
+    assert "refused" in stdout
 
 
 @pytest.mark.parametrize(
