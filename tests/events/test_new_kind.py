@@ -84,8 +84,8 @@ def test_it_is_planned_verified_and_shown(geometric: Path, capsys: pytest.Captur
     assert b"GeometricNoise" in curve.read_bytes()
     capsys.readouterr()
     assert run(["verify", str(place), "--simulate", "--seconds", "0.2"]) == 0
-    said = capsys.readouterr().out
-    assert "privacy loss distribution, simulated" in said
+    stdout = capsys.readouterr().out
+    assert "privacy loss distribution, simulated" in stdout
     assert run(["report", str(place), "-o", str(page), "-q"]) == 0
     assert "geometric" in page.read_text()
 
