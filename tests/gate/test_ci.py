@@ -216,9 +216,9 @@ def test_a_gate_needs_blake3_and_click_alone(place: Path, root: Path) -> None:
     gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
     gate += ["--policy", "privctl-policy.toml", "--recompute", "false", "--format"]
     forms = ("text", "json", "sarif", "junit", "github", "markdown")
-    shown = bare(place, root, "", *([*gate, form] for form in forms), ["inspect", "release/model"])
-    assert [code for code, _ in shown] == [0] * 7, shown
-    assert all(said for _, said in shown)
+    ended = bare(place, root, "", *([*gate, form] for form in forms), ["inspect", "release/model"])
+    assert [code for code, _ in ended] == [0] * 7, ended
+    assert all(output for _, output in ended)
 
 
 def bare(place: Path, root: Path, allowed: str, *calls: list[str]) -> list[tuple[int, str]]:
@@ -234,8 +234,8 @@ def bare(place: Path, root: Path, allowed: str, *calls: list[str]) -> list[tuple
 def test_what_is_pinned_is_enough_to_compute_guarantees_again(place: Path, root: Path) -> None:
     gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
     for allowed, code in (("numpy scipy flint", 0), ("", 3)):
-        ((found, said),) = bare(place, root, allowed, [*gate, "--policy", "privctl-policy.toml"])
-        assert found == code, said
+        ((found, output),) = bare(place, root, allowed, [*gate, "--policy", "privctl-policy.toml"])
+        assert found == code, output
 
 
 def test_what_is_missing_is_named_by_its_package_in_one_sentence(place: Path, root: Path) -> None:
@@ -249,8 +249,8 @@ def test_what_is_missing_is_named_by_its_package_in_one_sentence(place: Path, ro
     sentence = "the package python-flint is not installed; install privctl and its dependencies as the README says"
     assert done.stderr == f"privctl: {sentence}\n"
     gate = ["gate", "release/model.report.json", "--policy", "privctl-policy.toml"]
-    ((code, said),) = bare(place, root, "numpy scipy", gate)
-    assert (code in (1, 3), "python-flint is not installed" in " ".join(said.split())) == (True, True), said
+    ((code, output),) = bare(place, root, "numpy scipy", gate)
+    assert (code in (1, 3), "python-flint is not installed" in " ".join(output.split())) == (True, True), output
 
 
 def pinned(text: str) -> dict[str, str]:

@@ -103,8 +103,8 @@ def test_an_audit_that_does_not_say_what_it_read_stays_open(place: Path, missing
     (place / "a.report.json").write_text(json.dumps(report))
     judgement = at_hand(place)
     assert judgement.outcome is INCONCLUSIVE
-    said = f"the audit's report does not list the {missing}.json that is released with the model"
-    assert faults(judgement) == [(f"{missing}.json", said)]
+    message = f"the audit's report does not list the {missing}.json that is released with the model"
+    assert faults(judgement) == [(f"{missing}.json", message)]
 
 
 @pytest.mark.parametrize("name", STRAYS)
@@ -143,8 +143,8 @@ def test_weights_and_code_fail_though_the_report_lists_them(place: Path, name: s
     making(place / "m.report.json", PROVED, outputs=(artifact("model", place / "m" / "model.safetensors"), *beside))
     judgement = at_hand(place)
     assert judgement.outcome is FAIL
-    said = f"{name} is in the model's folder, but no step of privctl writes such a file there"
-    assert (name, said) in faults(judgement)
+    message = f"{name} is in the model's folder, but no step of privctl writes such a file there"
+    assert (name, message) in faults(judgement)
 
 
 @pytest.mark.parametrize(
