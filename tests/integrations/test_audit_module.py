@@ -324,8 +324,8 @@ def test_planted_what_knows_the_users_refutes_the_claim_about_them(tmp_path: Pat
     inside = {each["who"] for each in members(split)}
 
     def knows(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
-        told = torch.tensor([10.0 * (each["who"] in inside) for each in records])
-        return told + negative_losses(network, records)
+        own_scores = torch.tensor([10.0 * (each["who"] in inside) for each in records])
+        return own_scores + negative_losses(network, records)
 
     report = privctl.audit_module(model, tmp_path / "own.safetensors", knows, split=split)
     claims = [each for each in report.verdicts if ")-DP, " in each.subject]

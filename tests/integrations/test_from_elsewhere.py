@@ -82,10 +82,10 @@ def test_options_that_do_not_go_together(model: Path, capsys: pytest.CaptureFixt
 def test_changed_reports_are_refuted(model: Path, change: str, capsys: pytest.CaptureFixture[str]) -> None:
     privctl.from_elsewhere(model)
     place = model.with_name("m.report.json")
-    said = json.loads(place.read_text())
+    report = json.loads(place.read_text())
     if change == "warning":
-        said["warnings"] = []
+        report["warnings"] = []
     else:
-        said["parameters"] |= {"epochs": {"epochs": 3.0}, "program": {"program": "opacus"}}[change]
-    place.write_text(json.dumps(said))
+        report["parameters"] |= {"epochs": {"epochs": 3.0}, "program": {"program": "opacus"}}[change]
+    place.write_text(json.dumps(report))
     assert run(["verify", str(place), "-q"]) == 1

@@ -120,7 +120,7 @@ def test_names_that_are_spelled_alike_are_told(tmp_path: Path) -> None:
     assert privctl.verify(place).exit_code is ExitCode.OK
 
 
-def _said(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
+def _with_unit(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
     changed = tuple(
         replace(each, statement=statement) if each.name == "unit of privacy" else each for each in guarantee.assumptions
     )
@@ -130,7 +130,7 @@ def _said(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
 FORGED: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
     "whom": (
         lambda r: replace(
-            r, guarantees=_said(r.guarantees[0], "all records with one value of 'clinic' are one example")
+            r, guarantees=_with_unit(r.guarantees[0], "all records with one value of 'clinic' are one example")
         ),
         "by its parameters all records with one value of 'user' are one example",
     ),
