@@ -70,7 +70,7 @@ def test_the_measures_of_words_are_those_of_the_pipeline(tmp_path: Path) -> None
     model = model_for(tmp_path / "n", TOKENS)
     measured = text_task(model, records(path, TOKENS)).evaluate(model.network, CPU)
     pipe = pipeline("token-classification", str(folder), device="cpu", aggregation_strategy="none")
-    said, true, both, sizes = [], [], 0, 0
+    predicted, true, both, sizes = [], [], 0, 0
     for words, tags in WORDS:
         text = " ".join(words)
         at = {each["start"]: each["entity"] for each in pipe(text)}  # leaves out O
@@ -78,10 +78,10 @@ def test_the_measures_of_words_are_those_of_the_pipeline(tmp_path: Path) -> None
         guesses = [at.get(begin, "O") for begin in begins]
         found, there = entities_in(guesses), entities_in(tags)
         both, sizes = both + len(found & there), sizes + len(found) + len(there)
-        said += guesses
+        predicted += guesses
         true += tags
-    assert len(set(said)) > 1
-    assert measured["accuracy"] == pytest.approx(accuracy_score(true, said))
+    assert len(set(predicted)) > 1
+    assert measured["accuracy"] == pytest.approx(accuracy_score(true, predicted))
     assert measured["tokens"] == len(true)
     assert measured["entity_f1"] == pytest.approx(2 * both / sizes)
 
@@ -184,9 +184,9 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
         start, end = answer.start_logits[0].double().tolist(), answer.end_logits[0].double().tolist()
         inside = [i for i, sequence in enumerate(encoding.sequence_ids(0)) if sequence == 1]
         best = max((start[s] + end[e], s, e) for s in inside for e in inside if s <= e < s + 30)
-        said = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
+        predicted_answer = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
         answers = each["answers"]["text"] if "answers" in each else [each["answer"]]
-        one, two = squad_measures(said, answers)
+        one, two = squad_measures(predicted_answer, answers)
         exact.append(one)
         f1.append(two)
     measured = task.evaluate(model.network, CPU)
@@ -199,7 +199,7 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "expected"),
+    ("answer", "answers", "expected"),
     [
         ("The Cat!", ["cat", "dog"], (1, 1)),
         ("old cat", ["a cat", "an old dog"], (0, 2 / 3)),
@@ -210,8 +210,8 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
         ("the", ["cat"], (0, 0)),
     ],
 )
-def test_words_of_answers(said: str, answers: list[str], expected: tuple[float, float]) -> None:
-    assert squad_measures(said, answers) == pytest.approx(expected)
+def test_words_of_answers(answer: str, answers: list[str], expected: tuple[float, float]) -> None:
+    assert squad_measures(answer, answers) == pytest.approx(expected)
 
 
 def test_the_best_answer_is_in_order_short_and_in_the_context() -> None:
