@@ -180,9 +180,9 @@ def test_a_report_that_a_signed_one_names_as_a_file_is_not_signed(here: Path, ca
 )
 def test_mistakes_are_one_sentence(here: Path, capsys: Capture, arguments: list[str], code: int, says: str) -> None:
     assert run(["sign", *arguments]) == code
-    said = capsys.readouterr().err
-    assert says in said
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert says in stderr
+    assert "Traceback" not in stderr
     assert not list(here.glob("*.dsse.json"))
 
 
