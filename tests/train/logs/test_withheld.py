@@ -75,7 +75,7 @@ def test_a_private_run_shows_nothing_that_was_not_noised(
     assert "not for release" in data["warning"]
     exact = [v for entry in data["history"] for k, v in entry.items() if not k.startswith("held_out") and v]
     assert exact, "there was something to withhold"
-    shown = {f"{v:.4g}" for entry in data["history"] for k, v in entry.items() if k.startswith("held_out")}
+    held_out_figures = {f"{v:.4g}" for entry in data["history"] for k, v in entry.items() if k.startswith("held_out")}
     private.unlink()
     assert run(["report", str(tmp_path / "out.report.json"), "-o", str(tmp_path / "page.html"), "-q"]) == 0
     for kind in ("markdown", "model-card", "intoto"):
@@ -88,7 +88,7 @@ def test_a_private_run_shows_nothing_that_was_not_noised(
         if len(repr(value)) > 6:  # a share such as 0.9 is any number
             assert repr(value) not in left
             # a held-out measure may begin with the same digits
-            assert f"{value:.4g}" not in set(re.findall(r"[\d.]+", out + err)) - shown
+            assert f"{value:.4g}" not in set(re.findall(r"[\d.]+", out + err)) - held_out_figures
     words = " ".join(out.split())
     assert "withheld: losses, norms and fractions measured on the training examples" in words
     assert HELD_OUT_IS_PUBLIC in words

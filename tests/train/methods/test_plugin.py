@@ -50,8 +50,8 @@ def _run(job, session):
     settings = job.request.settings_as(LoudSettings)
 
     def amend(report, finished):
-        said = {"volume": settings.volume, "names": list(settings.names)}
-        return replace(report, parameters={**report.parameters, **said})
+        settings_entries = {"volume": settings.volume, "names": list(settings.names)}
+        return replace(report, parameters={**report.parameters, **settings_entries})
 
     return train_by_gradients(job, session, MethodHooks(amend=amend))
 
@@ -76,11 +76,11 @@ class HushedTraining(NoisyGradients):
     names: tuple[str, ...]
 
 
-def _too_loud(mechanism: Any, said: Any) -> Iterator[str]:
-    if said.volume > 11:
-        yield f"volume is {said.volume}, and goes to 11"
+def _too_loud(mechanism: Any, parameters: Any) -> Iterator[str]:
+    if parameters.volume > 11:
+        yield f"volume is {parameters.volume}, and goes to 11"
     if isinstance(mechanism, Ledger):
-        yield from steps_disagree(mechanism.events, said)
+        yield from steps_disagree(mechanism.events, parameters)
 
 
 @pytest.fixture
@@ -145,10 +145,10 @@ CALL = ["retrain", "loud", "model", "--data", "train.jsonl", "--steps", "2", "--
 
 def test_two_rows_are_all_that_a_method_needs(loud: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "loud", "--help-all"]) == 0
-    said = capsys.readouterr().out
-    assert "--volume" in said
-    assert "--call" in said
-    assert "--clip-norm" not in said  # it takes no clipping
+    stdout = capsys.readouterr().out
+    assert "--volume" in stdout
+    assert "--call" in stdout
+    assert "--clip-norm" not in stdout  # it takes no clipping
     assert run([*CALL, "--volume", "5", "--call", "anna", "--call", "ben", "-o", "out", "-q"]) == 0
     report = read_report(Path("out.report.json"))
     assert (report.parameters["method"], report.parameters["volume"]) == ("loud", 5)

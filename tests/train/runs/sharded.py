@@ -308,15 +308,15 @@ def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
                 if together.rank == together.size - 1:
                     plant(network.get_submodule("model.layers.1"))
 
-            said: list[str] = []
+            messages: list[str] = []
             found, ended = trained(
-                model, together, method, optimizer=Optimizer.MOMENTUM, plant=plant_in_one, notify=said.append
+                model, together, method, optimizer=Optimizer.MOMENTUM, plant=plant_in_one, notify=messages.append
             )
             require_close(found, expected)
             assert ended is not None
             assert (ended.updates, ended.steps_begun) == (one.updates, one.steps_begun)
-            assert said, "the memory never ran out"
-            assert all("ran out; from now on at most" in each for each in said)
+            assert messages, "the memory never ran out"
+            assert all("ran out; from now on at most" in each for each in messages)
 
 
 def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:
