@@ -69,8 +69,8 @@ def measured_on_its_own_data(report: Report) -> None:
     parameters = report["parameters"]
     for name in [name for name in parameters if name.startswith(("measure_n", "measure_r", "measurements_"))]:
         del parameters[name]
-    said = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
-    premise = {"name": "public measurements", "statement": f"{said}private one", "state": "asserted"}
+    reason = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
+    premise = {"name": "public measurements", "statement": f"{reason}private one", "state": "asserted"}
     report["guarantees"][0]["assumptions"].append(premise)
     (data,) = [each["digest"] for each in report["inputs"] if each["role"] == "data"]
     parameters |= {"sensitivity": "public", "measured_public_records": 3, "measured_public_digest": data}

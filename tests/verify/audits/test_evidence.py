@@ -199,6 +199,6 @@ def test_the_line_that_evidence_is_not_recomputed_is_printed(
     report = trained(tmp_path, "plain")
     capsys.readouterr()
     assert run(["verify", str(report), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "not checked: evidence not recomputed: 1 of 1 measured figure is the report's word" in said
-    assert "training loss, nats" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "not checked: evidence not recomputed: 1 of 1 measured figure is the report's word" in stdout
+    assert "training loss, nats" in stdout

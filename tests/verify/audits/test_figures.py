@@ -60,10 +60,10 @@ def wrong(report: Report) -> list[str]:
 def test_every_figure_of_scores_is_held_to_the_others(judged: dict[str, Report], name: str) -> None:
     genuine, missed, tried = judged[name], [], 0
     assert wrong(genuine) == []
-    for said, place, mutant in mutants(genuine):
+    for description, place, mutant in mutants(genuine):
         if place[0] == "evidence" and place[-1] not in (*_WORDS, *_UNSEEN[name]):
             tried += 1
-            missed += [] if wrong(mutant) else [said]
+            missed += [] if wrong(mutant) else [description]
     assert missed == []
     assert tried >= 100
 

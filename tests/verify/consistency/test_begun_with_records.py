@@ -161,13 +161,13 @@ def test_a_report_that_does_not_fit_the_start_is_told(
         report_taken_away(start)
         model = start
     assert again(start, data, tmp_path / "out") == 0
-    said = capsys.readouterr().err.replace("\n", " ")
+    stderr = capsys.readouterr().err.replace("\n", " ")
     place = tmp_path / "out.report.json"
     report = read(place)
-    (told,) = [each for each in report.warnings if "the initial weights" in each]
-    assert told.startswith("before.report.json")
-    assert why in told
-    assert why in " ".join(said.split())
+    (warning,) = [each for each in report.warnings if "the initial weights" in each]
+    assert warning.startswith("before.report.json")
+    assert why in warning
+    assert why in " ".join(stderr.split())
     assert report.guarantees[0].status is Status.CONDITIONAL
     assert verify(place, report).exit_code is ExitCode.OK
 

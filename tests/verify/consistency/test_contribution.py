@@ -57,8 +57,8 @@ def test_asserted_needs_no_test(report: Path) -> None:
             if assumption["name"] == "rounding of sums":
                 assumption["statement"], _, _ = assumption["statement"].partition(": ")
             if assumption["name"] == "contribution":
-                said, _, _ = assumption["statement"].partition(";")
-                assumption["statement"] = f"{said}; whether its gradient is its own was not tested"
+                premise_text, _, _ = assumption["statement"].partition(";")
+                assumption["statement"] = f"{premise_text}; whether its gradient is its own was not tested"
     place = report.with_name("asserted.report.json")
     place.write_text(json.dumps(changed))
     assert verify(place, read(place)).exit_code is ExitCode.OK
@@ -73,10 +73,10 @@ def test_asserted_needs_no_test(report: Path) -> None:
     ],
 )
 def test_figures_of_rounding_are_those_of_the_run(old: str, new: str, reason: str, report: Path) -> None:
-    said = report.read_text()
-    assert old in said
+    text = report.read_text()
+    assert old in text
     place = report.with_name("rounding.report.json")
-    place.write_text(said.replace(old, new))
+    place.write_text(text.replace(old, new))
     found = verify(place, read(place))
     assert found.exit_code is not ExitCode.OK
     assert any("'rounding of sums'" in v.reason and reason in v.reason for v in found.verdicts)
@@ -89,8 +89,8 @@ def test_the_word_of_a_run_on_its_own_test_is_named_as_such(report: Path) -> Non
     for guarantee in changed["guarantees"]:
         for assumption in guarantee["assumptions"]:
             if assumption["name"] == "rounding of sums":
-                said, _, _ = assumption["statement"].partition("which differ by ")
-                assumption["statement"] = f"{said}which differ by 1e-12 of their size"
+                premise_text, _, _ = assumption["statement"].partition("which differ by ")
+                assumption["statement"] = f"{premise_text}which differ by 1e-12 of their size"
     place = report.with_name("edited.report.json")
     place.write_text(json.dumps(changed))
     found = verify(place, read(place))

@@ -113,8 +113,8 @@ def test_a_plan_that_leaves_its_book_is_refuted(
     path = tmp_path / "curve.safetensors"
     with staged_protection(path, change(read_protection(planned / "curve.safetensors")), report) as pending:
         pending.commit()
-    told = decode((planned / "curve.report.json").read_text(), "report")
-    report.write_text(encode(replace(told, outputs=(file_artifact("plan", path, report),))))
+    report_of_curve = decode((planned / "curve.report.json").read_text(), "report")
+    report.write_text(encode(replace(report_of_curve, outputs=(file_artifact("plan", path, report),))))
     assert judged(tmp_path, "curve")["secrets.jsonl"] is Outcome.REFUTED
 
 

@@ -135,8 +135,8 @@ def test_a_row_that_may_be_lost_is_found(
 ) -> None:
     monkeypatch.setattr("verify.warned.check.RULES", {})
     place = from_elsewhere(tmp_path, write_model)
-    (told,) = faults(place, read_report(place), set())
-    assert "without its warning ('external-training', 'nothing known')" in told
+    (fault,) = faults(place, read_report(place), set())
+    assert "without its warning ('external-training', 'nothing known')" in fault
 
 
 def test_rows_that_nothing_calls_for_are_rows() -> None:

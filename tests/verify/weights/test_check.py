@@ -84,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("weights"))
 
 
-def said(found: Verification) -> list[Verdict]:
+def verdicts_of_weights(found: Verification) -> list[Verdict]:
     return [verdict for verdict in found.verdicts if verdict.subject == "weights"]
 
 
@@ -94,7 +94,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdi
     change(report)
     place = path.with_name("forged.report.json")
     place.write_text(json.dumps(report))
-    return said(verify(place, read(place)))
+    return verdicts_of_weights(verify(place, read(place)))
 
 
 def edited(**values: Any) -> Callable[[dict[str, Any]], object]:
@@ -106,11 +106,11 @@ def test_an_honest_run_passes_and_says_what_was_looked_at(runs: Runs, name: str)
     found = verify(runs[name], read(runs[name]))
     assert found.exit_code is ExitCode.OK
     if name == "plain sgd":
-        assert said(found) == []
+        assert verdicts_of_weights(found) == []
         (omission,) = [o for o in found.omissions if o.what == "how far the training moved the weights"]
         assert "nothing bounds what sgd makes of them" in omission.reason
         return
-    (verdict,) = said(found)
+    (verdict,) = verdicts_of_weights(found)
     assert verdict.outcome is Outcome.CONSISTENT
     assert "drawn again from seed 0" in verdict.reason
     private = RUNS[name][0] in ("dp-sgd", "dpquant")
@@ -233,7 +233,7 @@ def test_a_start_from_a_checkpoint_and_a_new_head(asked: tuple[str, ...], runs: 
     output, report = tmp_path / "out", tmp_path / "out.report.json"
     call = ["retrain", "dp-sgd", str(folder / "plain"), "--data", str(data), "-o", str(output)]
     assert run([*call, *more, *asked]) == 0
-    (verdict,) = said(verify(report, read(report)))
+    (verdict,) = verdicts_of_weights(verify(report, read(report)))
     assert verdict.outcome is Outcome.CONSISTENT
     assert "read from plain" in verdict.reason
     assert {v.outcome for v in forged(report, elsewhere)} == {Outcome.REFUTED}

@@ -151,6 +151,6 @@ def test_the_gate_refuses_them_too(manifest: Path, tmp_path: Path) -> None:
         looked = audit(
             tmp_path / f"{name}.json", *items, inputs=(weights("m"), *made.inputs), parameters=made.parameters
         )
-        told = of(judged(model, looked, recompute="true", max_epsilon="9"), "recomputed")
-        outcomes[name] = {each.outcome for each in told if "guesses on canaries" in each.message}
+        findings = of(judged(model, looked, recompute="true", max_epsilon="9"), "recomputed")
+        outcomes[name] = {each.outcome for each in findings if "guesses on canaries" in each.message}
     assert outcomes == {"honest": set(), "shopped": {GateOutcome.FAIL}}

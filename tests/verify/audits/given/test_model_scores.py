@@ -189,5 +189,7 @@ def test_a_verdict_that_so_few_models_do_not_support(tmp_path: Path) -> None:
     for options in ({}, {"threshold": 1.0}):
         report = read_report(audited(normal(0.0), tmp_path, claim=(0.3, 1e-5), **options))
         assert [each.outcome for each in report.verdicts] == [Outcome.INCONCLUSIVE]
-        said: Sequence[str] = list(faults(_judged(report, Outcome.CONSISTENT)))
-        assert any("but its figures make it" in each or "would not notice more" in each for each in said), options
+        found_faults: Sequence[str] = list(faults(_judged(report, Outcome.CONSISTENT)))
+        assert any("but its figures make it" in each or "would not notice more" in each for each in found_faults), (
+            options
+        )

@@ -84,9 +84,9 @@ def test_figures_that_agree_with_each_other_and_not_with_the_scores_are_refuted(
     assert list(faults(lying)) == []
     place = tmp_path / "s.audit.report.json"
     write_report(place, lying)
-    said = " ".join(reason for outcome, reason in evidence_verdicts(place) if outcome is Outcome.REFUTED)
-    assert "column score: AUC: its estimate is" in said
-    assert "guesses made are said to be right, and the scores give" in said
+    reasons = " ".join(reason for outcome, reason in evidence_verdicts(place) if outcome is Outcome.REFUTED)
+    assert "column score: AUC: its estimate is" in reasons
+    assert "guesses made are said to be right, and the scores give" in reasons
     assert privctl.verify(place).exit_code is ExitCode.REFUTED
     (tmp_path / "s.csv").unlink()
     assert evidence_verdicts(place) == []
