@@ -54,9 +54,9 @@ class Watch:
         self.verified = self.skipped = 0
         self.depth = 0
 
-    def note(self, place: str | bytes | os.PathLike[str]) -> None:
-        """Something is put in ``place``; noted where that is a report's name."""
-        if self.depth and (name := os.fsdecode(place)).endswith(_SUFFIX):
+    def note(self, path: str | bytes | os.PathLike[str]) -> None:
+        """Something is written to ``path``; noted where that is a report's name."""
+        if self.depth and (name := os.fsdecode(path)).endswith(_SUFFIX):
             self.placed.append(Path(name).absolute())
 
     def check(self) -> None:
