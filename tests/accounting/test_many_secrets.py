@@ -104,9 +104,9 @@ def test_reference_table_all_at_once(pairwise: bool) -> None:
     case = book([probabilities for probabilities, *_ in TABLE])
     for sigma in {row[1] for row in TABLE}:
         found = informations(*case, sigma, 1, pairwise=pairwise)
-        for place, (_, of_row, forward, replace) in enumerate(TABLE):
+        for index, (_, of_row, forward, replace) in enumerate(TABLE):
             if of_row == sigma:
-                assert found[place] == pytest.approx(replace if pairwise else forward, rel=1.2e-11)
+                assert found[index] == pytest.approx(replace if pairwise else forward, rel=1.2e-11)
 
 
 @pytest.mark.parametrize("pairwise", [False, True])
