@@ -229,10 +229,10 @@ def test_account_finds_noise_and_epsilon(tmp_path: Path, capfd: pytest.CaptureFi
     plan = privctl.account(epsilon=1, delta=1e-5, sample_rate=0.01, steps=1000, no_peers=True)
     # the docstring of calibrate.noise_multiplier_for, checked there against another accountant
     assert plan.parameters["found"]["noise multiplier"] == pytest.approx(1.41463, abs=5e-5)
-    place = tmp_path / "plan.report.json"
-    again = privctl.account(mechanism="laplace", scale=2, delta=1e-5, output=place)
+    report_path = tmp_path / "plan.report.json"
+    again = privctl.account(mechanism="laplace", scale=2, delta=1e-5, output=report_path)
     assert again.guarantees[0].epsilon == pytest.approx(0.5, abs=1e-4)
-    assert privctl.verify(place).exit_code is ExitCode.OK
+    assert privctl.verify(report_path).exit_code is ExitCode.OK
     secret = privctl.account(mechanism="secret", posterior=0.1, priors=0.001, records="0.01x20", delta=1e-5, steps=100)
     assert secret.guarantees
     assert capfd.readouterr() == ("", "")

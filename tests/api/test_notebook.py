@@ -100,16 +100,16 @@ def test_a_guarantee_is_shown_with_its_status() -> None:
 
 
 def test_a_verification_is_shown(tmp_path: Path) -> None:
-    place = tmp_path / "m.report.json"
-    write_report(place, replace(REPORT, guarantees=(), evidence=(), verdicts=()))
-    text = privctl.api.verify(place)._repr_html_()
+    report_path = tmp_path / "m.report.json"
+    write_report(report_path, replace(REPORT, guarantees=(), evidence=(), verdicts=()))
+    text = privctl.api.verify(report_path)._repr_html_()
     assert text is not None
     assert "inconclusive" in text
     assert "no step named" in text
     assert "<script" not in text
-    assert str(privctl.api.verify(place)).startswith("verification\n")
+    assert str(privctl.api.verify(report_path)).startswith("verification\n")
     assert "Undecided: no error was found, but" in text
-    assert "Undecided: no error was found" in str(privctl.api.verify(place))
+    assert "Undecided: no error was found" in str(privctl.api.verify(report_path))
 
 
 def test_other_values_are_refused() -> None:
