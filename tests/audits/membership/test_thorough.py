@@ -191,11 +191,11 @@ def areas_in(path: Path) -> dict[str, float | None]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("thorough")
-    save_model(place / "model", bos=True)
-    write_jsonl(place / "m.jsonl", sentences(90, seed=1))
-    write_jsonl(place / "n.jsonl", sentences(90, seed=2))
-    return place
+    folder = tmp_path_factory.mktemp("thorough")
+    save_model(folder / "model", bos=True)
+    write_jsonl(folder / "m.jsonl", sentences(90, seed=1))
+    write_jsonl(folder / "n.jsonl", sentences(90, seed=2))
+    return folder
 
 
 def test_all_attacks_in_one_audit(files: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -29,9 +29,9 @@ def scored(split: Path, *, shift: float = 0.0, by_user: float = 0.0, without: st
             value = own + source.standard_normal() + shift * (side == "members")
             if without != f"{side}:{number}":
                 rows.append(f"{side}:{number},{int(side == 'members')},{value!r}")
-    place = split.parent / "s.csv"
-    place.write_text("\n".join(rows) + "\n")
-    return place
+    path = split.parent / "s.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
 
 
 def audited(split: Path, scores: Path) -> PrivacyReport:

@@ -34,14 +34,14 @@ def scores(subject: AuditedModel, records: list[Record]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("models")
-    return {kind: save(place / kind, kind) for kind in TASKS}
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save(folder / kind, kind) for kind in TASKS}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("data")
-    return {kind: write_data(place / kind, kind, 23, 5) for kind in TASKS}
+    folder = tmp_path_factory.mktemp("data")
+    return {kind: write_data(folder / kind, kind, 23, 5) for kind in TASKS}
 
 
 @pytest.mark.parametrize("kind", TASKS)
