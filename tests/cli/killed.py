@@ -109,11 +109,11 @@ def copied_at(act: Callable[[], object], folder: Path, into: Path, calls: Sequen
     return copies
 
 
-def copied(folder: Path, place: Path) -> Path:
+def copied(folder: Path, copy: Path) -> Path:
     """A copy in which two names of one file stay that."""
-    place.parent.mkdir(exist_ok=True)
-    subprocess.run(["cp", "-a", folder, place], check=True)
-    return place
+    copy.parent.mkdir(exist_ok=True)
+    subprocess.run(["cp", "-a", folder, copy], check=True)
+    return copy
 
 
 def contents(folder: Path) -> dict[str, bytes]:

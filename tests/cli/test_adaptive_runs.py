@@ -196,10 +196,10 @@ def test_a_loop_of_ones_own_follows_the_quantile_too(tmp_path: Path) -> None:
     norms = loop.private.clip_norms
     assert len(norms) == loop.private.steps_begun + 1
     assert norms[-1] < norms[0]
-    place = loop.save(tmp_path / "model.safetensors")
-    report = loop.private.report(place)
+    path = loop.save(tmp_path / "model.safetensors")
+    report = loop.private.report(path)
     assert report.parameters["clip_norms"] == list(norms)
-    found = privctl.verify(place)
+    found = privctl.verify(path)
     assert found.exit_code is ExitCode.OK
     data = json.loads((tmp_path / "model.report.json").read_text())
     _forgets_the_count(data)

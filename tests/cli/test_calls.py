@@ -122,18 +122,18 @@ def test_colour_in_a_pipe_is_as_the_environment_says(
 def test_a_starter_policy_is_written_where_asked_and_never_over_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = tmp_path / "x.toml"
+    path = tmp_path / "x.toml"
     assert run(["gate", "--init"]) == 0
     printed = capsys.readouterr().out
-    assert run(["gate", "--init", "-o", str(place)]) == 0
+    assert run(["gate", "--init", "-o", str(path)]) == 0
     captured = capsys.readouterr()
-    assert (place.read_text(), captured.out) == (printed, "")
-    assert f"wrote {place}" in captured.err
-    read_policy(place, {}, {}, RULES)
-    place.write_text("max_epsilon = 1\n")
-    assert run(["gate", "--init", "-o", str(place)]) == 2
+    assert (path.read_text(), captured.out) == (printed, "")
+    assert f"wrote {path}" in captured.err
+    read_policy(path, {}, {}, RULES)
+    path.write_text("max_epsilon = 1\n")
+    assert run(["gate", "--init", "-o", str(path)]) == 2
     assert "replaces no policy" in capsys.readouterr().err
-    assert place.read_text() == "max_epsilon = 1\n"
+    assert path.read_text() == "max_epsilon = 1\n"
     assert run(["gate", "--init", "-o", "-"]) == 0
     assert run(["gate", "a.report.json", "--init"]) == 2
 

@@ -44,12 +44,12 @@ KINDS: dict[str, tuple[list[str], str]] = {
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = prepared(tmp_path_factory.mktemp("canaries"), RECORDS)
-    lines = (place / "train.jsonl").read_text().splitlines()
-    (place / "train.jsonl").write_text(
+    folder = prepared(tmp_path_factory.mktemp("canaries"), RECORDS)
+    lines = (folder / "train.jsonl").read_text().splitlines()
+    (folder / "train.jsonl").write_text(
         "\n".join(json.dumps({**json.loads(line), "who": f"u{i % 10}"}) for i, line in enumerate(lines))
     )
-    return place
+    return folder
 
 
 def call(start: Path, output: Path, *more: str, count: int = COUNT) -> list[str]:

@@ -104,11 +104,11 @@ def test_statistics_that_are_left_are_refuted(resnet: Path, images: Path, tmp_pa
     """A report that says they were moved, of a model that keeps them."""
     output = tmp_path / "out"
     assert retrain(("plain",), resnet, images, output, *IMAGES, "--norm", "frozen") == 0
-    place = output.with_name("out.report.json")
-    data = json.loads(place.read_text())
+    report_path = output.with_name("out.report.json")
+    data = json.loads(report_path.read_text())
     data["parameters"]["converted"] = "batch-norm"
-    place.write_text(json.dumps(data))
-    assert run(["verify", str(place), "-q"]) == 1
+    report_path.write_text(json.dumps(data))
+    assert run(["verify", str(report_path), "-q"]) == 1
 
 
 def test_noise_on_a_converted_model(resnet: Path, images: Path, tmp_path: Path) -> None:

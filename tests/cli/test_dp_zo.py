@@ -103,9 +103,9 @@ def test_what_its_report_must_not_say_is_refused(call: Callable[..., int], tmp_p
     for name, (change, wanted) in FORGED.items():
         report = json.loads(genuine.read_text())
         change(report)
-        place = tmp_path / "forged.report.json"
-        place.write_text(json.dumps(report))
-        assert verify(place, read_report(place)).exit_code is wanted, name
+        report_path = tmp_path / "forged.report.json"
+        report_path.write_text(json.dumps(report))
+        assert verify(report_path, read_report(report_path)).exit_code is wanted, name
 
 
 def test_a_stopped_run_goes_on_and_a_lost_step_counts(

@@ -101,13 +101,13 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     asked = report_of(output).parameters
     assert [each["epoch"] for each in asked["layer_schedule"]] == [0, 1, 2, 3, 4], "12 steps of 25 of 60 records"
     assert asked["measurements_begun"] == 6, "every other epoch, twice each"
-    place = output.with_name("private.report.json")
-    assert run(["verify", str(place)]) == 0, capsys.readouterr().out
-    honest = json.loads(place.read_text())
-    earlier = json.loads(place.read_text())
+    report_path = output.with_name("private.report.json")
+    assert run(["verify", str(report_path)]) == 0, capsys.readouterr().out
+    honest = json.loads(report_path.read_text())
+    earlier = json.loads(report_path.read_text())
     assert earlier["parameters"].pop("sensitivity") == "private"
-    place.write_text(json.dumps(earlier))
-    assert run(["verify", str(place)]) == 0, "a report of a version that had no other way"
+    report_path.write_text(json.dumps(earlier))
+    assert run(["verify", str(report_path)]) == 0, "a report of a version that had no other way"
     for edit in (
         lambda report: report["mechanism"]["events"].pop(),
         lambda report: report["mechanism"]["events"][1].update(steps=1),
@@ -115,8 +115,8 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     ):
         edited = json.loads(json.dumps(honest))
         edit(edited)
-        place.write_text(json.dumps(edited))
-        assert run(["verify", str(place)]) == 1
+        report_path.write_text(json.dumps(edited))
+        assert run(["verify", str(report_path)]) == 1
 
 
 @pytest.mark.slow

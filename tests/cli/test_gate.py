@@ -322,9 +322,9 @@ def test_whatever_is_done_to_a_report_there_is_an_answer(here: Path, capsys: Cap
 
 def verified(report: str) -> str:
     """The report of a genuine verification of ``report``."""
-    place = report.replace(".report.json", ".verify.report.json")
-    assert run(["verify", report, "-q", "-o", place]) == 0
-    return place
+    report_path = report.replace(".report.json", ".verify.report.json")
+    assert run(["verify", report, "-q", "-o", report_path]) == 0
+    return report_path
 
 
 def test_a_genuine_verification_counts_and_what_is_only_claimed_fails_nothing(here: Path, capsys: Capture) -> None:

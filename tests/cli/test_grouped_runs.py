@@ -32,15 +32,15 @@ OPTIONS = ["--batch-size", "3", "--steps", str(STEPS), "--micro-tokens", "160", 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("grouped")
-    architecture(place / "start", "gpt2", n_layer=1)
-    words().tokenizer.save_pretrained(place / "start")
+    folder = tmp_path_factory.mktemp("grouped")
+    architecture(folder / "start", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(folder / "start")
     owners = [who for turn in range(max(HAS)) for who, count in enumerate(HAS) if turn < count]
     lines = [
         json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "who": w}) for i, w in enumerate(owners)
     ]
-    (place / "train.jsonl").write_text("\n".join(lines))
-    return place
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    return folder
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
@@ -169,9 +169,9 @@ FORGERIES: dict[str, Callable[[Any], None]] = {
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(trained.read_text())
     FORGERIES[name](report)
-    place = trained.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    assert run(["verify", str(place), "-q"]) == 1
+    report_path = trained.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    assert run(["verify", str(report_path), "-q"]) == 1
     capsys.readouterr()
 
 
@@ -247,10 +247,10 @@ def test_hidden_spellings_are_found(
 ) -> None:
     report = json.loads(spelled.read_text())
     edit(report)
-    place = spelled.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    assert run(["verify", str(place), "-q"]) == code
-    assert run(["verify", str(place), "-q", "--data", str(spelled.with_name("spelled.jsonl"))]) == with_data
+    report_path = spelled.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    assert run(["verify", str(report_path), "-q"]) == code
+    assert run(["verify", str(report_path), "-q", "--data", str(spelled.with_name("spelled.jsonl"))]) == with_data
     capsys.readouterr()
 
 

@@ -115,8 +115,8 @@ def test_a_report_beside_the_model_that_fits_is_its_own(
     two: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A loop of the user's own writes a report, and weights whose header names none."""
-    model, place = write_model(two / "own.safetensors", {"a": W}), two / "own.report.json"
-    privctl.from_opacus([(1.0, 0.1, 10)], model, examples=60, output=place)
+    model, report_path = write_model(two / "own.safetensors", {"a": W}), two / "own.report.json"
+    privctl.from_opacus([(1.0, 0.1, 10)], model, examples=60, output=report_path)
     capsys.readouterr()
     assert run(["inspect", str(model), "-q"]) == 0
     assert "PROVED: the digests of own.safetensors are those recorded" in " ".join(capsys.readouterr().out.split())

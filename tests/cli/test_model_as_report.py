@@ -152,9 +152,9 @@ def test_a_report_whose_digests_fit_is_taken_before_one_of_the_name(here: Path, 
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
 def test_the_weights_are_read_once(here: Path, call: list[str], times: int) -> None:
-    place = Path("release/noised" if "release/noised" in call else MODEL) / "model.safetensors"
+    path = Path("release/noised" if "release/noised" in call else MODEL) / "model.safetensors"
     read = bytes_read(lambda: run([*call, "-q"]))
-    assert round(read[str(place.absolute())] / place.stat().st_size) == times
+    assert round(read[str(path.absolute())] / path.stat().st_size) == times
 
 
 def test_another_models_report_in_its_place_is_not_taken(here: Path) -> None:

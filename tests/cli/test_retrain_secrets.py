@@ -83,9 +83,9 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
         return honest(task, units, *rest)
 
     monkeypatch.setattr(CausalLanguage, "micro_batches", noted)
-    place = tmp_path / "plan.safetensors.report.json"
-    outputs = (file_artifact("plan", plan, place),)
-    write_report(place, PrivacyReport(step="secrets-plan", created=now(), versions={}, outputs=outputs))
+    report_path = tmp_path / "plan.safetensors.report.json"
+    outputs = (file_artifact("plan", plan, report_path),)
+    write_report(report_path, PrivacyReport(step="secrets-plan", created=now(), versions={}, outputs=outputs))
     assert retrain(start, data, plan, tmp_path / "private") == 0
     assert len(batches) == STEPS
     assert all({0, 1} <= set(batch) <= set(range(30)) for batch in batches)
@@ -115,14 +115,14 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
 
     facts = report.parameters["plan"]
     assert facts["digest"] == file_digest(plan)
-    weights = file_artifact("model", tmp_path / "private" / "model.safetensors", place)
-    assert lineage_of(tmp_path / "private", [weights], place).planned_by == (file_digest(plan),)
+    weights = file_artifact("model", tmp_path / "private" / "model.safetensors", report_path)
+    assert lineage_of(tmp_path / "private", [weights], report_path).planned_by == (file_digest(plan),)
     assert (facts["form"], facts["cap"], facts["secrets"], facts["secrets_checked"]) == ("reference", 5.0, 4, 4)
     assert facts["kept_fraction"] == pytest.approx(sum(RATES) / 40)
     assert facts["expected_epochs"] == pytest.approx(STEPS * sum(RATES) / 40)
     assert facts["records_never_drawn"] == 10
     assert [a.digest for a in report.inputs if a.role == "plan"] == [file_digest(plan)]
-    assert [p.digest for p in report.parents] == [file_digest(place)]
+    assert [p.digest for p in report.parents] == [file_digest(report_path)]
 
     stdout = " ".join(capsys.readouterr().out.split())
     assert "secret protection, mutual information: " in stdout

@@ -37,9 +37,9 @@ def _draws(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = prepared(tmp_path_factory.mktemp("search"), RECORDS)
-    texts(place / "public.jsonl", 8, "dog")
-    return place
+    folder = prepared(tmp_path_factory.mktemp("search"), RECORDS)
+    texts(folder / "public.jsonl", 8, "dog")
+    return folder
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
@@ -357,15 +357,15 @@ def test_a_search_that_was_thrown_away_is_counted(
     capsys.readouterr()
     with remembered.bounds(remembered.FEW_DRAWS):  # what was replaced is a draw, and no bound rests on it
         assert run(asked) == 0
-    place = tmp_path / "out.report.json"
-    report = read_report(place)
+    report_path = tmp_path / "out.report.json"
+    report = read_report(report_path)
     assert report.parameters["search"]["earlier"] == 1
     assert any("1 earlier search of these data for this output began before" in each for each in report.warnings)
     (premise,) = (a for a in report.guarantees[0].assumptions if a.name == "earlier searches")
     assert premise.statement.startswith("what 1 earlier search of these data")
-    written = place.read_text()
+    written = report_path.read_text()
     with remembered.bounds(remembered.FEW_DRAWS):  # none of what is forged changes the ledger
-        assert run(["verify", str(place), "-q"]) == 0
+        assert run(["verify", str(report_path), "-q"]) == 0
         for hide in (_no_assumption, _none_before, _enforced_before):
             forged = json.loads(written)
             hide(forged)

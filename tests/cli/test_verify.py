@@ -66,16 +66,16 @@ def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys:
 
 
 def test_a_report_of_its_own(noisy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / "verdict.report.json"
-    assert run(["verify", str(noisy), "-q", "--json", "-o", str(place)]) == 0
-    found = read_report(place)
-    assert json.loads(capsys.readouterr().out) == json.loads(place.read_text())
+    report_path = tmp_path / "verdict.report.json"
+    assert run(["verify", str(noisy), "-q", "--json", "-o", str(report_path)]) == 0
+    found = read_report(report_path)
+    assert json.loads(capsys.readouterr().out) == json.loads(report_path.read_text())
     assert found.step == "verify"
     assert [(p.path, p.digest) for p in found.parents] == [(noisy.name, file_digest(noisy))]
     assert {v.outcome for v in found.verdicts} == {Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED}
-    assert run(["verify", str(noisy), "-q", "-o", str(place)]) == 2
+    assert run(["verify", str(noisy), "-q", "-o", str(report_path)]) == 2
     # What was verified may be verified again: its chain holds.
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run(["verify", str(report_path), "-q"]) == 0
 
 
 @pytest.mark.slow
