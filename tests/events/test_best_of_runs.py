@@ -210,13 +210,16 @@ def test_what_is_drawn_has_the_law(mean: float, shape: float | None, law: stats.
 
 @pytest.mark.slow
 def test_a_plan_of_a_search_meets_its_epsilon_and_is_verified(tmp_path: Path) -> None:
-    place = tmp_path / "plan.report.json"
+    report_path = tmp_path / "plan.report.json"
     asked = ["account", "--mechanism", "search", "--expected-runs", "10", "--epsilon", "8", "--delta", "1e-5"]
-    assert run([*asked, "--dataset-size", "6000", "--batch-size", "60", "--epochs", "10", "-q", "-o", str(place)]) == 0
-    report = json.loads(place.read_text())
+    assert (
+        run([*asked, "--dataset-size", "6000", "--batch-size", "60", "--epochs", "10", "-q", "-o", str(report_path)])
+        == 0
+    )
+    report = json.loads(report_path.read_text())
     assert 7.99 < report["guarantees"][0]["epsilon"] <= 8
     assert "raises it to 8" in report["warnings"][-1]
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run(["verify", str(report_path), "-q"]) == 0
 
 
 @pytest.mark.parametrize("event", [WHOLE, replace(WHOLE, shape=None), ON_BATCHES], ids=repr)
