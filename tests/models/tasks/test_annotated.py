@@ -43,10 +43,10 @@ def test_labels_are_at_the_first_tokens_of_words_and_losses_are_those_of_transfo
     batch = task.batch(order, CPU, 0)
     found = task.losses(model.network, batch).detach()
     assert torch.allclose(found, one_by_one(task, model.network, order, 0), atol=1e-5)
-    for place, i in enumerate(order):
+    for index, i in enumerate(order):
         words, tags = WORDS[i]
         encoding = model.tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        assert batch["input_ids"][place].tolist()[: encoding["input_ids"].shape[1]] == encoding["input_ids"][0].tolist()
+        assert batch["input_ids"][index].tolist()[: encoding["input_ids"].shape[1]] == encoding["input_ids"][0].tolist()
         word_ids = encoding.word_ids(0)
         labels = [
             -100 if word is None or word == before else NAMES.index(tags[word])
@@ -55,7 +55,7 @@ def test_labels_are_at_the_first_tokens_of_words_and_losses_are_those_of_transfo
         assert sum(label >= 0 for label in labels) == len(words) < len(labels)
         given = {name: encoding[name] for name in ("input_ids", "attention_mask")}
         theirs = model.network(**given, labels=torch.tensor([labels])).loss.item()
-        assert found[place].item() == pytest.approx(theirs, abs=1e-5)
+        assert found[index].item() == pytest.approx(theirs, abs=1e-5)
 
     def losses(network: nn.Module, rows: dict[str, Tensor]) -> Tensor:
         return task.losses(network, rows)
@@ -116,14 +116,14 @@ def test_answers_are_found_among_tokens_and_losses_are_those_of_transformers(tmp
     batch = task.batch(order, CPU, 0)
     found = task.losses(model.network, batch).detach()
     assert torch.allclose(found, one_by_one(task, model.network, order, 0), atol=1e-5)
-    for place, i in enumerate(order):
+    for index, i in enumerate(order):
         each = QUESTIONS[i]
         encoding = model.tokenizer(each["question"], each["context"], return_tensors="pt")
         length = encoding["input_ids"].shape[1]
-        assert batch["input_ids"][place].tolist()[:length] == encoding["input_ids"][0].tolist()
-        assert batch["token_type_ids"][place].tolist()[:length] == encoding["token_type_ids"][0].tolist()
+        assert batch["input_ids"][index].tolist()[:length] == encoding["input_ids"][0].tolist()
+        assert batch["token_type_ids"][index].tolist()[:length] == encoding["token_type_ids"][0].tolist()
         stated = each.get("answers", {"text": [each.get("answer")], "answer_start": [each.get("answer_start")]})
-        first, last = batch["positions"][place].tolist()
+        first, last = batch["positions"][index].tolist()
         if stated["text"]:
             begin, text = stated["answer_start"][0], stated["text"][0]
             assert first == encoding.char_to_token(begin, sequence_index=1)
@@ -131,7 +131,7 @@ def test_answers_are_found_among_tokens_and_losses_are_those_of_transformers(tmp
         else:
             assert (first, last) == (0, 0)
         ends = {"start_positions": torch.tensor([first]), "end_positions": torch.tensor([last])}
-        assert found[place].item() == pytest.approx(model.network(**encoding, **ends).loss.item(), abs=1e-5)
+        assert found[index].item() == pytest.approx(model.network(**encoding, **ends).loss.item(), abs=1e-5)
 
     def losses(network: nn.Module, rows: dict[str, Tensor]) -> Tensor:
         return task.losses(network, rows)
