@@ -62,15 +62,15 @@ def scan(data: Path, *more: str) -> int:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    place = tmp_path / "site"
-    place.mkdir()
-    (place / "presidio_analyzer.py").write_text(FAKE.replace("\\\\\\\\", "\\\\"))
-    (place / "en_core_web_lg.py").write_text("")
-    monkeypatch.syspath_prepend(place)
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "presidio_analyzer.py").write_text(FAKE.replace("\\\\\\\\", "\\\\"))
+    (folder / "en_core_web_lg.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
     importlib.invalidate_caches()
     for name in ("presidio_analyzer", "en_core_web_lg"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    yield place
+    yield folder
     for name in ("presidio_analyzer", "en_core_web_lg"):
         sys.modules.pop(name, None)
 
