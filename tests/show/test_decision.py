@@ -237,17 +237,19 @@ def parsed(command: str) -> list[str]:
 
 def test_a_leak_is_answered_by_private_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    place = tmp_path / "model.audit.report.json"
+    report_path = tmp_path / "model.audit.report.json"
     leaky = replace(extraction(55, 0), inputs=inputs("members", "nonmembers"), parameters={"task": "causal-lm"})
-    step = next_step(leaky, place)
+    step = next_step(leaky, report_path)
     assert "START is the model as it was before" in step.advice
     assert step.advice.startswith("train again")
-    assert next_step(leaky, place, repeated=True).advice.startswith("remove repetitions from the data, train again")
+    assert next_step(leaky, report_path, repeated=True).advice.startswith(
+        "remove repetitions from the data, train again"
+    )
     assert parsed(step.command) == [
         "privctl", "retrain", "dp-sgd", "START", "--data", "members.jsonl", "--epsilon", "8", "-o", "model.dp-sgd",
     ]  # fmt: skip
-    assert not next_step(replace(leaky, inputs=()), place).command
-    of_classes = next_step(replace(leaky, parameters={"task": "text-classification"}), place)
+    assert not next_step(replace(leaky, inputs=()), report_path).command
+    of_classes = next_step(replace(leaky, parameters={"task": "text-classification"}), report_path)
     assert parsed(of_classes.command)[6:10] == ["--task", "text-classification", "--labels", "CLASSES"]
     assert "CLASSES are the names" in of_classes.advice
 
@@ -281,13 +283,13 @@ def test_an_adapter_is_named_by_its_folder_and_with_its_base(
         "base-config.json": "base model/config.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl",
     }  # fmt: skip
     held = tuple(Artifact(role=role, path=path, digest="blake3:0", bytes=1) for role, path in files.items())
-    place = tmp_path / "adapter.audit.report.json"
+    report_path = tmp_path / "adapter.audit.report.json"
     leaky = replace(report(fused(), subject=MEMBERSHIP), inputs=held, parameters={"task": "causal-lm"})
-    assert parsed(next_step(leaky, place).command) == [
+    assert parsed(next_step(leaky, report_path).command) == [
         "privctl", "retrain", "dp-sgd", "base model", *options, "--data", "members.jsonl", "--epsilon", "8",
         "-o", "adapter.dp-sgd",
     ]  # fmt: skip
-    again = parsed(next_step(replace(membership(0.0, 60), inputs=held), place).command)
+    again = parsed(next_step(replace(membership(0.0, 60), inputs=held), report_path).command)
     assert again[1:5] == ["audit", "adapter", "--base", "base model"]
 
 
@@ -378,20 +380,20 @@ def test_where_users_were_protected_they_are_judged_together(tmp_path: Path) -> 
     training = replace(report(), step="retrain", parameters={"unit": "who"})
     write_report(tmp_path / "model.report.json", training)
     parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
-    place, asked = tmp_path / "model.audit.report.json", {"text_column": "body", "label_column": "kind"}
+    report_path, asked = tmp_path / "model.audit.report.json", {"text_column": "body", "label_column": "kind"}
     small = replace(membership(0.0, 60), inputs=inputs("members", "nonmembers"), parents=(parent,))
     records = replace(small, parameters={"asked": asked})
-    words = parsed(next_step(records, place).command)
+    words = parsed(next_step(records, report_path).command)
     assert words[words.index("--group-by") :][:6] == [
         "--group-by", "who", "--text-column", "body", "--label-column", "kind",
     ]  # fmt: skip
-    drawn = next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), place).command.split()
+    drawn = next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), report_path).command.split()
     assert drawn[1:3] == ["audit", "split"]
     assert drawn[drawn.index("--group-by") :][:4] == ["--group-by", "who", "--text-column", "body"]
     assert "--label-column" not in drawn
-    users = next_step(replace(records, parameters={"asked": asked, "group_by": "who", "least_auc": 0.55}), place)
+    users = next_step(replace(records, parameters={"asked": asked, "group_by": "who", "least_auc": 0.55}), report_path)
     assert "groups of members" in users.advice
     leaky = replace(extraction(55, 0), inputs=inputs("members"), parents=(parent,), parameters={"asked": asked})
-    again = parsed(next_step(leaky, place).command)
+    again = parsed(next_step(leaky, report_path).command)
     assert again[again.index("--unit") + 1] == "who"
     assert again[again.index("--text-column") + 1] == "body"
