@@ -182,12 +182,12 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
 
 
 def _answers(genuine: Path, forgeries: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]]) -> None:
-    place = genuine.with_name("forged.report.json")
+    report_path = genuine.with_name("forged.report.json")
     for name, (change, wanted) in forgeries.items():
         report = json.loads(genuine.read_text())
         change(report)
-        place.write_text(json.dumps(report))
-        assert verify(place, read_report(place)).exit_code is wanted, name
+        report_path.write_text(json.dumps(report))
+        assert verify(report_path, read_report(report_path)).exit_code is wanted, name
 
 
 def test_what_its_report_must_not_say_is_refused(loud: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +199,11 @@ def test_what_its_report_must_not_say_is_refused(loud: None, folder: Path, monke
 
 def test_a_guarantee_of_such_a_method_is_computed_again(hushed: None, folder: Path) -> None:
     assert run([*CALL[:1], "hushed", *CALL[2:], "--epsilon", "8", "-o", "out", "-q"]) == 0
-    place = Path("out.report.json")
-    found = verify(place, read_report(place))
+    report_path = Path("out.report.json")
+    found = verify(report_path, read_report(report_path))
     assert found.exit_code is ExitCode.OK
     assert [judged.verdict.outcome for judged in found.guarantees] == [Outcome.PROVED]
-    _answers(place, FORGED | BROKEN)
+    _answers(report_path, FORGED | BROKEN)
 
 
 def test_its_own_check_speaks_before_anything_is_read(
