@@ -44,9 +44,9 @@ def verify_with_data(capsys: pytest.CaptureFixture[str], report: Path, data: Pat
 def forged(report: Path, name: str, change: Callable[[dict[str, Any]], object]) -> Path:
     data = json.loads(report.read_text())
     change(data)
-    place = report.with_name(name)
-    place.write_text(json.dumps(data))
-    return place
+    path = report.with_name(name)
+    path.write_text(json.dumps(data))
+    return path
 
 
 def test_the_data_trained_on_are_counted_and_recognised(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,13 +62,13 @@ def genuine() -> Protection:
 
 
 def verdicts(plan: Protection, folder: Path) -> list[tuple[Outcome, str]]:
-    path, place = folder / "p.plan.safetensors", folder / "p.report.json"
-    with staged_protection(path, plan, place) as pending:
+    path, report_path = folder / "p.plan.safetensors", folder / "p.report.json"
+    with staged_protection(path, plan, report_path) as pending:
         pending.commit()
-    artifact = file_artifact("plan", path, place)
+    artifact = file_artifact("plan", path, report_path)
     report = PrivacyReport(step="secrets-plan", created="", versions={}, outputs=(artifact,))
-    place.write_text("{}")
-    return [(v.outcome, v.reason) for v in verify(place, report).integrity if v.subject == path.name]
+    report_path.write_text("{}")
+    return [(v.outcome, v.reason) for v in verify(report_path, report).integrity if v.subject == path.name]
 
 
 @pytest.fixture(scope="module", autouse=True)

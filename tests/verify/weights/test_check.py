@@ -92,9 +92,9 @@ def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdi
     """What is said of the weights after ``change``; whatever else the change contradicts does not count."""
     report = json.loads(path.read_text())
     change(report)
-    place = path.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    return verdicts_of_weights(verify(place, read(place)))
+    report_path = path.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    return verdicts_of_weights(verify(report_path, read(report_path)))
 
 
 def edited(**values: Any) -> Callable[[dict[str, Any]], object]:
@@ -197,20 +197,20 @@ def test_one_changed_weight_is_refuted(runs: Runs, write_model: Callable[..., Pa
     """A weight set by hand, as a mark or a message."""
     report = json.loads(runs["adamw"].read_text())
     output = next(o for o in report["outputs"] if o["role"] == "model")
-    place = runs["adamw"].parent / output["path"]
-    genuine = place.read_bytes()
-    with SafetensorsFile(place) as file:
+    path = runs["adamw"].parent / output["path"]
+    genuine = path.read_bytes()
+    with SafetensorsFile(path) as file:
         tensors = {t.name: np.frombuffer(file.read(t), "<f4").reshape(t.shape).copy() for t in file.tensors}
     tensors["transformer.ln_f.weight"][3] += 0.01
-    write_model(place, tensors)
-    with SafetensorsFile(place) as file:
+    write_model(path, tensors)
+    with SafetensorsFile(path) as file:
         digest = hash_tensors(file).file_digest
     try:
         verdicts = forged(
             runs["adamw"], lambda r: next(o for o in r["outputs"] if o["role"] == "model").update(digest=digest)
         )
     finally:
-        place.write_bytes(genuine)
+        path.write_bytes(genuine)
     assert verdicts[0].outcome is Outcome.REFUTED
     assert "a weight of tensor 'transformer.ln_f.weight' moved by" in verdicts[0].reason
 

@@ -123,9 +123,9 @@ def test_a_manifest_changed_to_fit(manifest: Path, tmp_path: Path) -> None:
     sets = (Guesses(copies=1, canaries=200, included=half, excluded=half), true.guesses[-1])
     fitted = replace(true, guesses=sets)
     for each in (fitted, replace(fitted, commitment=commitment_of(fitted))):
-        place = tmp_path / "fitted.json"
-        place.write_bytes(encode_manifest(each))
-        ((outcome, reason),) = found(tmp_path, [first], place, canary_commitment=true.commitment)
+        path = tmp_path / "fitted.json"
+        path.write_bytes(encode_manifest(each))
+        ((outcome, reason),) = found(tmp_path, [first], path, canary_commitment=true.commitment)
         assert outcome is Outcome.REFUTED
         assert "does not give the commitment" in reason
 
