@@ -122,7 +122,7 @@ def _write_raw(path: Path, header: str | bytes, body: bytes = b"", length: int |
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files stay whole and in order: what their tests share is made once."""
-    places = {ROOT / "tests" / f"{name}.py": place for place, name in enumerate(LONG)}
+    places = {ROOT / "tests" / f"{name}.py": index for index, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 

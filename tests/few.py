@@ -19,7 +19,7 @@ def few(cases: Iterable[Any], *quick: int, whole: bool = False) -> list[Any]:
     every = list(cases)
     if not set(quick) <= set(range(len(every))):
         raise IndexError(f"of {len(every)} cases those at {quick} cannot be quick")
-    return [case if place in quick else _slow(case, whole) for place, case in enumerate(every)]
+    return [case if index in quick else _slow(case, whole) for index, case in enumerate(every)]
 
 
 def _slow(case: Any, whole: bool) -> Any:

@@ -87,9 +87,9 @@ class Command:
         """Wait; what it wrote to standard error, where that was asked for."""
         assert self._errors is not None
         with os.fdopen(self._errors, encoding="utf-8") as file:
-            said = file.read()
+            text = file.read()
         self.wait()
-        return None, said
+        return None, text
 
 
 class Server:
@@ -167,14 +167,14 @@ class Forked:
             late = threading.Event()
             pids = [each.pid for each in running]
             with Watch(pids, patience, lambda: _kill(running, late)), ThreadPoolExecutor(size) as pool:
-                errors = [said for _, said in pool.map(Command.communicate, running)]
+                errors = [stderr for _, stderr in pool.map(Command.communicate, running)]
             if late.is_set():
                 raise AssertionError(f"{size} processes did not end in {patience:g} s; they wrote {errors}")
             found = []
-            for process, out, said in zip(running, outs, errors, strict=True):
+            for process, out, stderr in zip(running, outs, errors, strict=True):
                 out.seek(0)
                 assert process.returncode is not None
-                found.append(Ended(process.returncode, out.read(), said))
+                found.append(Ended(process.returncode, out.read(), stderr))
             return found
 
     def _free_port(self) -> int:

@@ -80,15 +80,15 @@ def written_anew(log: Path, keep: Callable[[dict[str, object]], bool]) -> None:
     chain: Chain = audit_log._CHAIN
     head, made, renumbered = chain.root, [], {}
     for line in lines(log):
-        said = json.loads(line)
-        if not keep(said):
+        entry = json.loads(line)
+        if not keep(entry):
             continue
-        del said["digest"]
-        renumbered[said["entry"]] = len(made) + 1
-        said |= {"entry": len(made) + 1, "previous": "blake3:" + head}
-        if "begun" in said:
-            said["begun"] = renumbered.get(said["begun"], 99)
-        text = json.dumps(said, separators=(",", ":"))
+        del entry["digest"]
+        renumbered[entry["entry"]] = len(made) + 1
+        entry |= {"entry": len(made) + 1, "previous": "blake3:" + head}
+        if "begun" in entry:
+            entry["begun"] = renumbered.get(entry["begun"], 99)
+        text = json.dumps(entry, separators=(",", ":"))
         whole, head = chain.line(head, text.removesuffix("}").encode())
         made.append(whole)
     log.write_bytes(b"".join(made))

@@ -234,8 +234,8 @@ def _drawn(draw: Callable[..., Any], output: Path, task: str, seed: int, given: 
     return copy.deepcopy(_NETWORKS[key])
 
 
-def _files(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir()) if place.is_dir() else [place]
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir()) if folder.is_dir() else [folder]
 
 
 def _as_it_lies(path: Path) -> tuple[int, ...]:

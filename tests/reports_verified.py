@@ -54,9 +54,9 @@ class Watch:
         self.verified = self.skipped = 0
         self.depth = 0
 
-    def note(self, place: str | bytes | os.PathLike[str]) -> None:
-        """Something is put in ``place``; noted where that is a report's name."""
-        if self.depth and (name := os.fsdecode(place)).endswith(_SUFFIX):
+    def note(self, path: str | bytes | os.PathLike[str]) -> None:
+        """Something is written to ``path``; noted where that is a report's name."""
+        if self.depth and (name := os.fsdecode(path)).endswith(_SUFFIX):
             self.placed.append(Path(name).absolute())
 
     def check(self) -> None:
@@ -78,18 +78,18 @@ class Watch:
             except PrivctlError as error:
                 raise AssertionError(f"privctl verify cannot read what privctl wrote: {error}") from error
             rows = [VerifiedRow(guarantee=j.guarantee, verdict=j.verdict) for j in found.guarantees]
-            said = verify_text(found.integrity, rows, (), (), found.omissions)
+            text = verify_text(found.integrity, rows, (), (), found.omissions)
             self.verified += 1
-            assert found.exit_code is ExitCode.OK, f"privctl verify does not pass what privctl wrote, {path}:\n{said}"
+            assert found.exit_code is ExitCode.OK, f"privctl verify does not pass what privctl wrote, {path}:\n{text}"
 
     def _warned(self, path: Path) -> None:
         """Look at the warnings, if they are new, of a report that says the same as another in all else."""
         from privctl.reports.files import read_report
         from verify.warned.check import check_warnings
 
-        said = json.loads(path.read_text(encoding="utf-8"))
-        key = json.dumps([said["step"], _outline(said.get("warnings", []))])
-        if said.get("warnings") and key not in self.warnings:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        key = json.dumps([report["step"], _outline(report.get("warnings", []))])
+        if report.get("warnings") and key not in self.warnings:
             self.warnings.add(key)
             wrong = [found.reason for found in check_warnings(path, read_report(path), ())]
             assert not wrong, f"privctl verify does not know the warnings of what privctl wrote, {path}: {wrong}"
@@ -98,9 +98,9 @@ class Watch:
         """Leave out each warning of a kind that was not seen before: verify must miss it, or its row be listed."""
         from privctl.reports.files import read_report
 
-        said = json.loads(path.read_text(encoding="utf-8"))
-        key = json.dumps([said["step"], _outline(said.get("warnings", []))])
-        if not said.get("warnings") or key in self.outlines:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        key = json.dumps([report["step"], _outline(report.get("warnings", []))])
+        if not report.get("warnings") or key in self.outlines:
             return
         self.outlines.add(key)
         wrong = list(warned_rows.faults(path, read_report(path), self.rows))

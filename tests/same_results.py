@@ -212,10 +212,10 @@ def capture(folder: Path, only: str) -> None:
     for name, call in CALLS:
         if not re.fullmatch(only or ".*", name):
             continue
-        said, started = io.StringIO(), time.perf_counter()
-        with contextlib.redirect_stdout(said), repeatable(name):
+        printed, started = io.StringIO(), time.perf_counter()
+        with contextlib.redirect_stdout(printed), repeatable(name):
             code = run(shlex.split(call) + ([] if name == "help" else ["-q"]))
-        (folder / "said" / f"{name}.txt").write_text(f"{said.getvalue()}\nexit code {code}\n")
+        (folder / "said" / f"{name}.txt").write_text(f"{printed.getvalue()}\nexit code {code}\n")
         print(f"{name:24s} {code} {time.perf_counter() - started:6.1f} s", file=sys.stderr)
 
 

@@ -110,9 +110,9 @@ def _restated(change: Callable[[dict[str, Any]], object]) -> Callable[[], None]:
 def test_a_changed_bundle_is_refused(here: Path, capsys: Capture, change: Callable[[], object], says: str) -> None:
     change()
     assert run(["sign", "m.report.json", "--check", "ec.pub"]) == 1
-    said = capsys.readouterr()
-    assert says in said.out
-    assert "Traceback" not in said.err
+    captured = capsys.readouterr()
+    assert says in captured.out
+    assert "Traceback" not in captured.err
 
 
 def _signed_statement(statement: dict[str, Any]) -> None:

@@ -149,27 +149,27 @@ BRIEF = 45
 
 @pytest.mark.parametrize("name", [*COMMANDS, *(" ".join(names) for names in NESTED)])
 def test_no_help_is_longer_than_a_screen_or_two(helps: dict[str, Called], name: str) -> None:
-    shown = helps[f"{name} --help"].out
-    assert len(shown.splitlines()) <= (BRIEF if "--help-all" in shown else WHOLE)
+    help_text = helps[f"{name} --help"].out
+    assert len(help_text.splitlines()) <= (BRIEF if "--help-all" in help_text else WHOLE)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_help_of_a_method_begins_with_what_is_required(helps: dict[str, Called], method: str) -> None:
-    shown = helps[f"retrain {method} --help"].out
-    listed = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", shown, re.MULTILINE)
+    help_text = helps[f"retrain {method} --help"].out
+    listed = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", help_text, re.MULTILINE)
     first = [flag for flag in listed if flag in ("--data", "--format", "--output", "--epsilon")]
     assert listed[: len(first)] == first
     assert {"--data", "--output"} <= {*first}
-    assert shown.count("Example:") == 1
-    assert "--beta1" not in shown
+    assert help_text.count("Example:") == 1
+    assert "--beta1" not in help_text
 
 
 def test_the_help_of_audit_shows_the_common_options_and_the_subcommands(helps: dict[str, Called]) -> None:
-    shown = helps["audit --help"].out
+    help_text = helps["audit --help"].out
     for word in ("--members", "--train", "--canaries", "  membership  ", "  scores  ", "[MODEL]"):
-        assert word in shown
+        assert word in help_text
     for word in ("--top-k", "--shadow", "--from-scores", "--debug"):
-        assert word not in shown
+        assert word not in help_text
 
 
 @pytest.mark.parametrize("group", ["retrain", "canary", "secrets", "claims"])
@@ -178,9 +178,9 @@ def test_a_group_alone_shows_its_help(group: str, capsys: pytest.CaptureFixture[
     from privctl.cli import run as call
 
     assert call([group]) == 2
-    shown = capsys.readouterr().err
-    assert "Error:" not in shown
-    assert "\n\nCommands:\n" in shown
+    stderr = capsys.readouterr().err
+    assert "Error:" not in stderr
+    assert "\n\nCommands:\n" in stderr
 
 
 def test_the_group_lists_every_command_with_the_table_s_line(root: Path) -> None:
@@ -230,10 +230,10 @@ def test_wrong_usage_exits_2_with_one_sentence(
     from privctl.cli import run as call
 
     assert call(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert says in said.err
-    assert "Traceback" not in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+    assert "Traceback" not in captured.err
 
 
 def test_bad_input_exits_3_with_one_sentence(root: Path, tmp_path: Path) -> None:
@@ -268,8 +268,8 @@ def test_ci_runs_the_readme_s_test_command(root: Path) -> None:
     written = command((root / "README.md").read_text(encoding="utf-8"), "test")
     for part in ("-c constraints.txt", "-e '.[dev]'", "ruff check .", "ruff format --check .", "mypy", "pytest"):
         assert part in written
-    shown = subprocess.run([root / ".ci" / "run", "--show"], cwd="/", capture_output=True, text=True, check=True)
-    assert shown.stdout == written + "\n"
+    done = subprocess.run([root / ".ci" / "run", "--show"], cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout == written + "\n"
 
 
 def test_the_readme_s_commands_exist(root: Path) -> None:

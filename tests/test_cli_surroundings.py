@@ -26,9 +26,9 @@ def test_no_command_asks_the_hub(monkeypatch: pytest.MonkeyPatch, set_before: st
     assert found == [seen]
 
 
-@pytest.mark.parametrize(("options", "shown"), [([], False), (["-W", "default"], True)])
+@pytest.mark.parametrize(("options", "warns"), [([], False), (["-W", "default"], True)])
 def test_words_of_libraries_to_programmers_do_not_reach_the_terminal(
-    root: Path, options: list[str], shown: bool
+    root: Path, options: list[str], warns: bool
 ) -> None:
     """A library that a command imports warns, and transformers logs, on the way: here, when click is imported."""
     speaks = (
@@ -44,5 +44,5 @@ def test_words_of_libraries_to_programmers_do_not_reach_the_terminal(
     )
     done = run(root, *options, "-c", speaks)
     assert done.returncode == 0, done.stderr
-    assert ("will be removed" in done.stderr) is shown
+    assert ("will be removed" in done.stderr) is warns
     assert "error" in done.stderr.split()

@@ -241,7 +241,7 @@ def named(text: str) -> set[str]:
 def upstream(package: str, path: Path, text: str) -> list[str]:
     """The imports of a file of ``package`` that go against the order of its parts."""
     part = part_of(package, module_of(path))
-    places = {name: place for place, name in enumerate(("", *ORDERS[package]))}
+    places = {name: index for index, name in enumerate(("", *ORDERS[package]))}
     parts = {part, *(part_of(package, name) for name in named(text))}
     if unknown := parts - places.keys():
         return [f"{path}: {name} has no place in ORDERS" for name in sorted(unknown)]

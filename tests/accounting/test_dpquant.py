@@ -161,7 +161,7 @@ def test_a_measurement_is_no_larger_than_a_batch_unless_asked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"noise": 0.3, "every": 1, "rate": 0.5}, "take an epsilon of"),
         ({"every": 0}, "--measure-every is 0"),
@@ -171,6 +171,6 @@ def test_a_measurement_is_no_larger_than_a_batch_unless_asked(tmp_path: Path) ->
         ({"rate": 1.5}, "--measure-rate is 1.5"),
     ],
 )
-def test_measurements_that_cannot_be(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises((CommandError, ValueError), match=said):
+def test_measurements_that_cannot_be(asked: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((CommandError, ValueError), match=message):
         recipe_for(request(tmp_path, **asked), 2000)

@@ -38,8 +38,8 @@ GAUSSIAN, LAPLACE = dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent
 
 def epsilon_of(path: Path, capsys: pytest.CaptureFixture[str]) -> float:
     assert run(["account", "--ledger", str(path), "--delta", "1e-5", "--no-peers", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    return min(g["epsilon"] for g in told["guarantees"] if g["name"] == "privacy loss distribution")
+    answer = json.loads(capsys.readouterr().out)
+    return min(g["epsilon"] for g in answer["guarantees"] if g["name"] == "privacy loss distribution")
 
 
 @pytest.mark.parametrize("whole", [False, True])

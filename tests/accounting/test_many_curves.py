@@ -267,11 +267,11 @@ def test_an_attacker_stays_below_the_bound_and_above_it_at_half_the_noise(steps:
     sigma = least(held, np.array([target])).noise_multiplier
     runs = 4000
     slack = 4 * math.sqrt(target * (1 - target) / runs)
-    assert told(rates, sigma, steps, count, runs) <= target + slack
-    assert told(rates, sigma / 2, steps, count, runs) > target + slack
+    assert share_right(rates, sigma, steps, count, runs) <= target + slack
+    assert share_right(rates, sigma / 2, steps, count, runs) > target + slack
 
 
-def told(rates: list[float], sigma: float, steps: int, count: int, runs: int) -> float:
+def share_right(rates: list[float], sigma: float, steps: int, count: int, runs: int) -> float:
     """How often the right value is the likeliest."""
     random = np.random.default_rng(steps)
     law = poisson_binomial(rates)

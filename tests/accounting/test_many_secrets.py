@@ -104,9 +104,9 @@ def test_reference_table_all_at_once(pairwise: bool) -> None:
     case = book([probabilities for probabilities, *_ in TABLE])
     for sigma in {row[1] for row in TABLE}:
         found = informations(*case, sigma, 1, pairwise=pairwise)
-        for place, (_, of_row, forward, replace) in enumerate(TABLE):
+        for index, (_, of_row, forward, replace) in enumerate(TABLE):
             if of_row == sigma:
-                assert found[place] == pytest.approx(replace if pairwise else forward, rel=1.2e-11)
+                assert found[index] == pytest.approx(replace if pairwise else forward, rel=1.2e-11)
 
 
 @pytest.mark.parametrize("pairwise", [False, True])
@@ -151,9 +151,9 @@ def test_as_one_at_a_time(sigma: float, pairwise: bool) -> None:
 
 def test_secrets_that_are_never_drawn_and_none_at_all() -> None:
     starts = np.array([0, 2, 2, 3])
-    told: list[float] = []
-    found = informations(starts, np.array([0, 1, 2]), np.array([0.0, 0.0, 0.5]), 1.0, 3, advance=told.append)
-    assert sum(told) == 3
+    steps_advanced: list[float] = []
+    found = informations(starts, np.array([0, 1, 2]), np.array([0.0, 0.0, 0.5]), 1.0, 3, advance=steps_advanced.append)
+    assert sum(steps_advanced) == 3
     assert found[:2].tolist() == [0, 0]
     assert found[2] > 0
     assert informations(np.array([0]), np.array([], np.int64), np.array([0.5]), 1.0, 3).tolist() == []
@@ -166,9 +166,9 @@ def test_order_and_company_do_not_matter() -> None:
         alone = informations(np.array([0, starts[place + 1] - starts[place]]),
                              records[starts[place] : starts[place + 1]], probabilities, 0.8, 100)  # fmt: skip
         assert alone[0] == pytest.approx(found[place], rel=1e-11)
-    told: list[float] = []
-    informations(starts, records, probabilities, 0.8, 100, advance=told.append)
-    assert sum(told) == 300
+    steps_advanced: list[float] = []
+    informations(starts, records, probabilities, 0.8, 100, advance=steps_advanced.append)
+    assert sum(steps_advanced) == 300
 
 
 def test_slabs_only_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

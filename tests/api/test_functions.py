@@ -166,8 +166,8 @@ def model(tmp_path: Path, write_model: WriteModel) -> Path:
 
 
 def test_noise_verify_and_gate(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told: list[str] = []
-    reports = privctl.noise(model, epsilon=[1, 10], calibration="published", **FACTS, notify=told.append)
+    messages: list[str] = []
+    reports = privctl.noise(model, epsilon=[1, 10], calibration="published", **FACTS, notify=messages.append)
     assert [report.parameters["epsilon"] for report in reports] == [1, 10]
     assert {g.status for g in reports[0].guarantees if g.name == "published"} == {Status.CLAIMED}
     written = sorted(path for path in model.parent.glob("*.safetensors") if path != model)
@@ -213,7 +213,7 @@ def test_a_page_is_what_the_command_writes(model: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr() == ("", "")
     assert run(["report", str(own), "-o", "-", "--format", "markdown"]) == 0
     assert capfd.readouterr().out == page.read_text()
-    for more, said in (
+    for more, message in (
         ({"output": page}, "exists; give --force"),
         ({"output": model.with_name("p.png")}, "would hold html"),
         ({"output": own}, "is one of the reports"),
@@ -221,7 +221,7 @@ def test_a_page_is_what_the_command_writes(model: Path, capfd: pytest.CaptureFix
         ({"output": "-"}, "is for the command line"),
         ({"title": ""}, "--title has 0 characters"),
     ):
-        with pytest.raises(CommandError, match=said):
+        with pytest.raises(CommandError, match=message):
             privctl.report(own, **more)  # type: ignore[arg-type]
 
 
@@ -229,10 +229,10 @@ def test_account_finds_noise_and_epsilon(tmp_path: Path, capfd: pytest.CaptureFi
     plan = privctl.account(epsilon=1, delta=1e-5, sample_rate=0.01, steps=1000, no_peers=True)
     # the docstring of calibrate.noise_multiplier_for, checked there against another accountant
     assert plan.parameters["found"]["noise multiplier"] == pytest.approx(1.41463, abs=5e-5)
-    place = tmp_path / "plan.report.json"
-    again = privctl.account(mechanism="laplace", scale=2, delta=1e-5, output=place)
+    report_path = tmp_path / "plan.report.json"
+    again = privctl.account(mechanism="laplace", scale=2, delta=1e-5, output=report_path)
     assert again.guarantees[0].epsilon == pytest.approx(0.5, abs=1e-4)
-    assert privctl.verify(place).exit_code is ExitCode.OK
+    assert privctl.verify(report_path).exit_code is ExitCode.OK
     secret = privctl.account(mechanism="secret", posterior=0.1, priors=0.001, records="0.01x20", delta=1e-5, steps=100)
     assert secret.guarantees
     assert capfd.readouterr() == ("", "")
@@ -340,11 +340,11 @@ def test_scores_of_records_are_judged(tmp_path: Path, capfd: pytest.CaptureFixtu
     report = privctl.audit_scores(
         scores, score_column=["loss", "coin"], member_column="in", id_column="name", output=tmp_path / "a.report.json"
     )
-    told, coin = (e for e in report.evidence if e.quantity == "AUC")
+    membership, coin = (e for e in report.evidence if e.quantity == "AUC")
     # Phi(2 / sqrt 2) for two normal distributions that lie 2 apart
-    assert told.lower is not None
-    assert told.upper is not None
-    assert told.lower < 0.921 < told.upper
+    assert membership.lower is not None
+    assert membership.upper is not None
+    assert membership.lower < 0.921 < membership.upper
     assert coin.lower is not None
     assert coin.lower < 0.5
     assert privctl.verify(tmp_path / "a.report.json").exit_code is ExitCode.OK

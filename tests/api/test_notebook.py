@@ -81,12 +81,12 @@ def test_printed_values_are_a_few_harmless_lines(value: Shown) -> None:
 
 def test_a_printed_report_says_what_matters_and_where_the_rest_is() -> None:
     many = replace(REPORT, step="retrain", guarantees=(CONDITIONAL,), warnings=("a",) * 30)
-    said = str(many)
-    assert said.startswith("report of privctl retrain, 2030-01-01T00:00:00Z\n")
-    assert f"epsilon {CONDITIONAL.epsilon:g}" in said
-    assert "conditional" in said
-    assert "1 asserted" in " ".join(said.split())
-    assert "30 in .warnings" in said
+    text = str(many)
+    assert text.startswith("report of privctl retrain, 2030-01-01T00:00:00Z\n")
+    assert f"epsilon {CONDITIONAL.epsilon:g}" in text
+    assert "conditional" in text
+    assert "1 asserted" in " ".join(text.split())
+    assert "30 in .warnings" in text
     assert str(replace(many, verdicts=REPORT.verdicts * 9)).count("refuted: ") == 4
     assert "... and 5 more" in str(replace(many, verdicts=REPORT.verdicts * 9))
     assert repr(many).startswith("PrivacyReport(")
@@ -100,16 +100,16 @@ def test_a_guarantee_is_shown_with_its_status() -> None:
 
 
 def test_a_verification_is_shown(tmp_path: Path) -> None:
-    place = tmp_path / "m.report.json"
-    write_report(place, replace(REPORT, guarantees=(), evidence=(), verdicts=()))
-    text = privctl.api.verify(place)._repr_html_()
+    report_path = tmp_path / "m.report.json"
+    write_report(report_path, replace(REPORT, guarantees=(), evidence=(), verdicts=()))
+    text = privctl.api.verify(report_path)._repr_html_()
     assert text is not None
     assert "inconclusive" in text
     assert "no step named" in text
     assert "<script" not in text
-    assert str(privctl.api.verify(place)).startswith("verification\n")
+    assert str(privctl.api.verify(report_path)).startswith("verification\n")
     assert "Undecided: no error was found, but" in text
-    assert "Undecided: no error was found" in str(privctl.api.verify(place))
+    assert "Undecided: no error was found" in str(privctl.api.verify(report_path))
 
 
 def test_other_values_are_refused() -> None:

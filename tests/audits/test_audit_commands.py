@@ -88,8 +88,8 @@ def test_a_model_called_like_a_subcommand_is_not_mistaken_for_it(
     Path(name).mkdir()
     files = ["--members", "a", "--nonmembers", "b"]
     assert run(["audit", name, *files]) == 2
-    said = capsys.readouterr().err
-    assert f"{name} is the subcommand; for the file or folder of that name write privctl audit ./{name}" in said
+    stderr = capsys.readouterr().err
+    assert f"{name} is the subcommand; for the file or folder of that name write privctl audit ./{name}" in stderr
     assert run(["audit", f"./{name}", *files]) == 0
     assert run(["audit", *files, name]) == 0, "it is no subcommand where options come first"
     assert [request.model for request in asked] == [Path(name), Path(name)]
@@ -99,9 +99,9 @@ def test_nothing_is_said_of_folders_where_there_is_none(
     asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["audit", "membership"]) == 2
-    said = capsys.readouterr().err
-    assert "Missing argument 'MODEL'" in said
-    assert "folder" not in said
+    stderr = capsys.readouterr().err
+    assert "Missing argument 'MODEL'" in stderr
+    assert "folder" not in stderr
 
 
 def test_a_mistyped_subcommand_is_noticed(asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,8 +196,8 @@ def test_the_help_of_all_is_shown_whatever_else_is_given(
 
 
 def test_options_of_the_commands_are_left_out_of_help_and_work(asked: list[AuditRequest]) -> None:
-    shown = audit.alone.get_help(click.Context(audit.alone, info_name="audit"))
-    assert "--top-k" not in shown
+    help_text = audit.alone.get_help(click.Context(audit.alone, info_name="audit"))
+    assert "--top-k" not in help_text
     assert run(["audit", "m", "--train", "a.jsonl", "--top-k", "3"]) == 0
     assert asked[0].extraction is not None
     assert asked[0].extraction.law.top_k == 3

@@ -28,55 +28,55 @@ from tests.forked import Forked
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A planted data set, and a model that ``privctl retrain`` trained on it by heart."""
-    place = tmp_path_factory.mktemp("whole")
-    write_jsonl(place / "data.jsonl", texts(60, 1))
-    write_jsonl(place / "other.jsonl", texts(60, 2))
-    new_model(place / "start")
-    plant = ["canary", "plant", str(place / "data.jsonl"), "-o", str(place / "planted.jsonl"), "--count", "61"]
+    folder = tmp_path_factory.mktemp("whole")
+    write_jsonl(folder / "data.jsonl", texts(60, 1))
+    write_jsonl(folder / "other.jsonl", texts(60, 2))
+    new_model(folder / "start")
+    plant = ["canary", "plant", str(folder / "data.jsonl"), "-o", str(folder / "planted.jsonl"), "--count", "61"]
     assert run([*plant, "--template", "pin {digits:6}", "-q"]) == 0
     training = ["--epochs", "30", "--batch-size", "32", "--learning-rate", "1e-2", "--device", "cpu", "-q"]
-    data = ["--data", str(place / "planted.jsonl")]
-    assert run(["retrain", "plain", str(place / "start"), *data, "-o", str(place / "model"), *training]) == 0
-    return place
+    data = ["--data", str(folder / "planted.jsonl")]
+    assert run(["retrain", "plain", str(folder / "start"), *data, "-o", str(folder / "model"), *training]) == 0
+    return folder
 
 
-def audit(place: Path, *more: str, model: str = "model") -> int:
-    common = ["--device", "cpu", "--cache", str(place / "cache"), "-f", "-q"]
-    return run(["audit", str(place / model), *common, *more])
+def audit(folder: Path, *more: str, model: str = "model") -> int:
+    common = ["--device", "cpu", "--cache", str(folder / "cache"), "-f", "-q"]
+    return run(["audit", str(folder / model), *common, *more])
 
 
-def report_of(place: Path, model: str = "model") -> PrivacyReport:
-    path = place / f"{model}.audit.report.json"
+def report_of(folder: Path, model: str = "model") -> PrivacyReport:
+    path = folder / f"{model}.audit.report.json"
     return decode(path.read_text(), path.name)
 
 
-def commitment(place: Path) -> str:
-    return str(json.loads((place / "planted.canaries.json").read_text())["commitment"])
+def commitment(folder: Path) -> str:
+    return str(json.loads((folder / "planted.canaries.json").read_text())["commitment"])
 
 
-def canaries(place: Path) -> list[str]:
-    return ["--canaries", str(place / "planted.canaries.json"), "--canary-data", str(place / "planted.jsonl")]
+def canaries(folder: Path) -> list[str]:
+    return ["--canaries", str(folder / "planted.canaries.json"), "--canary-data", str(folder / "planted.jsonl")]
 
 
 def leak_of_canaries(report: PrivacyReport) -> str:
     """What the summary says of them: the coins of the planting decide whether one of them comes out by itself."""
     completed = [item for item in report.evidence if item.method == "canary completion"]
-    told = [item for item in completed if "included" in item.quantity and item.details["disclosed"]]
-    if told and not any(item.details["disclosed"] for item in completed if "left out" in item.quantity):
+    disclosing = [item for item in completed if "included" in item.quantity and item.details["disclosed"]]
+    if disclosing and not any(item.details["disclosed"] for item in completed if "left out" in item.quantity):
         return " planted secrets with 1 copy can be extracted word for word"
     return "the model remembers secrets that were planted in its training data"
 
 
-def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    sides = ["--members", str(place / "data.jsonl"), "--nonmembers", str(place / "other.jsonl")]
-    texts = ["--train", str(place / "data.jsonl"), "--held-out", str(place / "other.jsonl")]
+def test_all_of_it_in_one_audit(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sides = ["--members", str(folder / "data.jsonl"), "--nonmembers", str(folder / "other.jsonl")]
+    texts = ["--train", str(folder / "data.jsonl"), "--held-out", str(folder / "other.jsonl")]
     cut = ["--prefix-tokens", "2", "--suffix-tokens", "2"]
-    more = ["--commitment", commitment(place), "--claim", "0.1,1e-5"]
-    assert audit(place, *sides, *texts, *cut, *canaries(place), *more) == 1, "a claim was refuted"
+    more = ["--commitment", commitment(folder), "--claim", "0.1,1e-5"]
+    assert audit(folder, *sides, *texts, *cut, *canaries(folder), *more) == 1, "a claim was refuted"
     out = capfd.readouterr().out
-    report = report_of(place)
+    report = report_of(folder)
     outcomes = {item.subject: item.outcome for item in report.verdicts}
     assert outcomes["members cannot be told from non-members"] is Outcome.REFUTED
     assert outcomes["planted canaries left no trace"] is Outcome.REFUTED
@@ -94,23 +94,23 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     assert [each for each in conditions if each["state"] not in ("enforced", "checked")] == [], "privctl trained on it"
 
 
-def test_the_same_audit_twice_is_the_same(place: Path) -> None:
+def test_the_same_audit_twice_is_the_same(folder: Path) -> None:
     found = []
     for _ in range(2):
-        assert audit(place, *canaries(place), "--references", "63") == 0
-        found.append((place / "model.audit.scores.safetensors").read_bytes())
+        assert audit(folder, *canaries(folder), "--references", "63") == 0
+        found.append((folder / "model.audit.scores.safetensors").read_bytes())
     assert found[0] == found[1]
 
 
-def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    data = ["--data", str(place / "data.jsonl"), "--epochs", "1", "--batch-size", "20", "--device", "cpu", "-q"]
-    if not (place / "elsewhere").exists():
-        assert run(["retrain", "plain", str(place / "start"), *data, "-o", str(place / "elsewhere")]) == 0
-    assert audit(place, *canaries(place), "--references", "63", model="elsewhere") == 0
-    bound = next(item for item in report_of(place, "elsewhere").evidence if item.method == EITHER)
+def test_another_training_run_gives_no_bound(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(folder / "data.jsonl"), "--epochs", "1", "--batch-size", "20", "--device", "cpu", "-q"]
+    if not (folder / "elsewhere").exists():
+        assert run(["retrain", "plain", str(folder / "start"), *data, "-o", str(folder / "elsewhere")]) == 0
+    assert audit(folder, *canaries(folder), "--references", "63", model="elsewhere") == 0
+    bound = next(item for item in report_of(folder, "elsewhere").evidence if item.method == EITHER)
     assert bound.estimate is None
     assert "not a bound" in bound.reason
-    trace = next(each for each in report_of(place, "elsewhere").verdicts if "canaries" in each.subject)
+    trace = next(each for each in report_of(folder, "elsewhere").verdicts if "canaries" in each.subject)
     assert trace.outcome is Outcome.INCONCLUSIVE
     assert "names other data" in trace.reason
 
@@ -137,10 +137,10 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
     ],
 )
 def test_what_cannot_be_asked(
-    place: Path, arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
+    folder: Path, arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(place / "data.jsonl") if each == "DATA" else each for each in arguments]
-    assert audit(place, *given) in (2, 3)
+    given = [str(folder / "data.jsonl") if each == "DATA" else each for each in arguments]
+    assert audit(folder, *given) in (2, 3)
     err = capfd.readouterr().err
     assert sentence in err
     assert len(err.splitlines()) == 1
@@ -205,31 +205,40 @@ def test_only_what_speaks_of_single_records_is_a_claim() -> None:
     assert [claim.epsilon for claim in claims_of(several, "r")] == [1.0, 7.0]
 
 
-def test_the_lineage_is_followed_up_to_the_training(place: Path, tmp_path: Path) -> None:
-    weights = place / "model" / "model.safetensors"
+def test_the_lineage_is_followed_up_to_the_training(folder: Path, tmp_path: Path) -> None:
+    weights = folder / "model" / "model.safetensors"
     inputs = [file_artifact("model", weights, tmp_path / "r.json")]
-    found = lineage_of(place / "model", inputs, tmp_path / "r.json")
+    found = lineage_of(folder / "model", inputs, tmp_path / "r.json")
     assert found.trained_on is not None
-    assert file_digest(place / "planted.jsonl") in found.trained_on
+    assert file_digest(folder / "planted.jsonl") in found.trained_on
     assert found.planned_by == ()
     assert found.doubts == ()
-    assert found.learned == {file_digest(place / "planted.jsonl")}
-    assert found.began_with == {file_digest(place / "start" / "model.safetensors")}
-    trained = place / "model.report.json"
+    assert found.learned == {file_digest(folder / "planted.jsonl")}
+    assert found.began_with == {file_digest(folder / "start" / "model.safetensors")}
+    trained = folder / "model.report.json"
     text = trained.read_text()
     try:
         other = decode(text, "x")
         trained.write_text(encode(other).replace(inputs[0].digest, "blake3:" + 64 * "0"))
-        doubted = lineage_of(place / "model", inputs, tmp_path / "r.json")
+        doubted = lineage_of(folder / "model", inputs, tmp_path / "r.json")
         assert doubted.trained_on is doubted.planned_by is None
         assert "about other weights" in doubted.doubts[0]
     finally:
         trained.write_text(text)
 
 
-def test_the_example_plants_trains_and_audits(place: Path, tmp_path: Path, root: Path, forked: Forked) -> None:
-    command = ["bash", str(root / "examples" / "audit-canaries.sh"), str(place / "start"), str(place / "data.jsonl")]
-    more = [str(place / "other.jsonl"), str(tmp_path / "out"), "--epochs", "1", "--batch-size", "40", "--device", "cpu"]
+def test_the_example_plants_trains_and_audits(folder: Path, tmp_path: Path, root: Path, forked: Forked) -> None:
+    command = ["bash", str(root / "examples" / "audit-canaries.sh"), str(folder / "start"), str(folder / "data.jsonl")]
+    more = [
+        str(folder / "other.jsonl"),
+        str(tmp_path / "out"),
+        "--epochs",
+        "1",
+        "--batch-size",
+        "40",
+        "--device",
+        "cpu",
+    ]
     environment = {
         **os.environ,
         "PRIVCTL": forked.shell(),

@@ -219,7 +219,7 @@ def _take_turns(case: str, parties: Parties, rounds: int) -> dict[str, dict[str,
         for name, of_name in seconds.items()
         if name not in failures
     }
-    return timed | {name: {"answer": None, "judged": said} for name, said in failures.items()}
+    return timed | {name: {"answer": None, "judged": message} for name, message in failures.items()}
 
 
 def _ledger(row: Training, noise: float) -> Any:

@@ -154,8 +154,8 @@ def _rows(data: Mapping[str, Any]) -> list[list[str]]:
         what = f"V {each['vocabulary']}, T {each['tokens']}"
         for name in ("one text at a time, shared", "privctl"):
             found = each[name]
-            shown = f"{found['peak_mib']:.0f} MiB above the model" if "peak_mib" in found else found["fails"]
-            rows.append([what, name, "", "", shown, f"one text's logits {each['logits_mib']:.0f} MiB", ""])
+            memory = f"{found['peak_mib']:.0f} MiB above the model" if "peak_mib" in found else found["fails"]
+            rows.append([what, name, "", "", memory, f"one text's logits {each['logits_mib']:.0f} MiB", ""])
     return rows
 
 

@@ -58,8 +58,8 @@ class Scored:
 
         if self.gaussian:
             return epsilon_of_mu(self.strength, DELTA)
-        told = 1 / (1 + math.exp(-self.strength))
-        return math.log((told - DELTA) / (1 - told))
+        rate_of_members = 1 / (1 + math.exp(-self.strength))
+        return math.log((rate_of_members - DELTA) / (1 - rate_of_members))
 
     def scores(self, source: np.random.Generator, included: NDArray[np.bool_]) -> NDArray[np.float64]:
         """A score for each canary, [canaries]; chance breaks the ties of randomized response."""

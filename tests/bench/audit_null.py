@@ -69,7 +69,7 @@ def main(options: argparse.Namespace) -> None:
     for line in data["simulated"].items():
         print(*_simulated_row(*line), sep="  ")
     rows = [
-        [kind, str(found[kind]["sets"]), *(_shown(found[kind], name) for name in ("refuted", "rejected"))]
+        [kind, str(found[kind]["sets"]), *(_rate_cell(found[kind], name) for name in ("refuted", "rejected"))]
         for kind in KINDS
         if kind in found
     ]
@@ -79,7 +79,7 @@ def main(options: argparse.Namespace) -> None:
     print(table(headings, [[str(p["records_per_side"]), *(f"{p[name]:.3f}" for name in names)] for p in data["power"]]))
 
 
-def _shown(found: Mapping[str, Any], name: str) -> str:
+def _rate_cell(found: Mapping[str, Any], name: str) -> str:
     low, high = found[f"{name}_interval"]
     return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
 
@@ -119,7 +119,7 @@ def interval(count: int, sets: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def false_alarms(kind: str, sets: int, place: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def false_alarms(kind: str, sets: int, folder: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """In how many of ``sets`` audits a verdict refutes anything, and in how many the joint test rejects.
 
     The counts of ``known`` are added to. Its seeds are those before the first one here, so that no data set counts
@@ -127,8 +127,8 @@ def false_alarms(kind: str, sets: int, place: Path, known: Mapping[str, Any] | N
     """
     first, refuted, rejected = (0, 0, 0) if known is None else (known[name] for name in ("sets", "refuted", "rejected"))
     attacks: list[str] = [] if known is None else known["attacks"]
-    (place / kind).mkdir()
-    audit = KINDS[kind](place / kind)
+    (folder / kind).mkdir()
+    audit = KINDS[kind](folder / kind)
     for seed in range(first, first + sets):
         report = audit(seed)
         wrong, seen = concluded(report)

@@ -154,8 +154,8 @@ def _wide(source: Source, options: argparse.Namespace) -> Path:
 
     import privctl
 
-    place = options.folder / source.name
-    start, target = place / "wide-start", place / "wide"
+    folder = options.folder / source.name
+    start, target = folder / "wide-start", folder / "wide"
     if not target.exists():
         start.mkdir(exist_ok=True)
         for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -232,10 +232,10 @@ def rows(targets: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     for name, target in targets.items():
         for party, spent in target["parties"].items():
             if party != OURS:
-                shown = [ratios(target, party, "bfloat16"), ratios(target, party, "bfloat16", "wall")]
-                shown.append(ratios(target, party, "float32"))
+                cells = [ratios(target, party, "bfloat16"), ratios(target, party, "bfloat16", "wall")]
+                cells.append(ratios(target, party, "float32"))
                 table.append([
                     name, str(target["records"]), party, f"{median(each['cpu'] for each in spent):.3g}",
-                    *(f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in shown),
+                    *(f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in cells),
                 ])  # fmt: skip
     return table

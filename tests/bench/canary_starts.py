@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> None:
             records = random.Random(number).sample(texts[OTHERS:], RECORDS)
             planted = _planted(place / f"round-{number}", records)
             for name, start in starts.items():
-                found[name].append(shown(start, planted, place))
+                found[name].append(trained_and_audited(start, planted, place))
                 print(number, name, found[name][-1], file=sys.stderr, flush=True)
             save("canary-starts", data, options.output)
     publish("canary-starts", HEADINGS, rows(data), data, options.output)
@@ -82,7 +82,7 @@ def _difference(areas: Sequence[float], usual: Sequence[float]) -> str:
     return f"{fmean(each):+.3f} (standard error {stdev(each) / len(each) ** 0.5:.3f})"
 
 
-def shown(start: Path, planted: tuple[Path, Path], place: Path) -> dict[str, float]:
+def trained_and_audited(start: Path, planted: tuple[Path, Path], folder: Path) -> dict[str, float]:
     """Private training from ``start``: the AUC of included canaries against the others, and the certified epsilon."""
     import numpy as np
     from safetensors.numpy import load_file
@@ -92,14 +92,14 @@ def shown(start: Path, planted: tuple[Path, Path], place: Path) -> dict[str, flo
     from audits.statistics.metrics import auc
 
     records, manifest = planted
-    model, report = place / "private", place / "audit.report.json"
+    model, report = folder / "private", folder / "audit.report.json"
     privctl.retrain(
         "dp-sgd", start, data=records, output=model, epsilon=EPSILON, delta=DELTA, device="cpu", force=True, **_PRIVATE
     )
     found = privctl.audit(
         model, canaries=manifest, references=_REFERENCES, output=report, device="cpu", no_cache=True, force=True
     )
-    tensors = load_file(place / "audit.scores.safetensors")
+    tensors = load_file(folder / "audit.scores.safetensors")
     included = tensors["canary.included"].astype(np.bool_)
     score = tensors["canary.score"].astype(np.float64)
     (bound,) = (item for item in found.evidence if item.method == EITHER)

@@ -121,9 +121,9 @@ def forked(work: Callable[[], dict[str, Any]], *, seconds: int | None = None, mi
         os._exit(0)
     os.close(ends[1])
     with os.fdopen(ends[0]) as pipe:
-        said = pipe.read()
+        text = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    result: dict[str, Any] = json.loads(said) if said else {"fails": f"ended with {status}"}
+    result: dict[str, Any] = json.loads(text) if text else {"fails": f"ended with {status}"}
     return result
 
 

@@ -166,8 +166,8 @@ def copied_directions(model: nn.Module) -> dict[str, int]:
 
     shapes = [{name: parameter.shape} for name, parameter in model.named_parameters()]
     with mock.patch.object(directions, "moved", there):
-        for place, shape in enumerate(shapes):
-            direction(b"bench", 0, place, shape, "cuda")
+        for index, shape in enumerate(shapes):
+            direction(b"bench", 0, index, shape, "cuda")
     return {"numbers": 4 * sum(math.prod(s) for shape in shapes for s in shape.values()), "bits": copied}
 
 

@@ -280,12 +280,12 @@ def _rows(data: Mapping[str, Any]) -> list[list[str]]:
                 continue
             memory = found["peak_mib"] / one["parties"][BASE]["peak_mib"]
             error = found["error"]
-            said = "" if error is None else f"{error:.1e}" + (" WRONG" if error > WRONG[data["device"]] else "")
+            deviation = "" if error is None else f"{error:.1e}" + (" WRONG" if error > WRONG[data["device"]] else "")
             ratios = [f"{found[key]:.2f}" for key in ("to_non_private", "processor_to_non_private")]
             times = [f"{1000 * found['median_s']:.0f}", *ratios]
             times += [
                 f"{found['examples_per_s']:.1f}",
                 f"{found['tokens_per_s']:.0f}" if found["tokens_per_s"] else "-",
             ]
-            rows.append([one["shape"], name, *times, f"{found['peak_mib']:.0f}", f"{memory:.2f}", said])
+            rows.append([one["shape"], name, *times, f"{found['peak_mib']:.0f}", f"{memory:.2f}", deviation])
     return rows

@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> None:
         if options.prose:
             measured("prose", PROSE_SETS, of_prose(options.prose, options.licences))
     rows = [
-        [part, kind, str(found["sets"]), *(_shown(found, name) for name in ("held_out", "accused"))]
+        [part, kind, str(found["sets"]), *(_rate_cell(found, name) for name in ("held_out", "accused"))]
         for part in PARTS
         for kind, found in data[part].items()
     ]
@@ -84,7 +84,7 @@ def main(options: argparse.Namespace) -> None:
     publish("extraction-null", headings, rows, data, options.output)
 
 
-def _shown(found: dict[str, Any], name: str) -> str:
+def _rate_cell(found: dict[str, Any], name: str) -> str:
     low, high = found[f"{name}_interval"]
     return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
 
@@ -103,15 +103,15 @@ def _counted(sets: int, judge: Judge, name: str) -> dict[str, Any]:
     }
 
 
-def audits(place: Path) -> dict[str, Judge]:
+def audits(folder: Path) -> dict[str, Judge]:
     """Whole audits of a model that learned public text, or records of its own."""
     from tests.audits.extraction.public_text import learn, licences, others
 
     public, own = licences(2 * KNOWN), others(KNOWN, 0)
-    models = {"public": learn(place / "public", public), "own": learn(place / "own", own)}
+    models = {"public": learn(folder / "public", public), "own": learn(folder / "own", own)}
 
     def judge(model: str, train: np.ndarray, held: np.ndarray, seed: int) -> tuple[bool, bool]:
-        return _concluded(_extracted(place, models[model], train, held, public if model == "public" else own, seed))
+        return _concluded(_extracted(folder, models[model], train, held, public if model == "public" else own, seed))
 
     def by_chance(seed: int) -> tuple[bool, bool]:
         import numpy as np
@@ -133,7 +133,7 @@ def audits(place: Path) -> dict[str, Judge]:
         import numpy as np
 
         every = np.concatenate([public, others(2 * (SIDE - KNOWN), seed + 1)])
-        return _concluded(_of_a_split(place, models["public"], np.random.default_rng(seed).permutation(every)))
+        return _concluded(_of_a_split(folder, models["public"], np.random.default_rng(seed).permutation(every)))
 
     return {
         "public text on both sides by chance": by_chance,
@@ -143,7 +143,7 @@ def audits(place: Path) -> dict[str, Judge]:
     }
 
 
-def with_reference(place: Path) -> dict[str, Judge]:
+def with_reference(folder: Path) -> dict[str, Judge]:
     """Audits of models that learned public text like no other before, with and without the model before training.
 
     Both go on from one that knows the public text, with other text or with the training file's own records.
@@ -153,13 +153,13 @@ def with_reference(place: Path) -> dict[str, Judge]:
     from tests.audits.extraction.public_text import learn, others, unlike
 
     public, own, unseen = unlike(KNOWN), others(KNOWN, 0), others(KNOWN, 1)
-    base = learn(place / "base", public)
+    base = learn(folder / "base", public)
     models = {
         "base": base,
-        "elsewhere": learn(place / "elsewhere", np.concatenate([public, unseen]), begin=base),
-        "own": learn(place / "leaking", np.concatenate([public, own]), begin=base),
-        "half": learn(place / "half", public[: KNOWN // 2]),
-        "same": learn(place / "same", np.concatenate([public, own]), steps=100, begin=base),
+        "elsewhere": learn(folder / "elsewhere", np.concatenate([public, unseen]), begin=base),
+        "own": learn(folder / "leaking", np.concatenate([public, own]), begin=base),
+        "half": learn(folder / "half", public[: KNOWN // 2]),
+        "same": learn(folder / "same", np.concatenate([public, own]), steps=100, begin=base),
     }
 
     def of(model: str, known: np.ndarray, reference: str | None = None) -> Callable[[int], tuple[bool, bool]]:
@@ -167,7 +167,7 @@ def with_reference(place: Path) -> dict[str, Judge]:
             texts = others(2 * SIDE - len(known), seed + 2)
             train, held = np.concatenate([known, texts[SIDE:]]), texts[:SIDE]
             more = {} if reference is None else {"reference": models[reference]}
-            return _concluded(_extracted(place, models[model], train, held, known, seed, **more))
+            return _concluded(_extracted(folder, models[model], train, held, known, seed, **more))
 
         return judged
 
@@ -181,42 +181,42 @@ def with_reference(place: Path) -> dict[str, Judge]:
     }
 
 
-def _of_a_split(place: Path, model: Path, every: np.ndarray) -> PrivacyReport:
+def _of_a_split(folder: Path, model: Path, every: np.ndarray) -> PrivacyReport:
     from audits.split.draw import SplitRequest, draw_split
     from tests.audits.extraction.public_text import PREFIX, SPAN
     from tests.audits.extraction.test_part import words
     from tests.audits.tiny import write_jsonl
 
-    data = write_jsonl(place / "data.jsonl", [*map(words, every)])
-    draw_split(SplitRequest(data=data, folder=place / "split", force=True))
+    data = write_jsonl(folder / "data.jsonl", [*map(words, every)])
+    draw_split(SplitRequest(data=data, folder=folder / "split", force=True))
     return audited(
-        model, extraction_split=place / "split" / "manifest.json", prefix_tokens=PREFIX, suffix_tokens=SPAN,
+        model, extraction_split=folder / "split" / "manifest.json", prefix_tokens=PREFIX, suffix_tokens=SPAN,
         divergence=True, continuations=2,
     )  # fmt: skip
 
 
-def of_pairs(place: Path) -> dict[str, Judge]:
+def of_pairs(folder: Path) -> dict[str, Judge]:
     """Whole audits of sequence-to-sequence models that learned pairs elsewhere, or of their training files."""
     from tests.bench.pair_models import KINDS as ARCHITECTURES
 
     found: dict[str, Judge] = {}
     for kind in ARCHITECTURES:
-        name, (by_chance, alone) = kind.upper(), _of_pairs(place / kind, kind)
+        name, (by_chance, alone) = kind.upper(), _of_pairs(folder / kind, kind)
         found |= {f"pairs on both sides by chance, {name}": by_chance, f"pairs of the training file, {name}": alone}
     return found
 
 
-def _of_pairs(place: Path, kind: str) -> tuple[Judge, Judge]:
+def _of_pairs(folder: Path, kind: str) -> tuple[Judge, Judge]:
     import numpy as np
 
     from tests.bench.pair_models import drawn_pairs, learned, write_pairs
 
     known = drawn_pairs(2 * KNOWN, 1)
-    place.mkdir()
-    model = learned(place / "model", kind, known, 150)
+    folder.mkdir()
+    model = learned(folder / "model", kind, known, 150)
 
     def judge(train: list[tuple[str, str]], held: list[tuple[str, str]]) -> tuple[bool, bool]:
-        sides = (write_pairs(place / f"{name}.jsonl", some) for name, some in (("train", train), ("held", held)))
+        sides = (write_pairs(folder / f"{name}.jsonl", some) for name, some in (("train", train), ("held", held)))
         files = dict(zip(("train", "heldout"), sides, strict=True))
         return _concluded(audited(model, **files, suffix_tokens=6))
 
@@ -233,18 +233,18 @@ def _of_pairs(place: Path, kind: str) -> tuple[Judge, Judge]:
 
 
 def _extracted(
-    place: Path, model: Path, train: np.ndarray, held: np.ndarray, known: np.ndarray, seed: int, **more: Any
+    folder: Path, model: Path, train: np.ndarray, held: np.ndarray, known: np.ndarray, seed: int, **more: Any
 ) -> PrivacyReport:
     from tests.audits.extraction.public_text import PREFIX, SPAN
     from tests.audits.extraction.test_part import words
     from tests.audits.tiny import write_jsonl
 
-    prompts = place / "prompts.txt"
+    prompts = folder / "prompts.txt"
     prompts.write_text("".join(f"{words(row[:3])}\n" for row in known))
     return audited(
         model,
-        train=write_jsonl(place / "train.jsonl", [*map(words, train)]),
-        heldout=write_jsonl(place / "held.jsonl", [*map(words, held)]),
+        train=write_jsonl(folder / "train.jsonl", [*map(words, train)]),
+        heldout=write_jsonl(folder / "held.jsonl", [*map(words, held)]),
         prompts=prompts, divergence=True, continuations=2, sampling_seed=seed, prefix_tokens=PREFIX, suffix_tokens=SPAN,
         **more,
     )  # fmt: skip

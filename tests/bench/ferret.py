@@ -346,8 +346,8 @@ def _rows(one: Mapping[str, Any]) -> list[list[str]]:
                 name = f"run at eps {epsilon}, {found['silent_steps']:.1%} silent / {other}"
                 rows.append([one["shape"], name, f"{found[f'to_{other}']:.3f}", "-", "-"])
     run = one["trainer"]
-    said = run.get("left_out") or run.get("fails")
-    if said is None:
-        said = f"{run['to_non_private_as_expected']:.3f} ({run['fired_steps']} of {run['steps']} steps fired)"
-    rows.append([one["shape"], "privctl.train.methods.ferret at eps 0.5", said, "-", "-"])
+    outcome = run.get("left_out") or run.get("fails")
+    if outcome is None:
+        outcome = f"{run['to_non_private_as_expected']:.3f} ({run['fired_steps']} of {run['steps']} steps fired)"
+    rows.append([one["shape"], "privctl.train.methods.ferret at eps 0.5", outcome, "-", "-"])
     return rows

@@ -86,11 +86,11 @@ def rows(found: Mapping[str, Any]) -> list[list[str]]:
     shape = f"GPT-2 {LAYERS}x{found['widths'][-1]}, {found['parameters'][-1] / 1e6:.0f} M"
     for way, one in found["ways"].items():
         peak, there = one["peak_mib"][-1], one["extrapolated"]
-        said = f"largest in {found['limit_mib']:.0f} MiB by fit (off {one['residual']:.1%}): "
-        said += f"{there['parameters'] / 1e6:.0f} M"
+        memory = f"largest in {found['limit_mib']:.0f} MiB by fit (off {one['residual']:.1%}): "
+        memory += f"{there['parameters'] / 1e6:.0f} M"
         if "measured_there_mib" in one:
-            said += f", measured there {one['measured_there_mib']:.0f} MiB"
-        lines.append([shape, f"{way}; {said}", "-", f"{peak:.0f}", f"{peak / base:.2f}"])
+            memory += f", measured there {one['measured_there_mib']:.0f} MiB"
+        lines.append([shape, f"{way}; {memory}", "-", f"{peak:.0f}", f"{peak / base:.2f}"])
     return lines
 
 

@@ -84,12 +84,12 @@ def main(options: argparse.Namespace) -> None:
     publish("first-output", headings, rows, {"rounds": options.rounds, "base": BASE, "jobs": data}, options.output)
 
 
-def _timed(call: list[str], place: Path) -> tuple[float, float]:
+def _timed(call: list[str], folder: Path) -> tuple[float, float]:
     """Seconds to the first line on either stream, and to the end; RuntimeError with its output where it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = time.perf_counter()
     process = subprocess.Popen(
-        call, cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        call, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert process.stdout is not None
     first = process.stdout.readline()

@@ -74,12 +74,12 @@ def rows(data: dict[str, Any]) -> list[list[str]]:
     return [
         [
             *KINDS[kind][:2], f"{fmean(each['left'][0] for each in runs):.3f}",
-            f"{fmean(each['left'][1] for each in runs):.3f}", said,
+            f"{fmean(each['left'][1] for each in runs):.3f}", attack_name,
             f"{fmean(each[attack]['near'][0] for each in runs):.2f}",
             f"{fmean(each[attack]['near'][1] for each in runs):.2f}",
             ", ".join(f"{p:.3f}" if p >= 0.0005 else f"{p:.5f}" for p in sorted(each[attack]["p"] for each in runs)),
         ]
-        for kind, runs in data["found"].items() if runs for attack, said in ATTACKS.items()
+        for kind, runs in data["found"].items() if runs for attack, attack_name in ATTACKS.items()
     ]  # fmt: skip
 
 

@@ -31,10 +31,10 @@ POOLS = 10
 Null = Callable[[int], "PrivacyReport"]
 
 
-def _language_model(place: Path) -> Path:
+def _language_model(folder: Path) -> Path:
     from tests.audits.tiny import save_model
 
-    return save_model(place / "model", bos=True)
+    return save_model(folder / "model", bos=True)
 
 
 def audited(model: Path, **options: Any) -> PrivacyReport:
@@ -43,85 +43,85 @@ def audited(model: Path, **options: Any) -> PrivacyReport:
     return privctl.audit(model, device="cpu", no_cache=True, force=True, **options)
 
 
-def _sides(place: Path, seed: int) -> dict[str, Path]:
+def _sides(folder: Path, seed: int) -> dict[str, Path]:
     from tests.audits.tiny import sentences, write_jsonl
 
     texts = sentences(2 * SIDE, seed, longest=12)
     return {
-        "members": write_jsonl(place / "m.jsonl", texts[:SIDE]),
-        "nonmembers": write_jsonl(place / "n.jsonl", texts[SIDE:]),
+        "members": write_jsonl(folder / "m.jsonl", texts[:SIDE]),
+        "nonmembers": write_jsonl(folder / "n.jsonl", texts[SIDE:]),
     }
 
 
-def _together(place: Path, precision: str | None = None) -> Null:
-    model = _language_model(place)
-    return lambda seed: audited(model, **_sides(place, seed), thorough=True, precision=precision)
+def _together(folder: Path, precision: str | None = None) -> Null:
+    model = _language_model(folder)
+    return lambda seed: audited(model, **_sides(folder, seed), thorough=True, precision=precision)
 
 
-def _referred(place: Path, *attacks: str) -> Null:
+def _referred(folder: Path, *attacks: str) -> Null:
     """Beside a model that was trained on none of the records either; by ``attacks``, or by the default ones."""
     from tests.audits.tiny import save_model
 
-    model, other = _language_model(place), save_model(place / "other", bos=True, seed=5)
-    return lambda seed: audited(model, **_sides(place, seed), reference=other, attacks=attacks)
+    model, other = _language_model(folder), save_model(folder / "other", bos=True, seed=5)
+    return lambda seed: audited(model, **_sides(folder, seed), reference=other, attacks=attacks)
 
 
-def _differentiated(place: Path) -> Null:
-    return _referred(place, "loss", "reference", "gradient-norm", "gradient-alignment")
+def _differentiated(folder: Path) -> Null:
+    return _referred(folder, "loss", "reference", "gradient-norm", "gradient-alignment")
 
 
-def _as_one(place: Path) -> Null:
-    model = _language_model(place)
-    return lambda seed: audited(model, **_sides(place, seed), thorough=True, attacks="fused")
+def _as_one(folder: Path) -> Null:
+    model = _language_model(folder)
+    return lambda seed: audited(model, **_sides(folder, seed), thorough=True, attacks="fused")
 
 
-def _masked(place: Path) -> Null:
+def _masked(folder: Path) -> Null:
     """A masked model, of the words that its tokenizer knows."""
     from tests.audits import other
     from tests.audits.tiny import write_jsonl
 
-    model = other.save(place / "model", "masked", wide=False)
+    model = other.save(folder / "model", "masked", wide=False)
 
     def audit(seed: int) -> PrivacyReport:
         texts = other.sentences(2 * SIDE, seed, longest=20)
         members, others = (
-            write_jsonl(place / f"{name}.jsonl", some) for name, some in (("m", texts[:SIDE]), ("n", texts[SIDE:]))
+            write_jsonl(folder / f"{name}.jsonl", some) for name, some in (("m", texts[:SIDE]), ("n", texts[SIDE:]))
         )
         return audited(model, members=members, nonmembers=others, thorough=True)
 
     return audit
 
 
-def _pairs(place: Path) -> Null:
+def _pairs(folder: Path) -> Null:
     """Sequence-to-sequence models of both architectures in turn, of the words that their tokenizers know."""
     from tests.bench.pair_models import KINDS as ARCHITECTURES
     from tests.bench.pair_models import drawn_pairs, untrained, write_pairs
 
-    models = [untrained(place / kind, kind) for kind in ARCHITECTURES]
+    models = [untrained(folder / kind, kind) for kind in ARCHITECTURES]
 
     def audit(seed: int) -> PrivacyReport:
         some = drawn_pairs(2 * SIDE, seed)
         members, others = (
-            write_pairs(place / f"{name}.jsonl", each) for name, each in (("m", some[:SIDE]), ("n", some[SIDE:]))
+            write_pairs(folder / f"{name}.jsonl", each) for name, each in (("m", some[:SIDE]), ("n", some[SIDE:]))
         )
         return audited(models[seed % len(models)], members=members, nonmembers=others, thorough=True)
 
     return audit
 
 
-def _images(place: Path) -> Null:
+def _images(folder: Path) -> Null:
     from tests.audits import other
 
-    model = other.save(place / "model", "vit", wide=False)
+    model = other.save(folder / "model", "vit", wide=False)
 
     def audit(seed: int) -> PrivacyReport:
-        members, others = (other.write_data(place / name, "vit", SIDE, 2 * seed + i) for i, name in enumerate("mn"))
+        members, others = (other.write_data(folder / name, "vit", SIDE, 2 * seed + i) for i, name in enumerate("mn"))
         return audited(model, members=members, nonmembers=others, thorough=True)
 
     return audit
 
 
-def _labels_of_words(place: Path) -> Null:
+def _labels_of_words(folder: Path) -> Null:
     """Each word of a text has a label by chance, in records of different lengths."""
     from tests.audits import other
     from tests.models.tasks.annotated import NAMES
@@ -130,10 +130,10 @@ def _labels_of_words(place: Path) -> Null:
         words = text.split()
         return {"tokens": words, "ner_tags": source.choices(NAMES, k=len(words))}
 
-    return _annotated(place, "token-classification", record, other.sentences)
+    return _annotated(folder, "token-classification", record, other.sentences)
 
 
-def _answers(place: Path) -> Null:
+def _answers(folder: Path) -> Null:
     """The answer to a question of one word is a stretch of one to three words of its text, by chance."""
     from tests.audits import other
 
@@ -144,11 +144,11 @@ def _answers(place: Path) -> Null:
         start = len(" ".join([*words[:first], ""]))
         return {"question": source.choice(other.WORDS), "context": text, "answer": answer, "answer_start": start}
 
-    return _annotated(place, "question-answering", record, other.sentences)
+    return _annotated(folder, "question-answering", record, other.sentences)
 
 
 def _annotated(
-    place: Path,
+    folder: Path,
     task: str,
     record: Callable[[str, random.Random], dict[str, Any]],
     sentences: Callable[[int, int], list[str]],
@@ -157,12 +157,12 @@ def _annotated(
     from privctl.models.choices import TaskName
     from tests.models.tasks import annotated
 
-    model = annotated.save(place / "model", TaskName(task))
+    model = annotated.save(folder / "model", TaskName(task))
 
     def audit(seed: int) -> PrivacyReport:
         source = random.Random(seed)
         lines = [json.dumps(record(text, source)) + "\n" for text in sentences(2 * SIDE, seed)]
-        paths = {"members": place / "m.jsonl", "nonmembers": place / "n.jsonl"}
+        paths = {"members": folder / "m.jsonl", "nonmembers": folder / "n.jsonl"}
         for path, some in zip(paths.values(), (lines[:SIDE], lines[SIDE:]), strict=True):
             path.write_text("".join(some))
         return audited(model, **paths, thorough=True)
@@ -205,16 +205,16 @@ def _classifier_of_sounds(folder: Path, kind: str) -> Path:
     return folder
 
 
-def _users(place: Path, users: int = USERS, most: int | None = None) -> Null:
+def _users(folder: Path, users: int = USERS, most: int | None = None) -> Null:
     """So many users a side, who begin and end all of their records with the same words.
 
     They have ``EACH`` records, or any number up to ``most``.
     """
-    model = _language_model(place)
+    model = _language_model(folder)
 
     def audit(seed: int) -> PrivacyReport:
         owned = _of_users(2 * users, seed, most)
-        paths = {"members": place / "m.jsonl", "nonmembers": place / "n.jsonl"}
+        paths = {"members": folder / "m.jsonl", "nonmembers": folder / "n.jsonl"}
         for path, some in zip(paths.values(), (owned[:users], owned[users:]), strict=True):
             path.write_text("".join(line for lines in some for line in lines))
         return audited(model, **paths, thorough=True, group_by="user")
@@ -239,27 +239,27 @@ def _of_users(users: int, seed: int, most: int | None) -> list[list[str]]:
     ]
 
 
-def _drawn_users(place: Path) -> Null:
+def _drawn_users(folder: Path) -> Null:
     """Users that have coins, held against a claim too."""
-    model = _language_model(place)
+    model = _language_model(folder)
 
     def audit(seed: int) -> PrivacyReport:
         lines = [line for some in _of_users(DRAWN_USERS, seed, MOST) for line in some]
-        return audited(model, split=_split_of_users(place, lines), thorough=True, claim=CLAIM)
+        return audited(model, split=_split_of_users(folder, lines), thorough=True, claim=CLAIM)
 
     return audit
 
 
-def _split_of_users(place: Path, lines: list[str]) -> Path:
+def _split_of_users(folder: Path, lines: list[str]) -> Path:
     from audits.split.draw import SplitRequest, draw_split
 
-    data = place / "data.jsonl"
+    data = folder / "data.jsonl"
     data.write_text("".join(lines))
-    draw_split(SplitRequest(data=data, folder=place / "split", group_by="user", force=True))
-    return place / "split" / "manifest.json"
+    draw_split(SplitRequest(data=data, folder=folder / "split", group_by="user", force=True))
+    return folder / "split" / "manifest.json"
 
 
-def _scored_users(place: Path, users: int) -> Null:
+def _scored_users(folder: Path, users: int) -> Null:
     """``audit_module`` by so many users that have coins, whose records' scores correlate by a half.
 
     Its model's own report claims next to nothing, and is right: it was trained on none of the records.
@@ -271,7 +271,7 @@ def _scored_users(place: Path, users: int) -> Null:
     import privctl
 
     torch.manual_seed(0)
-    network, saved = torch.nn.Linear(4, 3), place / "own.safetensors"
+    network, saved = torch.nn.Linear(4, 3), folder / "own.safetensors"
     save_file(network.state_dict(), saved)
     privctl.from_opacus([(1e4, 0.1, 1)], saved, examples=users)
 
@@ -290,21 +290,21 @@ def _scored_users(place: Path, users: int) -> Null:
             for _ in range(size)
         ]
         return privctl.audit_module(
-            network, saved, scores, split=_split_of_users(place, lines), log=place / f"{seed}.jsonl", force=True
+            network, saved, scores, split=_split_of_users(folder, lines), log=folder / f"{seed}.jsonl", force=True
         )
 
     return audit
 
 
-def _shadowed(place: Path) -> Null:
+def _shadowed(folder: Path) -> Null:
     """Shadow models are trained once, four on halves of a pool; each data set is a division of the pool by chance.
 
     The target was trained on none of it.
     """
     from tests.audits.tiny import save_model
 
-    target = save_model(place / "target", bos=True, seed=1)
-    audit = _divided(place, 1)
+    target = save_model(folder / "target", bos=True, seed=1)
+    audit = _divided(folder, 1)
     return lambda seed: audit(target, seed)
 
 
@@ -333,42 +333,42 @@ def _beside_all(place: Path) -> Null:
     return audit
 
 
-def _divided(place: Path, pool_seed: int) -> Callable[..., PrivacyReport]:
+def _divided(folder: Path, pool_seed: int) -> Callable[..., PrivacyReport]:
     """(model, seed, options) -> the report beside shadow models of a pool that ``seed`` divides."""
     import numpy as np
 
     from privctl.cli import run
     from tests.audits.tiny import save_model, sentences, write_jsonl
 
-    start = save_model(place / "start", bos=True)
+    start = save_model(folder / "start", bos=True)
     texts = sentences(2 * SIDE, pool_seed, longest=12)
-    pool = write_jsonl(place / "pool.jsonl", texts)
+    pool = write_jsonl(folder / "pool.jsonl", texts)
     trained = ["--count=4", "--steps=30", "--batch-size=16", "--learning-rate=0.01", "--device=cpu", "-q"]
-    if run(["shadow", str(start), "--data", str(pool), "-o", str(place / "shadows"), *trained]):
+    if run(["shadow", str(start), "--data", str(pool), "-o", str(folder / "shadows"), *trained]):
         raise RuntimeError("the shadow models could not be trained")
 
     def audit(model: Path, seed: int, **options: Any) -> PrivacyReport:
         order = np.random.default_rng(seed).permutation(2 * SIDE).tolist()
         members, others = (
-            write_jsonl(place / f"{name}.jsonl", [texts[i] for i in sorted(some)])
+            write_jsonl(folder / f"{name}.jsonl", [texts[i] for i in sorted(some)])
             for name, some in (("m", order[:SIDE]), ("n", order[SIDE:]))
         )
-        return audited(model, members=members, nonmembers=others, shadow=place / "shadows", **options)
+        return audited(model, members=members, nonmembers=others, shadow=folder / "shadows", **options)
 
     return audit
 
 
-def _drawn(place: Path) -> Null:
+def _drawn(folder: Path) -> Null:
     """A split that privctl draws, held against a claim too."""
     from audits.split.draw import SplitRequest, draw_split
     from tests.audits.tiny import sentences, write_jsonl
 
-    model = _language_model(place)
+    model = _language_model(folder)
 
     def audit(seed: int) -> PrivacyReport:
-        data = write_jsonl(place / "data.jsonl", sentences(2 * SIDE, seed, longest=12))
-        draw_split(SplitRequest(data=data, folder=place / "split", force=True))
-        return audited(model, split=place / "split" / "manifest.json", thorough=True, claim=CLAIM)
+        data = write_jsonl(folder / "data.jsonl", sentences(2 * SIDE, seed, longest=12))
+        draw_split(SplitRequest(data=data, folder=folder / "split", force=True))
+        return audited(model, split=folder / "split" / "manifest.json", thorough=True, claim=CLAIM)
 
     return audit
 

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 SIDE, KNOWN = 60, 40
 
 
-def of_secrets(place: Path) -> dict[str, Judge]:
+def of_secrets(folder: Path) -> dict[str, Judge]:
     """Whole audits of a model that knows secrets of records on both sides by chance, or of training records alone."""
     from tests.audits.canaries.small import new_model, train
     from tests.audits.secrets.small import pins, prefixes
     from tests.audits.tiny import write_jsonl
 
-    place.mkdir()
+    folder.mkdir()
     values = pins(2 * SIDE, 2)
     texts = [f"{front} {pin}" for front, pin in zip(prefixes(2 * SIDE, 1), values, strict=True)]
-    model = new_model(place / "model")
-    train(model, write_jsonl(place / "known.jsonl", texts[:KNOWN]), epochs=70)
+    model = new_model(folder / "model")
+    train(model, write_jsonl(folder / "known.jsonl", texts[:KNOWN]), epochs=70)
 
     def judge(trained: Sequence[int], held_out: Sequence[int]) -> tuple[bool, bool]:
-        return _judged(place, model, [[(texts[i], values[i]) for i in side] for side in (trained, held_out)])
+        return _judged(folder, model, [[(texts[i], values[i]) for i in side] for side in (trained, held_out)])
 
     def by_chance(seed: int) -> tuple[bool, bool]:
         order = _permuted(2 * SIDE, seed)
@@ -45,7 +45,7 @@ def of_secrets(place: Path) -> dict[str, Judge]:
     }
 
 
-def _judged(place: Path, model: Path, sides: Sequence[Sequence[tuple[str, str]]]) -> tuple[bool, bool]:
+def _judged(folder: Path, model: Path, sides: Sequence[Sequence[tuple[str, str]]]) -> tuple[bool, bool]:
     from audits.secrets.evidence import TRACE
     from audits.secrets.verdict import TRACELESS
     from privctl.domain.verdict import Outcome
@@ -55,8 +55,8 @@ def _judged(place: Path, model: Path, sides: Sequence[Sequence[tuple[str, str]]]
 
     data, books = [], []
     for name, side in zip(("trained", "held"), sides, strict=True):
-        data.append(write_jsonl(place / f"{name}.jsonl", [text for text, _ in side]))
-        books.append(book(place / f"{name}-book.jsonl", [(value, [i]) for i, (_, value) in enumerate(side)]))
+        data.append(write_jsonl(folder / f"{name}.jsonl", [text for text, _ in side]))
+        books.append(book(folder / f"{name}-book.jsonl", [(value, [i]) for i, (_, value) in enumerate(side)]))
     report = audited(
         model, secrets=books[0], data=data[0], held_out_secrets=books[1], held_out_data=data[1], candidates=100
     )

@@ -31,12 +31,12 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> Path:
     return path
 
 
-def untrained(place: Path, kind: str) -> Path:
-    """A model of this ``kind`` in the folder ``place``."""
-    return learned(place, kind, (), 0)
+def untrained(folder: Path, kind: str) -> Path:
+    """A model of this ``kind`` in the folder ``folder``."""
+    return learned(folder, kind, (), 0)
 
 
-def learned(place: Path, kind: str, pairs: Sequence[Pair], steps: int) -> Path:
+def learned(folder: Path, kind: str, pairs: Sequence[Pair], steps: int) -> Path:
     """The same after so many ``steps`` on all ``pairs``."""
     import torch
 
@@ -50,7 +50,7 @@ def learned(place: Path, kind: str, pairs: Sequence[Pair], steps: int) -> Path:
 
     known = [TextRecord(stretch=Stretch("a"), line=1, text=" ".join(WORDS))]
     vocabulary = private_vocabulary(frequent_words(known, min_frequency=1))
-    start = architecture(place.with_name(f"{place.name}-start"), kind, **KINDS[kind])
+    start = architecture(folder.with_name(f"{folder.name}-start"), kind, **KINDS[kind])
     model = load_for_training(start, TaskName.SEQ2SEQ_LM, vocabulary=vocabulary, seed=3)
     if steps:
         ids = torch.tensor(model.companion([a for a, _ in pairs])["input_ids"])
@@ -61,6 +61,6 @@ def learned(place: Path, kind: str, pairs: Sequence[Pair], steps: int) -> Path:
                 optimizer.zero_grad()
                 model.network(input_ids=ids, labels=labels).loss.backward()
                 optimizer.step()
-    model.network.save_pretrained(place)
-    model.companion.save_pretrained(place)
-    return place
+    model.network.save_pretrained(folder)
+    model.companion.save_pretrained(folder)
+    return folder

@@ -73,7 +73,7 @@ def main(options: argparse.Namespace) -> None:
         known[each.attack] = found
         data["found"] = [known[other.attack] for other in leaks if other.attack in known]
         save("planted-leaks", data, options.output)
-        rows.append([each.attack, each.leak, *shown(found, options.sets)])
+        rows.append([each.attack, each.leak, *cells(found, options.sets)])
         print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     publish("planted-leaks", ["attack", "leak", *HEADINGS], rows, data, options.output)
 
@@ -90,7 +90,7 @@ def _known(options: argparse.Namespace) -> dict[str, Any]:
 HEADINGS = ("best basic AUC", "its AUC", "best other AUC", "basic attacks reject", "and with it")
 
 
-def shown(found: Mapping[str, Any], sets: int) -> list[str]:
+def cells(found: Mapping[str, Any], sets: int) -> list[str]:
     """The cells of a row under ``HEADINGS``."""
     best = [_best(found[part]) for part in ("basic", "others")]
     return [best[0], f"{found['own']:.2f}", best[1], *(f"{found[test] / sets:.2f}" for test in ("before", "after"))]

@@ -49,8 +49,8 @@ def main(options: argparse.Namespace) -> None:
             print(*_cells(results[-1]), sep="  ", flush=True)
     accounting = forked(lambda: {"rows": accounting_rows(options.most_secrets)})
     headings = ["secrets", "way", "s", "MiB", "result"]
-    shown = [_cells(row) for row in results] + [_accounted(row) for row in accounting.get("rows", [])]
-    publish("secrets", headings, shown, {"plans": results, "accounting": accounting}, options.output)
+    cells = [_cells(row) for row in results] + [_accounted(row) for row in accounting.get("rows", [])]
+    publish("secrets", headings, cells, {"plans": results, "accounting": accounting}, options.output)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -60,8 +60,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _accounted(row: dict[str, Any]) -> list[str]:
     seconds = row.get("median_s", row.get("s_per_secret", 0) * row["secrets"])
-    told = f"{row['to_ours']:.3g} times ours, from {row['sampled']} secrets" if "to_ours" in row else ""
-    return [f"{row['secrets']:,}", f"{row['what']}: {row['party']}", f"{seconds:.4g}", "", told]
+    ratio = f"{row['to_ours']:.3g} times ours, from {row['sampled']} secrets" if "to_ours" in row else ""
+    return [f"{row['secrets']:,}", f"{row['what']}: {row['party']}", f"{seconds:.4g}", "", ratio]
 
 
 def _measured(way: Way, secrets: int, records: int) -> dict[str, Any]:

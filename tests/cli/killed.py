@@ -70,10 +70,10 @@ def killed(arguments: Sequence[str], fatal: int) -> int:
         os._exit(0)
     os.close(write)
     os.waitpid(child, 0)
-    said = os.read(read, 100).decode().split()
+    words = os.read(read, 100).decode().split()
     os.close(read)
-    assert fatal or said[0] == "0"
-    return int(said[1]) if said else 0
+    assert fatal or words[0] == "0"
+    return int(words[1]) if words else 0
 
 
 def left_by_kills(arguments: Sequence[str], folder: Path, into: Path, calls: Sequence[str] = CALLS) -> list[Path]:
@@ -109,11 +109,11 @@ def copied_at(act: Callable[[], object], folder: Path, into: Path, calls: Sequen
     return copies
 
 
-def copied(folder: Path, place: Path) -> Path:
+def copied(folder: Path, copy: Path) -> Path:
     """A copy in which two names of one file stay that."""
-    place.parent.mkdir(exist_ok=True)
-    subprocess.run(["cp", "-a", folder, place], check=True)
-    return place
+    copy.parent.mkdir(exist_ok=True)
+    subprocess.run(["cp", "-a", folder, copy], check=True)
+    return copy
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -145,5 +145,5 @@ def ended(process: subprocess.Popen[str] | Command, begun: Path, number: int) ->
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)
-    said = process.communicate()[1]
-    return process.returncode, said
+    errors = process.communicate()[1]
+    return process.returncode, errors

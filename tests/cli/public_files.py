@@ -22,5 +22,5 @@ def write(path: Path, texts: list[str]) -> None:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-def mixed(place: Path, output: Path, *more: str, public: str = "public.jsonl") -> list[str]:
-    return [*dp_sgd(place, output, *OPTIONS), "--public", str(place / public), *more, "-q"]
+def mixed(folder: Path, output: Path, *more: str, public: str = "public.jsonl") -> list[str]:
+    return [*dp_sgd(folder, output, *OPTIONS), "--public", str(folder / public), *more, "-q"]

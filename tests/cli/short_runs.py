@@ -18,12 +18,12 @@ from privctl.train.methods.dp_sgd import DpSgdSettings
 from tests.models.tasks.small import architecture, words
 
 
-def prepared(place: Path, count: int) -> Path:
-    """``place`` with ``start``, a GPT-2 with a tokenizer, and ``count`` records in ``train.jsonl``."""
-    architecture(place / "start", "gpt2", n_layer=1)
-    words().tokenizer.save_pretrained(place / "start")
-    texts(place / "train.jsonl", count)
-    return place
+def prepared(folder: Path, count: int) -> Path:
+    """``folder`` with ``start``, a GPT-2 with a tokenizer, and ``count`` records in ``train.jsonl``."""
+    architecture(folder / "start", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(folder / "start")
+    texts(folder / "train.jsonl", count)
+    return folder
 
 
 def texts(path: Path, count: int, who: str = "cat") -> None:
@@ -31,11 +31,11 @@ def texts(path: Path, count: int, who: str = "cat") -> None:
     path.write_text("\n".join(lines))
 
 
-def dp_sgd(place: Path, output: Path, *more: str) -> list[str]:
-    """``retrain dp-sgd`` on what is ``prepared`` in ``place``."""
-    data = str(place / "train.jsonl")
+def dp_sgd(folder: Path, output: Path, *more: str) -> list[str]:
+    """``retrain dp-sgd`` on what is ``prepared`` in ``folder``."""
+    data = str(folder / "train.jsonl")
     usual = ["--data", data, "-o", str(output), "--micro-tokens", "160"]
-    return ["retrain", "dp-sgd", str(place / "start"), *usual, *more]
+    return ["retrain", "dp-sgd", str(folder / "start"), *usual, *more]
 
 
 def half_the_noise(report: Any) -> None:
@@ -92,7 +92,7 @@ def before_each_step(monkeypatch: pytest.MonkeyPatch, noise: type[Any], look: Ca
     return found
 
 
-def interrupted_dp_sgd(place: Path, output: Path, settings: DpSgdSettings, **size: float) -> None:
+def interrupted_dp_sgd(folder: Path, output: Path, settings: DpSgdSettings, **size: float) -> None:
     """A run of ``dp_sgd`` with noise multiplier 1, of a batch size and steps or epochs, interrupted after one step."""
     from privctl.train.methods import method_named
     from privctl.train.preparation.prepare import prepare
@@ -103,8 +103,8 @@ def interrupted_dp_sgd(place: Path, output: Path, settings: DpSgdSettings, **siz
     request = RetrainRequest(
         method=method_named("dp-sgd"),
         settings=settings,
-        model=ModelRequest(path=place / "start"),
-        data=DataRequest(train=place / "train.jsonl"),
+        model=ModelRequest(path=folder / "start"),
+        data=DataRequest(train=folder / "train.jsonl"),
         budget=BudgetRequest(noise_multiplier=1.0),
         output=output,
         device="cpu",

@@ -31,9 +31,9 @@ def named(report: PrivacyReport) -> dict[str, Guarantee]:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivacyReport, str]:
     """The row of the published table, rate 0.01, 1000 steps, delta 1e-5, epsilon 1: its report, and what is shown."""
     path = tmp_path_factory.mktemp("asked") / "a.json"
-    with redirect_stdout(StringIO()) as shown:
+    with redirect_stdout(StringIO()) as printed:
         assert run(["account", "--epsilon", "1", *POISSON, "-o", str(path)]) == 0
-    return decode(path.read_text(), "file"), shown.getvalue()
+    return decode(path.read_text(), "file"), printed.getvalue()
 
 
 def test_noise_for_a_target(asked: tuple[PrivacyReport, str]) -> None:
@@ -283,10 +283,10 @@ def test_plot_and_report_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_text_shows_everything_a_reader_needs(asked: tuple[PrivacyReport, str]) -> None:
-    _, shown = asked
+    _, text = asked
     for words in ("estimate, not a bound", "NOT ESTABLISHED", "Dong, Long and Su", "refuted", "asserted", "advantage"):
-        assert words in shown
-    table = shown.split("\n\n")[1].splitlines()
+        assert words in text
+    table = text.split("\n\n")[1].splitlines()
     assert max(map(len, table)) <= 80
 
 

@@ -21,15 +21,15 @@ def test_a_release_without_noise_is_no_protection(
     file, report = tmp_path / "events.json", tmp_path / "plan.report.json"
     file.write_text(json.dumps([{"type": "non-private"}, *beside]))
     assert run(["account", "--ledger", str(file), "--delta", "1e-5", "-o", str(report)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith(
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert stdout.startswith(
         "No protection: no finite epsilon follows at delta 1e-05, so an attacker may be able to tell"
     )
-    assert "Nothing to rely on:" in said
-    assert "a release without noise may show one example as it is" in said
-    assert "To rely on" not in said
-    assert "holds if" not in said
-    assert " yes " not in said
+    assert "Nothing to rely on:" in stdout
+    assert "a release without noise may show one example as it is" in stdout
+    assert "To rely on" not in stdout
+    assert "holds if" not in stdout
+    assert " yes " not in stdout
     assert run(["verify", str(report), "-q"]) == 0
 
 
@@ -37,10 +37,10 @@ def test_a_bound_by_one_accountant_alone_is_relied_on(capsys: pytest.CaptureFixt
     """The losses of a search at tiny noise are beyond the grid, and its Renyi divergences are not."""
     asked = ["--mechanism", "search", "--expected-runs", "3", "--noise-multiplier", "0.03", "--delta", "1e-5"]
     assert run(["account", *asked]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "No protection" not in said
-    assert "raises it to 729.2" in said
-    assert "To rely on: Renyi DP, epsilon 729.219" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "No protection" not in stdout
+    assert "raises it to 729.2" in stdout
+    assert "To rely on: Renyi DP, epsilon 729.219" in stdout
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_noise_too_small_for_floats_is_one_sentence(
     noise: str, more: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["account", "--noise-multiplier", noise, "--delta", "1e-5", *more]) == 2
-    said = capsys.readouterr().err
-    assert says in " ".join(said.split())
-    assert said.count("privctl:") == 1
+    stderr = capsys.readouterr().err
+    assert says in " ".join(stderr.split())
+    assert stderr.count("privctl:") == 1
 
 
 def test_a_formula_that_claims_an_infinite_epsilon_holds_nowhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_a_report_is_read_without_its_adapter(folder: Path, capsys: pytest.Captu
     (folder / "sent").mkdir()
     shutil.copy(folder / "out.report.json", folder / "sent")
     assert run(["verify", "sent/out.report.json", "-q"]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "INCONCLUSIVE: out/adapter_model.safetensors: the model is not at hand" in said
-    assert "conditional PROVED" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "INCONCLUSIVE: out/adapter_model.safetensors: the model is not at hand" in stdout
+    assert "conditional PROVED" in stdout
     assert run(["gate", "sent/out.report.json", "--max-epsilon", "8", "-q"]) == 0

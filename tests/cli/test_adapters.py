@@ -92,14 +92,14 @@ def test_what_is_audited_is_what_peft_loads(folder: Path) -> None:
 
 def test_an_audit_digests_adapter_and_base(folder: Path) -> None:
     assert run(["audit", "adapter", *AUDIT]) == 0
-    place = folder / "adapter.audit.report.json"
-    report = read_report(place)
+    report_path = folder / "adapter.audit.report.json"
+    report = read_report(report_path)
     roles = {artifact.role: Path(artifact.path).as_posix() for artifact in report.inputs}
     assert roles["model"] == "adapter/adapter_model.safetensors"
     assert roles["base-model.safetensors"] == "base/model.safetensors"
     assert {"base-config.json", "base-tokenizer.json"} <= roles.keys()
     assert "adapter/adapter_config.json" in roles.values()
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run(["verify", str(report_path), "-q"]) == 0
     by_peft(folder / "base", folder / "adapter").merge_and_unload().save_pretrained(folder / "merged")
     words().tokenizer.save_pretrained(folder / "merged")
     for other in ("merged", "base"):
@@ -111,15 +111,15 @@ def test_an_audit_digests_adapter_and_base(folder: Path) -> None:
     with (folder / "base" / "model.safetensors").open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\x01")
-    assert run(["verify", str(place), "-q"]) == 1
+    assert run(["verify", str(report_path), "-q"]) == 1
 
 
 def test_a_base_is_given_or_named_and_never_downloaded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(folder / "adapter", base_model_name_or_path="owner/base")
     assert run(["audit", "adapter", *AUDIT]) == 3
-    said = capsys.readouterr().err
-    assert "belongs on 'owner/base', which is not a model's folder here" in said
-    assert "nothing is downloaded" in said
+    stderr = capsys.readouterr().err
+    assert "belongs on 'owner/base', which is not a model's folder here" in stderr
+    assert "nothing is downloaded" in stderr
     assert run(["audit", "adapter", "--base", "base", *AUDIT]) == 0
     assert run(["audit", "base", "--base", "adapter", *AUDIT]) == 2
     assert "--base needs --secrets, or an adapter as MODEL" in capsys.readouterr().err
@@ -224,8 +224,8 @@ def gate(output: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
                       )  # fmt: skip
     capsys.readouterr()
     code = run(["gate", str(output), "--policy", str(policy)])
-    said = capsys.readouterr()
-    return code, said.out + said.err
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
 
 
 @pytest.mark.parametrize(
@@ -279,31 +279,31 @@ def test_the_adapter_alone_is_trained_and_loads_as_measured(
     assert run(["verify", "out", "-q"]) == 0
     assert run(["inspect", "out", "-q"]) == 0
     if method is DP:
-        code, said = gate(folder / "out", capsys)
-        assert code == 0, said
+        code, output = gate(folder / "out", capsys)
+        assert code == 0, output
     with (folder / "base" / "model.safetensors").open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\x01")
     assert run(["verify", "out", "-q"]) == 1
     if method is DP:
-        code, said = gate(folder / "out", capsys)
+        code, output = gate(folder / "out", capsys)
         assert code == 1
-        assert "the base was changed or replaced since" in " ".join(said.split())
+        assert "the base was changed or replaced since" in " ".join(output.split())
 
 
 def test_an_audit_on_another_base_does_not_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", *DP[:1], "adapter", *DP[1:], *TRAIN, "-o", "out", "-q"]) == 0
     assert run(["audit", "out", *AUDIT]) == 0
-    code, said = gate(folder / "out", capsys)
-    assert code == 0, said
+    code, output = gate(folder / "out", capsys)
+    assert code == 0, output
     shutil.copytree(folder / "base", folder / "other")
     with (folder / "other" / "model.safetensors").open("r+b") as stream:
         stream.seek(-4, 2)
         stream.write(b"\0\0\0\0")
     assert run(["audit", "out", "--base", "other", *AUDIT, "-f"]) == 0
-    code, said = gate(folder / "out", capsys)
+    code, output = gate(folder / "out", capsys)
     assert code == 1
-    assert "the model.safetensors of the base model that the audit read is not the one" in " ".join(said.split())
+    assert "the model.safetensors of the base model that the audit read is not the one" in " ".join(output.split())
 
 
 def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) -> None:
@@ -331,12 +331,12 @@ def test_noise_on_a_clipped_adapter(folder: Path, capsys: pytest.CaptureFixture[
 def test_verify_notices_an_adapter_that_was_not_trained_as_reported(folder: Path) -> None:
     """The first weights are at hand, so that a move which the steps cannot make is seen."""
     assert run(["retrain", *DP[:1], "adapter", *DP[1:], *TRAIN, "-o", "out", "-q"]) == 0
-    place = folder / "out.report.json"
-    data = json.loads(place.read_text())
+    report_path = folder / "out.report.json"
+    data = json.loads(report_path.read_text())
     for key, value in (("learning_rate", 1e-6), ("adapter", None)):
         forged = {**data, "parameters": {**data["parameters"], key: value}}
-        place.write_text(json.dumps(forged))
-        assert run(["verify", str(place), "-q"]) == 1, key
+        report_path.write_text(json.dumps(forged))
+        assert run(["verify", str(report_path), "-q"]) == 1, key
 
 
 def test_a_new_head_is_released_with_the_adapter(folder: Path) -> None:

@@ -104,9 +104,9 @@ _QUICK = ("the count's release is forgotten", "more noise on the count", "a path
 @pytest.mark.forged("each is a lie about the second release of a step")
 @pytest.mark.parametrize("name", some_quick(list(FORGERIES), _QUICK))
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    forge, said = FORGERIES[name]
+    forge, message = FORGERIES[name]
     assert verified_after(trained, forge) == 1
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ def test_a_loop_of_ones_own_follows_the_quantile_too(tmp_path: Path) -> None:
     norms = loop.private.clip_norms
     assert len(norms) == loop.private.steps_begun + 1
     assert norms[-1] < norms[0]
-    place = loop.save(tmp_path / "model.safetensors")
-    report = loop.private.report(place)
+    path = loop.save(tmp_path / "model.safetensors")
+    report = loop.private.report(path)
     assert report.parameters["clip_norms"] == list(norms)
-    found = privctl.verify(place)
+    found = privctl.verify(path)
     assert found.exit_code is ExitCode.OK
     data = json.loads((tmp_path / "model.report.json").read_text())
     _forgets_the_count(data)

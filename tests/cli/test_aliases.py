@@ -93,9 +93,9 @@ def test_retrain_takes_the_alias(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_help_shows_one_spelling(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["audit"], ["audit", "extraction"], ["audit", "secrets"], ["retrain", "plain"]):
         assert run([*words, "--help-all"]) == 0
-        told = capsys.readouterr().out
-        assert "--held-out" in told
-        assert "--heldout" not in told
+        stdout = capsys.readouterr().out
+        assert "--held-out" in stdout
+        assert "--heldout" not in stdout
 
 
 def test_no_option_of_any_command_is_spelled_heldout() -> None:

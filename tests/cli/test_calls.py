@@ -73,13 +73,13 @@ def test_a_mistyped_name_is_answered_with_the_nearest(
 
 
 def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = []
+    printed = []
     for call in (["help"], ["--help"], ["help", "retrain", "plain"], ["retrain", "plain", "--help"]):
         assert run(call) == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1]
-    assert shown[2] == shown[3]
-    assert shown[2].startswith("Usage: privctl retrain plain")
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert printed[2] == printed[3]
+    assert printed[2].startswith("Usage: privctl retrain plain")
     assert run(["help", "nois"]) == 2
 
 
@@ -122,18 +122,18 @@ def test_colour_in_a_pipe_is_as_the_environment_says(
 def test_a_starter_policy_is_written_where_asked_and_never_over_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = tmp_path / "x.toml"
+    path = tmp_path / "x.toml"
     assert run(["gate", "--init"]) == 0
     printed = capsys.readouterr().out
-    assert run(["gate", "--init", "-o", str(place)]) == 0
-    said = capsys.readouterr()
-    assert (place.read_text(), said.out) == (printed, "")
-    assert f"wrote {place}" in said.err
-    read_policy(place, {}, {}, RULES)
-    place.write_text("max_epsilon = 1\n")
-    assert run(["gate", "--init", "-o", str(place)]) == 2
+    assert run(["gate", "--init", "-o", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert (path.read_text(), captured.out) == (printed, "")
+    assert f"wrote {path}" in captured.err
+    read_policy(path, {}, {}, RULES)
+    path.write_text("max_epsilon = 1\n")
+    assert run(["gate", "--init", "-o", str(path)]) == 2
     assert "replaces no policy" in capsys.readouterr().err
-    assert place.read_text() == "max_epsilon = 1\n"
+    assert path.read_text() == "max_epsilon = 1\n"
     assert run(["gate", "--init", "-o", "-"]) == 0
     assert run(["gate", "a.report.json", "--init"]) == 2
 
@@ -159,9 +159,9 @@ def test_a_name_on_a_hub_is_answered_with_how_to_download_it(
     assert f"hf download {name} --local-dir {folder}" in capsys.readouterr().err
     for missing in ("./gpt2", "gpt2.safetensors", "/x/gpt2", "a/b/c"):
         assert run([command[0], missing, *command[1:]]) == 3
-        said = capsys.readouterr().err
-        assert "does not exist" in said
-        assert "hf download" not in said or missing == "./gpt2"
+        stderr = capsys.readouterr().err
+        assert "does not exist" in stderr
+        assert "hf download" not in stderr or missing == "./gpt2"
 
 
 def test_gguf_is_called_by_its_name(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,9 +169,9 @@ def test_gguf_is_called_by_its_name(start: Path, tmp_path: Path, capsys: pytest.
     file.write_bytes(b"GGUF\x03\x00\x00\x00" + bytes(64))
     for place in (file, start):
         assert run(["noise", str(place), "--epsilon", "1", *FACTS]) == 3
-        said = capsys.readouterr().err
-        assert "GGUF" in said
-        assert "gguf_file=NAME" in said
+        stderr = capsys.readouterr().err
+        assert "GGUF" in stderr
+        assert "gguf_file=NAME" in stderr
     data = tmp_path / "d.jsonl"
     data.write_text('{"text": "a"}\n')
     assert run(["retrain", "plain", str(start), "--data", str(data), "-o", str(tmp_path / "o")]) == 3
@@ -217,11 +217,11 @@ def test_a_dry_run_as_json_is_the_plan_that_is_then_carried_out(
 def test_a_ledger_has_no_peers_and_may_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = tmp_path / "l.json"
     ledger.write_text(LEDGER)
-    shown = []
+    guarantees = []
     for more in ([], ["--no-peers"]):
         assert run(["account", "--ledger", str(ledger), "--delta", "1e-5", "--json", *more]) == 0
-        shown.append(json.loads(capsys.readouterr().out)["guarantees"])
-    assert shown[0] == shown[1]
+        guarantees.append(json.loads(capsys.readouterr().out)["guarantees"])
+    assert guarantees[0] == guarantees[1]
     assert run(["account", "--ledger", str(ledger), "--delta", "1e-5", "--steps", "2"]) == 2
 
 
@@ -238,9 +238,9 @@ def test_a_plot_s_legend_has_the_table_s_epsilon(tmp_path: Path, capsys: pytest.
     call = ["account", "--noise-multiplier", "1", "--delta", "1e-6", "--sample-rate", "0.01", "--steps", "2000"]
     assert run([*call, "--no-peers", "--plot", str(plot)]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("privacy loss distribution"))
-    shown, true = row.removeprefix("privacy loss distribution").split()[:2]
+    legend, true = row.removeprefix("privacy loss distribution").split()[:2]
     text = plot.read_text()
-    assert f"ends at ε = {shown}" in text
+    assert f"ends at ε = {legend}" in text
     assert f"epsilon {true}, delta 1e-06 alone" in text
 
 

@@ -44,12 +44,12 @@ KINDS: dict[str, tuple[list[str], str]] = {
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = prepared(tmp_path_factory.mktemp("canaries"), RECORDS)
-    lines = (place / "train.jsonl").read_text().splitlines()
-    (place / "train.jsonl").write_text(
+    folder = prepared(tmp_path_factory.mktemp("canaries"), RECORDS)
+    lines = (folder / "train.jsonl").read_text().splitlines()
+    (folder / "train.jsonl").write_text(
         "\n".join(json.dumps({**json.loads(line), "who": f"u{i % 10}"}) for i, line in enumerate(lines))
     )
-    return place
+    return folder
 
 
 def call(start: Path, output: Path, *more: str, count: int = COUNT) -> list[str]:
@@ -63,10 +63,10 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     more, part = KINDS[name]
     output = tmp_path / "out"
     assert run(call(start, output, *more)) == 0
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     evidence = tmp_path / "out.gradient-canaries.json"
-    assert f"audit it: privctl audit canaries {output} --canaries {evidence}" in told
-    assert f"{COUNT} canary gradients certify an epsilon of 4.074 at most at delta 1e-05" in told
+    assert f"audit it: privctl audit canaries {output} --canaries {evidence}" in stderr
+    assert f"{COUNT} canary gradients certify an epsilon of 4.074 at most at delta 1e-05" in stderr
     report = read_report(tmp_path / "out.report.json")
     assert report.parameters["gradient_canaries"] == COUNT
     (warning,) = [line for line in report.warnings if "not for release" in line]
@@ -141,9 +141,9 @@ def test_verify_knows_that_canaries_move_weights(
 
 def test_a_plan_says_what_canaries_can_show(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*call(start, tmp_path / "out", "--bands", "3", "-q", count=5000), "--dry-run"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "5000 canary gradients certify an epsilon of" in told
-    assert "by the mechanism's trade-off curve they would detect half of its noise with a probability of" in told
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "5000 canary gradients certify an epsilon of" in stdout
+    assert "by the mechanism's trade-off curve they would detect half of its noise with a probability of" in stdout
 
 
 def test_secrets_and_searches_have_no_canaries(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,8 +64,8 @@ def test_converted_batch_normalisation(
     report = report_of(output)
     tell = pipeline("image-classification", model=str(output), device="cpu", top_k=1)
     pictures = [Image.fromarray(array) for array in np.load(images)["images"]]
-    told = torch.tensor([int(tell(picture)[0]["label"]) for picture in pictures])
-    assert measured(output)["held-out accuracy"] == float((told == labels).double().mean())
+    predicted = torch.tensor([int(tell(picture)[0]["label"]) for picture in pictures])
+    assert measured(output)["held-out accuracy"] == float((predicted == labels).double().mean())
     statistics = {name: t for name, t in network.state_dict().items() if "running" in name}
     assert len(statistics) >= 12
     assert all((t == float("var" in name)).all() for name, t in statistics.items())
@@ -104,11 +104,11 @@ def test_statistics_that_are_left_are_refuted(resnet: Path, images: Path, tmp_pa
     """A report that says they were moved, of a model that keeps them."""
     output = tmp_path / "out"
     assert retrain(("plain",), resnet, images, output, *IMAGES, "--norm", "frozen") == 0
-    place = output.with_name("out.report.json")
-    data = json.loads(place.read_text())
+    report_path = output.with_name("out.report.json")
+    data = json.loads(report_path.read_text())
     data["parameters"]["converted"] = "batch-norm"
-    place.write_text(json.dumps(data))
-    assert run(["verify", str(place), "-q"]) == 1
+    report_path.write_text(json.dumps(data))
+    assert run(["verify", str(report_path), "-q"]) == 1
 
 
 def test_noise_on_a_converted_model(resnet: Path, images: Path, tmp_path: Path) -> None:

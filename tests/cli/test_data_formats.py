@@ -34,9 +34,9 @@ def shards(tmp_path: Path) -> Path:
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said
-    return said
+    stderr = capsys.readouterr().err.strip()
+    assert "\n" not in stderr
+    return stderr
 
 
 @pytest.mark.slow
@@ -59,9 +59,9 @@ def test_shards_are_trained_on_recorded_and_verified(
 
     def verified(path: Path) -> str:
         found = run(["verify", str(tmp_path / "out.report.json"), "--data", str(path), *NAMED[:2], "-q", "-v"])
-        said = " ".join(capsys.readouterr().out.split())
-        assert (found == 0) == ("REFUTED" not in said)
-        return said
+        stdout = " ".join(capsys.readouterr().out.split())
+        assert (found == 0) == ("REFUTED" not in stdout)
+        return stdout
 
     assert "is the 2 files that were trained on" in verified(data)
     assert "is the 2 files that were trained on" in verified(shards / "data" / "train-*")
@@ -119,8 +119,8 @@ def test_long_texts_are_truncated_and_counted(tmp_path: Path, capsys: pytest.Cap
         "cpu",
     ]
     assert run([*call, "-o", str(tmp_path / "a")]) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert "1 of the 8 records of --data (12.5 %) have more than 16 tokens and are truncated to them" in said
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "1 of the 8 records of --data (12.5 %) have more than 16 tokens and are truncated to them" in stderr
     assert run([*call, "-o", str(tmp_path / "b"), "--long", "split"]) == 0
     assert "are truncated" not in capsys.readouterr().err
     assert run([*call, "-o", str(tmp_path / "c"), "--long", "refuse"]) == ExitCode.BAD_INPUT

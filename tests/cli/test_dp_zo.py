@@ -103,9 +103,9 @@ def test_what_its_report_must_not_say_is_refused(call: Callable[..., int], tmp_p
     for name, (change, wanted) in FORGED.items():
         report = json.loads(genuine.read_text())
         change(report)
-        place = tmp_path / "forged.report.json"
-        place.write_text(json.dumps(report))
-        assert verify(place, read_report(place)).exit_code is wanted, name
+        report_path = tmp_path / "forged.report.json"
+        report_path.write_text(json.dumps(report))
+        assert verify(report_path, read_report(report_path)).exit_code is wanted, name
 
 
 def test_a_stopped_run_goes_on_and_a_lost_step_counts(
@@ -161,7 +161,7 @@ def test_it_is_called_from_python(start: Path, data: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--optimizer", "adam"), "give --optimizer sgd instead of adam"),
         (("--bf16",), "--bf16 leaves mostly rounding"),
@@ -175,10 +175,10 @@ def test_it_is_called_from_python(start: Path, data: Path, tmp_path: Path) -> No
     ],
 )
 def test_what_does_not_go_together_is_said_in_a_sentence(
-    more: tuple[str, ...], said: str, call: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], message: str, call: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("--noise-multiplier", "1", *more) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out.run").exists()
 
 

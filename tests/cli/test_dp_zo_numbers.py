@@ -45,13 +45,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, first: Path) -> Path:
     return made(first, tmp_path_factory.mktemp("numbers"))
 
 
-def made(first: Path, place: Path, *more: str) -> Path:
-    data = place / "train.jsonl"
+def made(first: Path, folder: Path, *more: str) -> Path:
+    data = folder / "train.jsonl"
     texts = (f"the cat sat on the {'mat' if i % 2 else 'dog'}" for i in range(30))
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    words = ["retrain", "dp-zo", str(first), "--data", str(data), "-o", str(place / "out"), *WORDS, *SETTINGS, *more]
+    words = ["retrain", "dp-zo", str(first), "--data", str(data), "-o", str(folder / "out"), *WORDS, *SETTINGS, *more]
     assert run(words) == 0
-    return place / "out.report.json"
+    return folder / "out.report.json"
 
 
 def reasons(path: Path, outcome: Outcome) -> list[str]:
@@ -72,21 +72,21 @@ def test_some_weights_are_trained(first: Path, tmp_path: Path) -> None:
     assert any("to the last bit" in each for each in reasons(path, Outcome.CONSISTENT))
 
 
-def rewritten(path: Path, place: Path, change: Callable[[dict[str, np.ndarray]], object], file: str) -> Path:
+def rewritten(path: Path, folder: Path, change: Callable[[dict[str, np.ndarray]], object], file: str) -> Path:
     """A copy of the run at ``path`` whose ``file`` was changed, with digests that fit."""
     import shutil
 
-    shutil.copytree(path.parent, place, dirs_exist_ok=True)
-    tensors = load_file(place / file)
+    shutil.copytree(path.parent, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / file)
     change(tensors)
-    save_file(tensors, place / file, {"format": "pt"})
-    report = read_report(place / path.name)
-    data = json.loads((place / path.name).read_text())
+    save_file(tensors, folder / file, {"format": "pt"})
+    report = read_report(folder / path.name)
+    data = json.loads((folder / path.name).read_text())
     for index, artifact in enumerate(report.outputs):
         if artifact.path == file:
-            data["outputs"][index] |= {"digest": file_digest(place / file), "bytes": (place / file).stat().st_size}
-    (place / path.name).write_text(json.dumps(data))
-    return place / path.name
+            data["outputs"][index] |= {"digest": file_digest(folder / file), "bytes": (folder / file).stat().st_size}
+    (folder / path.name).write_text(json.dumps(data))
+    return folder / path.name
 
 
 def _first(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict[str, np.ndarray]], object]:
@@ -142,11 +142,11 @@ def test_forged_files_are_refuted(trained: Path, tmp_path: Path, name: str) -> N
 def test_without_the_numbers_nothing_is_claimed_of_the_noise(trained: Path) -> None:
     report = read_report(trained)
     outputs = tuple(each for each in report.outputs if each.role != "numbers")
-    place = trained.with_name("forged.report.json")
+    report_path = trained.with_name("forged.report.json")
     data = json.loads(trained.read_text())
     data["outputs"] = [each for each in data["outputs"] if each["role"] != "numbers"]
-    place.write_text(json.dumps(data))
-    found = verify(place, replace(report, outputs=outputs))
+    report_path.write_text(json.dumps(data))
+    found = verify(report_path, replace(report, outputs=outputs))
     assert not any("released numbers" in each.reason for each in found.verdicts)
     assert any("numbers that moved the weights were not kept" in each.reason for each in found.omissions)
 

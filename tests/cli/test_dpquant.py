@@ -48,7 +48,7 @@ def test_steps_and_measurements_meet_one_budget(
     output = tmp_path / "private"
     asked = (*PRIVATE, "--epsilon", "3", "--epochs", "3", "--held-out", str(same_records(data)))
     assert run(call(start, data, output, *asked)) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    stdout = " ".join(capsys.readouterr().out.split())
     report = report_of(output)
     assert isinstance(report.mechanism, Ledger)
     training, measured = report.mechanism.events
@@ -73,9 +73,9 @@ def test_steps_and_measurements_meet_one_budget(
     assert claimed.epsilon is not None
     assert claimed.follows is not None
     assert claimed.epsilon < claimed.follows
-    assert "(claimed)" in shown
-    assert "noise multiplier 0.5 at rate 1 / 60" in shown
-    assert "share of epsilon that measurements take" in shown
+    assert "(claimed)" in stdout
+    assert "noise multiplier 0.5 at rate 1 / 60" in stdout
+    assert "share of epsilon that measurements take" in stdout
     history = report.parameters["layer_schedule"]
     names = report.parameters["layer_names"]
     assert len(names) == 9
@@ -101,13 +101,13 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     asked = report_of(output).parameters
     assert [each["epoch"] for each in asked["layer_schedule"]] == [0, 1, 2, 3, 4], "12 steps of 25 of 60 records"
     assert asked["measurements_begun"] == 6, "every other epoch, twice each"
-    place = output.with_name("private.report.json")
-    assert run(["verify", str(place)]) == 0, capsys.readouterr().out
-    honest = json.loads(place.read_text())
-    earlier = json.loads(place.read_text())
+    report_path = output.with_name("private.report.json")
+    assert run(["verify", str(report_path)]) == 0, capsys.readouterr().out
+    honest = json.loads(report_path.read_text())
+    earlier = json.loads(report_path.read_text())
     assert earlier["parameters"].pop("sensitivity") == "private"
-    place.write_text(json.dumps(earlier))
-    assert run(["verify", str(place)]) == 0, "a report of a version that had no other way"
+    report_path.write_text(json.dumps(earlier))
+    assert run(["verify", str(report_path)]) == 0, "a report of a version that had no other way"
     for edit in (
         lambda report: report["mechanism"]["events"].pop(),
         lambda report: report["mechanism"]["events"][1].update(steps=1),
@@ -115,8 +115,8 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     ):
         edited = json.loads(json.dumps(honest))
         edit(edited)
-        place.write_text(json.dumps(edited))
-        assert run(["verify", str(place)]) == 1
+        report_path.write_text(json.dumps(edited))
+        assert run(["verify", str(report_path)]) == 1
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_public_records_that_do_not_fit_are_refused(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     public = same_records(data)
-    for more, said in {
+    for more, message in {
         ("--measure-on", str(data)): "is the training data; give records that are public",
         ("--measure-on", str(public), "--layers", "random"): "does not apply to --layers random",
         ("--measure-on", str(public), "--measure-noise", "1"): "--measure-noise does not apply",
@@ -159,7 +159,7 @@ def test_public_records_that_do_not_fit_are_refused(
         ("--measure-on", str(public)): f"record 60 of --measure-on {public} stands in --data {data} too",
     }.items():
         assert run(call(start, data, tmp_path / "no", "--epsilon", "3", *more)) == 2
-        assert said in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
     asked = call(start, data, tmp_path / "no", "--epsilon", "3", "--measure-on", str(public), "--dry-run")
     assert run(asked) == 2
     assert "record 60 of --measure-on" in " ".join(capsys.readouterr().err.split())
@@ -280,7 +280,7 @@ def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--quantized-fraction", "0.5", "--compute-target", "0.5"), "both say how much"),
         (("--quantized-fraction", "1.5"), "--quantized-fraction is 1.5"),
@@ -304,11 +304,11 @@ def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
     ],
 )
 def test_mistakes(
-    more: tuple[str, ...], said: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], message: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(call(start, data, tmp_path / "a", "--epsilon", "3", *more)) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "a.run").exists()

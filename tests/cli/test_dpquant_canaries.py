@@ -74,16 +74,16 @@ def test_a_run_says_what_it_is(start: Path, tmp_path: Path, capsys: pytest.Captu
     output = tmp_path / "out"
     more = [*PRIVATE, "--gradient-canaries", "20", "--steps", "1"]
     assert run([argument for argument in call(start, output, *more) if argument != "-q"]) == 0
-    told = " ".join(capsys.readouterr().err.split())
+    stderr = " ".join(capsys.readouterr().err.split())
     evidence = tmp_path / "out.gradient-canaries.json"
-    assert f"audit it: privctl audit canaries {output} --canaries {evidence}" in told
+    assert f"audit it: privctl audit canaries {output} --canaries {evidence}" in stderr
     report = read_report(tmp_path / "out.report.json")
     assert len(read_gradient_evidence(evidence).included) == report.parameters["gradient_canaries"] == 20
     assert report.parameters["gradient_canaries_file"] == file_digest(evidence)
     assert any(APART in line for line in report.warnings)
     stated = report.guarantees[0].epsilon
     assert stated is not None
-    assert f"the {stated:.4g} that this training states" in told, "of steps and measurements together"
+    assert f"the {stated:.4g} that this training states" in stderr, "of steps and measurements together"
 
 
 @pytest.mark.slow

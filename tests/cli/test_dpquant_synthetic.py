@@ -85,10 +85,10 @@ def test_made_up_inputs_cost_no_epsilon(honest: Path) -> None:
 
 
 def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = honest / "private.report.json"
-    assert run(["verify", str(place)]) == 0, capsys.readouterr().out
-    text = place.read_text()
-    for edit, said in {
+    report_path = honest / "private.report.json"
+    assert run(["verify", str(report_path)]) == 0, capsys.readouterr().out
+    text = report_path.read_text()
+    for edit, expected in {
         without_a_premise: "synthetic measurements",
         called_private: "what layers are measured on",
         with_other_scores(0, -1e9): "never below 0",
@@ -98,13 +98,13 @@ def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest
     }.items():
         edited = json.loads(text)
         edit(edited)
-        place.write_text(json.dumps(edited))
-        found = verified(place)
+        report_path.write_text(json.dumps(edited))
+        found = verified(report_path)
         assert found is not None, edit
         assert found.exit_code is ExitCode.REFUTED, edit
         reasons = [verdict.reason for verdict in (*found.verdicts, *(each.verdict for each in found.guarantees))]
-        assert any(said in reason for reason in reasons), (edit, reasons)
-    place.write_text(text)
+        assert any(expected in reason for reason in reasons), (edit, reasons)
+    report_path.write_text(text)
 
 
 def test_scores_of_made_up_inputs_are_the_same_whatever_the_records(honest: Path, tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_scores_of_the_run_s_own_records_in_their_place_are_others(
     assert scores_on_others(honest, tmp_path) != expected
 
 
-def scores_on_others(honest: Path, place: Path) -> list[float]:
+def scores_on_others(honest: Path, folder: Path) -> list[float]:
     """The first scores of a run of the same start on other records."""
-    others = place / "others.jsonl"
+    others = folder / "others.jsonl"
     others.write_text("".join(json.dumps({"text": f"a cat {word} {word}"}) + "\n" for word in WORDS * 6))
-    report = synthetic(honest / "start", others, place / "out", "--epochs", "1", "--batch-size", "60")
+    report = synthetic(honest / "start", others, folder / "out", "--epochs", "1", "--batch-size", "60")
     found: list[float] = report.parameters["layer_schedule"][0]["scores"]
     return found

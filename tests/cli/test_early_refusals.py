@@ -34,14 +34,14 @@ REFUSED = {
 def called(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Called]:
     from tests.audits.tiny import save_model
 
-    place = tmp_path_factory.mktemp("refused")
-    save_model(place / "m")
+    folder = tmp_path_factory.mktemp("refused")
+    save_model(folder / "m")
     for name in ("a.jsonl", "b.jsonl", "taken.json"):
-        (place / name).write_text('{"text": "a"}\n')
-    (place / "folder").mkdir()
-    (place / "folder" / "other.txt").write_text("not privctl's")
+        (folder / name).write_text('{"text": "a"}\n')
+    (folder / "folder").mkdir()
+    (folder / "folder" / "other.txt").write_text("not privctl's")
     asked = [list(arguments) for arguments in REFUSED]
-    return dict(zip(REFUSED, calls(root, asked, f"import os\nos.chdir({str(place)!r})\n"), strict=True))
+    return dict(zip(REFUSED, calls(root, asked, f"import os\nos.chdir({str(folder)!r})\n"), strict=True))
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)

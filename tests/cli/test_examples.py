@@ -291,13 +291,13 @@ def test_the_examples_of_help_work(
             words = [each for word in words for each in (sorted(glob(word)) or [word])]
         free(folder, words)
         code = run([*words, *(["-q"] if words[0] not in ("completion",) else [])])
-        said = capsys.readouterr()
-        assert code in MAY_END.get(words[0], (0,)), f"{' '.join(words)}\n{said.err}"
+        captured = capsys.readouterr()
+        assert code in MAY_END.get(words[0], (0,)), f"{' '.join(words)}\n{captured.err}"
 
 
 def test_examples_are_found_whole() -> None:
     @click.command()
-    def shown() -> None:
+    def documented() -> None:
         """Do.
 
         \b
@@ -307,12 +307,12 @@ def test_examples_are_found_whole() -> None:
           privctl completion bash >> ~/.bashrc
         """
 
-    assert examples(shown) == [["privctl", "do", "a", "-o", "b"], ["privctl", "completion", "bash"]]
+    assert examples(documented) == [["privctl", "do", "a", "-o", "b"], ["privctl", "completion", "bash"]]
 
 
 def test_every_mechanism_that_options_plan_has_an_example() -> None:
-    shown = [call[call.index("--mechanism") + 1] for call in examples(COMMANDS["account"]) if "--mechanism" in call]
+    planned = [call[call.index("--mechanism") + 1] for call in examples(COMMANDS["account"]) if "--mechanism" in call]
     in_ledgers = {"gaussian-mixture", "laplace-search", "non-private"}
-    assert {*shown, "gaussian", *in_ledgers} == {kind.mechanism for kind in EVENTS.values()}
+    assert {*planned, "gaussian", *in_ledgers} == {kind.mechanism for kind in EVENTS.values()}
     for name in in_ledgers:
         assert run(["account", "--mechanism", name, "--delta", "1e-6"]) != 0, name

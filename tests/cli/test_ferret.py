@@ -78,7 +78,7 @@ def test_as_published_it_says_what_nats_are_and_are_not(
         ferret(start, data, tmp_path / "a", "--epsilon", "0.5", "--epochs", "10", "--held-out", str(same_records(data)))
         == 0
     )
-    report, said = report_of(tmp_path / "a"), capsys.readouterr().out
+    report, stdout = report_of(tmp_path / "a"), capsys.readouterr().out
     average, *refuted = report.guarantees
     assert isinstance(report.mechanism, SignBits)
     assert (average.notion, average.status) == (Notion.MUTUAL_INFORMATION, Status.CONDITIONAL)
@@ -90,8 +90,8 @@ def test_as_published_it_says_what_nats_are_and_are_not(
     }
     assert [each.status for each in refuted] == [Status.REFUTED] * 2
     assert all("delta below 0.5" in each.note for each in refuted)
-    assert "nats of mutual information, on average" in said
-    assert "refuted" in said.lower()
+    assert "nats of mutual information, on average" in stdout
+    assert "refuted" in stdout.lower()
     assert any("no (epsilon, delta) guarantee" in warning for warning in report.warnings)
     assert {a.name: a.state for a in average.assumptions}["public masks"] is AssumptionState.ENFORCED
     facts = report.parameters
@@ -307,7 +307,7 @@ def test_a_fresh_seed_survives_the_interruption(start: Path, data: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("more", "code", "message"),
     [
         ((), 2, "--epsilon or --fire-probability"),
         (("--epsilon", "500"), 2, "above the ceiling of 58.2"),
@@ -330,13 +330,13 @@ def test_a_fresh_seed_survives_the_interruption(start: Path, data: Path, tmp_pat
     ],
 )
 def test_mistakes_get_one_sentence_and_leave_nothing(
-    more: tuple[str, ...], code: int, said: str, start: Path, data: Path, tmp_path: Path,
+    more: tuple[str, ...], code: int, message: str, start: Path, data: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     before = sorted(p.name for p in tmp_path.iterdir())
     assert ferret(start, data, tmp_path / "a", *more) == code
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 

@@ -80,10 +80,10 @@ Capture = pytest.CaptureFixture[str]
 )  # fmt: skip
 def test_genuine_reports(here: Path, capsys: Capture, arguments: list[str], code: int, says: str) -> None:
     assert run(["gate", "-q", *arguments]) == code
-    shown = capsys.readouterr()
-    assert says in " ".join(shown.out.split()), shown.out
-    assert shown.err == ""
-    assert shown.out.startswith(f"gate: {({0: 'PASS', 1: 'FAIL', 3: 'INCONCLUSIVE'})[code]} (")
+    captured = capsys.readouterr()
+    assert says in " ".join(captured.out.split()), captured.out
+    assert captured.err == ""
+    assert captured.out.startswith(f"gate: {({0: 'PASS', 1: 'FAIL', 3: 'INCONCLUSIVE'})[code]} (")
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_report_that_was_changed(
     if "\0" in json.loads(Path(AUDIT).read_text())["parents"][0]["path"]:
         edit(AUDIT, lambda d: d["parents"][0].update(digest="blake3:00"))
     assert run(untouched) == code
-    shown = capsys.readouterr()
-    assert says in " ".join(shown.out.split()), shown.out
-    assert "Traceback" not in shown.err
+    captured = capsys.readouterr()
+    assert says in " ".join(captured.out.split()), captured.out
+    assert "Traceback" not in captured.err
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_report_that_was_changed(
 def test_what_is_no_report_is_inconclusive(here: Path, capsys: Capture, content: bytes, says: str) -> None:
     Path("bad.json").write_bytes(content)
     assert run(["gate", OWN, "bad.json", "--max-epsilon", "3"]) == 3
-    shown = capsys.readouterr().out
-    assert says in " ".join(shown.split())
-    assert "max_epsilon: dp-sgd: epsilon 3" in shown  # the others are judged all the same
+    stdout = capsys.readouterr().out
+    assert says in " ".join(stdout.split())
+    assert "max_epsilon: dp-sgd: epsilon 3" in stdout  # the others are judged all the same
     assert run(["gate", OWN, "bad.json", "--max-epsilon", "1"]) == 1  # and a failure wins
 
 
@@ -205,9 +205,9 @@ def test_another_model_at_hand(here: Path, capsys: Capture, what: str) -> None:
 )
 def test_usage(here: Path, capsys: Capture, arguments: list[str], says: str) -> None:
     assert run(["gate", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert says in shown.err
-    assert shown.out == ""
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.out == ""
 
 
 def test_a_model_that_is_none_is_bad_input(here: Path, capsys: Capture) -> None:
@@ -312,19 +312,19 @@ def test_whatever_is_done_to_a_report_there_is_an_answer(here: Path, capsys: Cap
         Path("x.json").write_text(json.dumps(changed))
         other = AUDIT if path == OWN else OWN
         code = run(["gate", "x.json", other, "--model", MODEL, "--max-epsilon", "3", "--max-auc", "0.7", "-q"])
-        shown = capsys.readouterr()
-        assert code in (0, 1, 3), (code, key, shown.err)
-        assert shown.err == ""
-        assert not any(line.lstrip().startswith("::") for line in shown.out.splitlines())
+        captured = capsys.readouterr()
+        assert code in (0, 1, 3), (code, key, captured.err)
+        assert captured.err == ""
+        assert not any(line.lstrip().startswith("::") for line in captured.out.splitlines())
         seen.add(code)
     assert seen == {0, 1, 3}
 
 
 def verified(report: str) -> str:
     """The report of a genuine verification of ``report``."""
-    place = report.replace(".report.json", ".verify.report.json")
-    assert run(["verify", report, "-q", "-o", place]) == 0
-    return place
+    report_path = report.replace(".report.json", ".verify.report.json")
+    assert run(["verify", report, "-q", "-o", report_path]) == 0
+    return report_path
 
 
 def test_a_genuine_verification_counts_and_what_is_only_claimed_fails_nothing(here: Path, capsys: Capture) -> None:

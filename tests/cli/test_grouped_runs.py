@@ -32,15 +32,15 @@ OPTIONS = ["--batch-size", "3", "--steps", str(STEPS), "--micro-tokens", "160", 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("grouped")
-    architecture(place / "start", "gpt2", n_layer=1)
-    words().tokenizer.save_pretrained(place / "start")
+    folder = tmp_path_factory.mktemp("grouped")
+    architecture(folder / "start", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(folder / "start")
     owners = [who for turn in range(max(HAS)) for who, count in enumerate(HAS) if turn < count]
     lines = [
         json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "who": w}) for i, w in enumerate(owners)
     ]
-    (place / "train.jsonl").write_text("\n".join(lines))
-    return place
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    return folder
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
@@ -89,8 +89,8 @@ def test_the_price_beside_clipping_all_of_a_user_as_one_is_told(
     start: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*call(start, tmp_path / "a", "--epsilon", "6", "--max-records-per-user", "3"), "--dry-run"]) == 0
-    told = " ".join("".join(capsys.readouterr()).split())
-    stated = re.search(r"epsilon ([\d.]+) takes a noise multiplier of ([\d.]+); .* takes ([\d.]+) at", told)
+    printed = " ".join("".join(capsys.readouterr()).split())
+    stated = re.search(r"epsilon ([\d.]+) takes a noise multiplier of ([\d.]+); .* takes ([\d.]+) at", printed)
     assert stated is not None
     epsilon, noise, alone = map(float, stated.groups())
     report = read_report(trained)
@@ -169,9 +169,9 @@ FORGERIES: dict[str, Callable[[Any], None]] = {
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(trained.read_text())
     FORGERIES[name](report)
-    place = trained.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    assert run(["verify", str(place), "-q"]) == 1
+    report_path = trained.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    assert run(["verify", str(report_path), "-q"]) == 1
     capsys.readouterr()
 
 
@@ -247,10 +247,10 @@ def test_hidden_spellings_are_found(
 ) -> None:
     report = json.loads(spelled.read_text())
     edit(report)
-    place = spelled.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    assert run(["verify", str(place), "-q"]) == code
-    assert run(["verify", str(place), "-q", "--data", str(spelled.with_name("spelled.jsonl"))]) == with_data
+    report_path = spelled.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    assert run(["verify", str(report_path), "-q"]) == code
+    assert run(["verify", str(report_path), "-q", "--data", str(spelled.with_name("spelled.jsonl"))]) == with_data
     capsys.readouterr()
 
 
@@ -305,8 +305,8 @@ def test_a_guarantee_for_one_example_is_told_for_several(
     wanted = epsilon_bound(Ledger(events=(replace(event, group_size=6),)), report.guarantees[0].delta)
     model = str(start / "out")
     assert run(["inspect", model, "--group-size", "2", "-q"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"2 examples added or removed together: epsilon {wanted:.6g}"[:-2] in told
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert f"2 examples added or removed together: epsilon {wanted:.6g}"[:-2] in stdout
     assert run(["inspect", model, "--group-size", "2", "--json", "-q"]) == 0
     group = json.loads(capsys.readouterr().out)["parameters"]["group"]
     assert group["epsilon"] == pytest.approx(wanted)

@@ -70,13 +70,13 @@ def _flag(option: click.Option) -> str:
     return max(option.opts, key=len)
 
 
-def drawn(option: click.Option, source: random.Random, place: Path) -> list[str]:
+def drawn(option: click.Option, source: random.Random, folder: Path) -> list[str]:
     """``option`` with a value; nothing where none is known that fits."""
     flag, within = _flag(option), getattr(option.type, "within", None)
     if option.is_flag:
         return [source.choice([flag, *option.secondary_opts])]
     if flag in _FILES:
-        return [flag, str(place / f"{_FILES[flag]}.jsonl")]
+        return [flag, str(folder / f"{_FILES[flag]}.jsonl")]
     if flag in _VALUES:
         return [flag, source.choice(_VALUES[flag])]
     if isinstance(option.type, click.Choice):
@@ -91,31 +91,31 @@ def drawn(option: click.Option, source: random.Random, place: Path) -> list[str]
     return []
 
 
-def extras(names: Sequence[str], most: int, source: random.Random, place: Path) -> list[str]:
+def extras(names: Sequence[str], most: int, source: random.Random, folder: Path) -> list[str]:
     every = options_of(*names)
     chosen = source.sample(every, min(source.randint(0, most), len(every)))
-    return [word for option in chosen for word in drawn(option, source, place)]
+    return [word for option in chosen for word in drawn(option, source, folder)]
 
 
-def contents(place: Path) -> dict[str, str]:
-    return {str(path): file_digest(path) for path in place.rglob("*") if path.is_file()}
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path): file_digest(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def done(words: Sequence[str], place: Path, capfd: pytest.CaptureFixture[str]) -> bool:
+def done(words: Sequence[str], folder: Path, capfd: pytest.CaptureFixture[str]) -> bool:
     """Whether the command succeeded; AssertionError where it neither did nor refused, leaving files as they were."""
-    before = contents(place)
+    before = contents(folder)
     capfd.readouterr()
-    code, said = run(list(words)), capfd.readouterr()
-    told = f"privctl {' '.join(words)}\nexit code {code}\n{said.out[-3000:]}{said.err[-3000:]}"
-    after = contents(place)
+    code, captured = run(list(words)), capfd.readouterr()
+    transcript = f"privctl {' '.join(words)}\nexit code {code}\n{captured.out[-3000:]}{captured.err[-3000:]}"
+    after = contents(folder)
     kept = {name: digest for name, digest in before.items() if not name.endswith(".audits.jsonl")}
-    assert {name: after.get(name) for name in kept} == kept, told
+    assert {name: after.get(name) for name in kept} == kept, transcript
     if code == 0:
         return True
-    assert code in (2, 3), told
-    assert said.err.splitlines()[-1].startswith(("privctl: ", "Error: ")), told
+    assert code in (2, 3), transcript
+    assert captured.err.splitlines()[-1].startswith(("privctl: ", "Error: ")), transcript
     kept_of_what_ended = (".audits.jsonl", ".run")
-    assert {name for name in after if not any(part in name for part in kept_of_what_ended)} <= before.keys(), told
+    assert {name for name in after if not any(part in name for part in kept_of_what_ended)} <= before.keys(), transcript
     return False
 
 
@@ -124,15 +124,15 @@ def write_records(path: Path, count: int, seed: int) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def trained(place: Path, source: random.Random) -> Iterator[tuple[Path, list[str]]]:
+def trained(folder: Path, source: random.Random) -> Iterator[tuple[Path, list[str]]]:
     """Calls that train, each with fewer options than the one before, and where their models will be."""
     method = source.choice(list(METHODS))
     length = ["--epochs", "1"] if method in ("clipped", "plain") else ["--steps", str(source.choice([1, 2]))]
     for attempt, most in enumerate((4, 2, 1, 0)):
-        output = place / f"out{attempt}"
-        usual = ["--data", str(place / "train.jsonl"), "-o", str(output), "-q", "--batch-size", "4", *length]
-        more = extras(("retrain", method), most, source, place)
-        yield output, ["retrain", method, str(place / "model"), *usual, *METHODS[method], *more]
+        output = folder / f"out{attempt}"
+        usual = ["--data", str(folder / "train.jsonl"), "-o", str(output), "-q", "--batch-size", "4", *length]
+        more = extras(("retrain", method), most, source, folder)
+        yield output, ["retrain", method, str(folder / "model"), *usual, *METHODS[method], *more]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -104,13 +104,13 @@ def test_what_was_refused_may_be_asked_for(tmp_path: Path) -> None:
 def test_that_a_language_model_uses_no_labels_is_said(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = []
+    errors = []
     for labels in (2, None):
         call = ["retrain", "plain", str(start), "--data", str(records(tmp_path / "d.jsonl", labels=labels))]
         assert run([*call, "-o", str(tmp_path / f"{labels}"), "--steps", "1", "--batch-size", "4"]) == 0
-        said.append(capsys.readouterr().err)
-    assert all("task causal-lm, by the model's config.json" in each for each in said)
-    assert ["does not use the records' labels" in each for each in said] == [True, False]
+        errors.append(capsys.readouterr().err)
+    assert all("task causal-lm, by the model's config.json" in each for each in errors)
+    assert ["does not use the records' labels" in each for each in errors] == [True, False]
 
 
 def test_a_kind_of_several_tasks_is_not_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,13 +21,13 @@ def test_a_model_without_a_report(
 ) -> None:
     model = write_model(tmp_path / "m.safetensors", {"w": W, "s": np.array(4, np.int64)})
     assert run(["inspect", str(model)]) == 0
-    shown = capsys.readouterr().out
-    assert blake3(W.tobytes()).hexdigest()[:12] in shown
-    assert "2x3" in shown
-    assert "24 B" in shown
-    assert f"blake3:{blake3(model.read_bytes()).hexdigest()}" in shown
-    assert "scalar" in shown
-    assert "no report" in shown
+    stdout = capsys.readouterr().out
+    assert blake3(W.tobytes()).hexdigest()[:12] in stdout
+    assert "2x3" in stdout
+    assert "24 B" in stdout
+    assert f"blake3:{blake3(model.read_bytes()).hexdigest()}" in stdout
+    assert "scalar" in stdout
+    assert "no report" in stdout
 
 
 def test_json_decodes(tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def two(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 def test_a_report_of_other_weights_in_place_of_its_own(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = (two / "n.private.report.json").read_text()
-    for text, told in (
+    for text, message in (
         (report, "the report describes other weights: none of its outputs is this file"),
         (
             report.replace("n.private.safetensors", "m.private.safetensors"),
@@ -81,42 +81,42 @@ def test_a_report_of_other_weights_in_place_of_its_own(two: Path, capsys: pytest
         (two / "m.private.report.json").write_text(text)
         capsys.readouterr()
         assert run(["inspect", str(two / "m.private.safetensors"), "-q"]) == 1
-        assert f"REFUTED: m.private.safetensors: {told}" in " ".join(capsys.readouterr().out.split())
+        assert f"REFUTED: m.private.safetensors: {message}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_report_of_other_weights_beside_the_model(
     two: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = two / "m.private.safetensors"
-    told = "describes other weights: it says nothing of this model"
+    message = "describes other weights: it says nothing of this model"
     shutil.copy(model, two / "n.safetensors")
     shutil.copy(two / "n.private.report.json", two / "n.report.json")
     (two / "m.report.json").write_text("{}")  # another program's
     capsys.readouterr()
     # The header leads to the right report; the name to another one.
     assert run(["inspect", str(two / "n.safetensors"), "-q"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "REFUTED: n.report.json: by the model's name or header" in said
-    assert told in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "REFUTED: n.report.json: by the model's name or header" in stdout
+    assert message in stdout
     assert run(["inspect", str(two / "n.safetensors"), "-q", "--json"]) == 1
     found = decode(capsys.readouterr().out, "stdout")
     assert [v.subject for v in found.verdicts if v.outcome is Outcome.REFUTED] == ["n.report.json"]
     # The header names no report; the name leads to one.
     write_model(model, {"a": W})
     assert run(["inspect", str(model), "-q"]) == 1
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
     # Neither the right report nor one of something else is in the way.
     for name in ("m", "n.private"):
         assert run(["inspect", str(two / f"{name}.safetensors"), "-q"]) == 0
-        assert told not in " ".join(capsys.readouterr().out.split())
+        assert message not in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_report_beside_the_model_that_fits_is_its_own(
     two: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A loop of the user's own writes a report, and weights whose header names none."""
-    model, place = write_model(two / "own.safetensors", {"a": W}), two / "own.report.json"
-    privctl.from_opacus([(1.0, 0.1, 10)], model, examples=60, output=place)
+    model, report_path = write_model(two / "own.safetensors", {"a": W}), two / "own.report.json"
+    privctl.from_opacus([(1.0, 0.1, 10)], model, examples=60, output=report_path)
     capsys.readouterr()
     assert run(["inspect", str(model), "-q"]) == 0
     assert "PROVED: the digests of own.safetensors are those recorded" in " ".join(capsys.readouterr().out.split())
@@ -133,9 +133,9 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_chain_stands_before_the_tensors(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", str(two / "n.private.safetensors"), "-q"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.index("n.private.report.json") < shown.index("tensor ")
-    assert not [line for line in shown.splitlines() if line != line.rstrip()]
+    stdout = capsys.readouterr().out
+    assert stdout.index("n.private.report.json") < stdout.index("tensor ")
+    assert not [line for line in stdout.splitlines() if line != line.rstrip()]
 
 
 def test_what_may_be_given_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,11 +156,11 @@ def test_the_tensors_of_all_layers_are_on_one_line(
     layers = {f"h.{i}.{kind}.weight": W + i for i in range(12) for kind in ("q", "v")}
     model = write_model(tmp_path / "m.safetensors", {**layers, "h.12.q.weight": W.T.copy(), "head": W})
     assert run(["inspect", str(model)]) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[1:6] for line in shown if line[:1] == ["h.*.q.weight"]] == [["12", "F32", "2x3", "288", "B"]]
-    assert [line[1] for line in shown if line[:1] in (["h.*.v.weight"], ["head"])] == ["12", "1"]
-    assert [line[3] for line in shown if line[:1] == ["h.12.q.weight"]] == ["3x2"]
+    stdout = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[1:6] for line in stdout if line[:1] == ["h.*.q.weight"]] == [["12", "F32", "2x3", "288", "B"]]
+    assert [line[1] for line in stdout if line[:1] in (["h.*.v.weight"], ["head"])] == ["12", "1"]
+    assert [line[3] for line in stdout if line[:1] == ["h.12.q.weight"]] == ["3x2"]
     assert run(["inspect", str(model), "--verbose"]) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert sum(line[:1] == [name] for line in shown for name in layers) == len(layers)
-    assert any(blake3((W + 3).tobytes()).hexdigest()[:12] in " ".join(line) for line in shown)
+    stdout = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert sum(line[:1] == [name] for line in stdout for name in layers) == len(layers)
+    assert any(blake3((W + 3).tobytes()).hexdigest()[:12] in " ".join(line) for line in stdout)

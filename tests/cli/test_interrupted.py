@@ -14,7 +14,7 @@ from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
 
 
-def told(output: Path, *, meanwhile: Path | None = None) -> str:
+def message_after_interrupt(output: Path, *, meanwhile: Path | None = None) -> str:
     """What is said of ``output`` where Ctrl-C comes right after ``meanwhile`` was written."""
     with pytest.raises(RunInterruptedError) as raised, explaining_interrupts(output):
         if meanwhile is not None:
@@ -26,28 +26,32 @@ def told(output: Path, *, meanwhile: Path | None = None) -> str:
 
 def test_each_moment_has_its_own_sentence(tmp_path: Path) -> None:
     output, report = tmp_path / "out", tmp_path / "out.report.json"
-    assert told(output) == (
+    assert message_after_interrupt(output) == (
         "interrupted before the training began: there is no state to resume, so run the same command again"
     )
     with RunFolder.begin(tmp_path / "out.run", {}) as folder:
-        assert told(output).startswith("interrupted before a state was saved;")
-        assert told(output).endswith(
+        assert message_after_interrupt(output).startswith("interrupted before a state was saved;")
+        assert message_after_interrupt(output).endswith(
             "with --resume and the same settings the training starts again from the first step"
         )
         folder.save(SavedState(updates=1, steps_begun=1, tensors={}))
-        assert told(output) == (
+        assert message_after_interrupt(output) == (
             f"interrupted; the state saved last is in {output}.run: continue with --resume and the same settings"
         )
-    assert told(output, meanwhile=report) == (f"interrupted after {output} was finished; out.report.json is its report")
+    assert message_after_interrupt(output, meanwhile=report) == (
+        f"interrupted after {output} was finished; out.report.json is its report"
+    )
 
 
 def test_what_an_earlier_run_left_is_not_this_one(tmp_path: Path) -> None:
     """With ``--force`` there is a report before the training began."""
     (tmp_path / "out.report.json").write_text("{}")
-    assert "there is no state to resume" in told(tmp_path / "out")
+    assert "there is no state to resume" in message_after_interrupt(tmp_path / "out")
     os.utime(tmp_path / "out.report.json", (1, 1))
     (tmp_path / "out.search").mkdir()
-    assert told(tmp_path / "out").startswith(f"interrupted; the search is kept in {tmp_path / 'out.search'}: continue")
+    assert message_after_interrupt(tmp_path / "out").startswith(
+        f"interrupted; the search is kept in {tmp_path / 'out.search'}: continue"
+    )
 
 
 def test_the_command_says_it(
@@ -77,7 +81,7 @@ def test_shadow_models_say_how_many_are_finished(
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "data.jsonl").touch()
     call = ["shadow", str(tmp_path), "--data", str(tmp_path / "data.jsonl"), "--count", "3", "-o", str(folder)]
-    for stored, told in (
+    for stored, message in (
         (0, "interrupted before a shadow model was finished: nothing is saved, so run the same command again"),
         (2, f"interrupted; 2 of 3 shadow models are finished, and their scores are in {folder}: run the same command"),
         (3, f"interrupted after all 3 shadow models were finished; {folder / 'shadow.report.json'} lists them"),
@@ -86,4 +90,4 @@ def test_shadow_models_say_how_many_are_finished(
         for index in range(stored):
             (folder / f"shadow-{index:04d}.scores.safetensors").touch()
         assert run([*call, "--task", "causal-lm"]) == 130
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err

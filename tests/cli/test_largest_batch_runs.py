@@ -38,12 +38,12 @@ CUT = ["--largest-batch", str(LARGEST)]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared(tmp_path_factory.mktemp("cut"), RECORDS)
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> Path:
+def trained(folder: Path) -> Path:
     """The report of a run that was stopped after its first step, and resumed."""
     drawn: dict[int, NDArray[np.int64]] = {}
     real = TruncatedPoisson.batch
@@ -55,10 +55,10 @@ def trained(place: Path) -> Path:
     request = RetrainRequest(
         method=method_named("dp-sgd"),
         settings=DpSgdSettings(largest_batch=LARGEST),
-        model=ModelRequest(path=place / "start"),
-        data=DataRequest(train=place / "train.jsonl"),
+        model=ModelRequest(path=folder / "start"),
+        data=DataRequest(train=folder / "train.jsonl"),
         budget=BudgetRequest(epsilon=6.0),
-        output=place / "out",
+        output=folder / "out",
         batch_size=6,
         steps=STEPS,
         device="cpu",
@@ -67,17 +67,17 @@ def trained(place: Path) -> Path:
         patch.setattr(TruncatedPoisson, "batch", watched)
         with pytest.raises(RunInterruptedError):
             run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
-        resume = [*dp_sgd(place, place / "out", *OPTIONS), "--epsilon", "6", "-q", "--resume"]
+        resume = [*dp_sgd(folder, folder / "out", *OPTIONS), "--epsilon", "6", "-q", "--resume"]
         assert run(resume) == 2  # begun with batches that are cut
         assert run([*resume, "--largest-batch", str(LARGEST + 1)]) == 2
         assert run([*resume, *CUT]) == 0
     assert sorted(drawn) == list(range(STEPS))
     assert max(map(len, drawn.values())) <= LARGEST
-    return place / "out.report.json"
+    return folder / "out.report.json"
 
 
 def test_a_run_is_accounted_for_as_it_was_and_verified(
-    trained: Path, place: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = read_report(trained)
     assert isinstance(report.mechanism, Ledger)
@@ -92,18 +92,18 @@ def test_a_run_is_accounted_for_as_it_was_and_verified(
     plain = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=STEPS)
     assert epsilon_bound(Ledger(events=(plain,)), guarantee.delta) < 0.9 * guarantee.epsilon
     assert "truncated-poisson batches" in {each.name for each in guarantee.assumptions}
-    assert run(["verify", str(trained), "-q", "--data", str(place / "train.jsonl")]) == 0
+    assert run(["verify", str(trained), "-q", "--data", str(folder / "train.jsonl")]) == 0
     capsys.readouterr()
 
 
 @pytest.mark.slow
 def test_its_price_is_told_beforehand(
-    place: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*dp_sgd(place, tmp_path / "a", *OPTIONS, *CUT), "--epsilon", "6", "--dry-run"]) == 0
-    told = " ".join("".join(capsys.readouterr()).split())
+    assert run([*dp_sgd(folder, tmp_path / "a", *OPTIONS, *CUT), "--epsilon", "6", "--dry-run"]) == 0
+    printed = " ".join("".join(capsys.readouterr()).split())
     stated = re.search(
-        r"which ([\d.]+) % of the draws exceed, epsilon ([\d.]+) takes .* of ([\d.]+); .* ([\d.]+)", told
+        r"which ([\d.]+) % of the draws exceed, epsilon ([\d.]+) takes .* of ([\d.]+); .* ([\d.]+)", printed
     )
     assert stated is not None
     share, epsilon, noise, alone = (float(each.rstrip(".")) for each in stated.groups())
@@ -187,20 +187,20 @@ def test_half_of_the_noise_shows_in_a_simulation(trained: Path) -> None:
     ],
 )
 def test_what_does_not_go_with_it_is_refused(
-    more: tuple[str, ...], sentence: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], sentence: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*dp_sgd(place, tmp_path / "a", *OPTIONS, *CUT, *more), "--epsilon", "6", "-q"]) == 2
+    assert run([*dp_sgd(folder, tmp_path / "a", *OPTIONS, *CUT, *more), "--epsilon", "6", "-q"]) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_a_clip_norm_may_follow_the_gradients_of_such_batches(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A record that pushes another out moves sum and count together by twice what one record does."""
     follow = ["--target-unclipped-quantile", "0.5", "--noise-multiplier", "1"]
-    assert run([*dp_sgd(place, tmp_path / "a", *OPTIONS, *CUT), *follow, "-q"]) == 0
+    assert run([*dp_sgd(folder, tmp_path / "a", *OPTIONS, *CUT), *follow, "-q"]) == 0
     report = read_report(tmp_path / "a.report.json")
     assert isinstance(report.mechanism, Ledger)
     assert isinstance(report.mechanism.events[0], TruncatedGaussian)

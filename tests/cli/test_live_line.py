@@ -165,9 +165,9 @@ def test_the_line(
     monkeypatch.setattr(shown, "_LINE_EVERY", 0.0)
     call = ["retrain", method, str(start), "--data", str(data), "-o", str(tmp_path / "out"), "--batch-size", "12"]
     assert run([*call, "--epochs", "2", "--device", "cpu", *more]) == 0
-    told = capsys.readouterr().err
-    assert all(words in told for words in there), told
-    assert not any(words in told for words in absent), told
+    stderr = capsys.readouterr().err
+    assert all(words in stderr for words in there), stderr
+    assert not any(words in stderr for words in absent), stderr
 
 
 def test_images_are_counted_in_records() -> None:

@@ -197,10 +197,10 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     before = files(here)
     found = run(call)
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert found == code
-    assert part in said
-    (sentence,) = [line for line in said.splitlines() if not re.match(r"Usage: |Try |$|privctl: task ", line)]
+    assert part in stderr
+    (sentence,) = [line for line in stderr.splitlines() if not re.match(r"Usage: |Try |$|privctl: task ", line)]
     assert "Traceback" not in sentence
     assert len(sentence) < 500
     assert files(here) == before
@@ -227,9 +227,9 @@ def test_a_mistake_in_a_settings_file_names_the_file(
     monkeypatch.chdir(tmp_path)
     Path("privctl.toml").write_text(settings)
     assert run(["retrain", "plain", str(here / "base"), "--data", str(here / "train.jsonl"), "-o", "out"]) in (2, 3)
-    said = capsys.readouterr().err
-    assert "privctl.toml" in said
-    assert part in said
+    stderr = capsys.readouterr().err
+    assert "privctl.toml" in stderr
+    assert part in stderr
     assert [path.name for path in tmp_path.iterdir()] == ["privctl.toml"]
 
 
@@ -264,7 +264,7 @@ def test_a_mistake_in_python_is_one_sentence(call: Callable[[], Any], part: str,
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (["scan", "mails.jsonl"], "privctl has no command 'scan'; did you mean privctl secrets scan?"),
         (["dp-sgd", "base"], "privctl has no command 'dp-sgd'; did you mean privctl retrain dp-sgd?"),
@@ -275,6 +275,6 @@ def test_a_mistake_in_python_is_one_sentence(call: Callable[[], Any], part: str,
     ],
     ids=lambda each: " ".join(each[:2]) if isinstance(each, list) else "",
 )
-def test_what_was_meant_is_named(call: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_meant_is_named(call: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(call) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

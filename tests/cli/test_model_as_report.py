@@ -98,9 +98,9 @@ def test_an_audit_of_the_weights_before_is_named_and_left_out(here: Path, capsys
     Path(OWN).write_text(made_again)
     assert found(MODEL) == [OWN]
     assert run(["gate", MODEL, "--max-auc", "0.7"]) != 0
-    told = capsys.readouterr().err
-    assert f"the reports of {MODEL}: {OWN}\n" in told
-    assert f"left out, because the weights have changed since: {AUDIT}; run what wrote them again" in told
+    stderr = capsys.readouterr().err
+    assert f"the reports of {MODEL}: {OWN}\n" in stderr
+    assert f"left out, because the weights have changed since: {AUDIT}; run what wrote them again" in stderr
 
 
 def test_no_page_is_made_of_changed_weights(here: Path, capsys: Capture) -> None:
@@ -119,10 +119,10 @@ def test_changed_weights_are_refuted_by_the_report_of_their_name(here: Path, cap
     assert run(["verify", OWN, "-q"]) == 1
     by_report = capsys.readouterr().out
     assert run(["verify", model]) == 1
-    said = capsys.readouterr()
-    assert said.out == by_report
+    captured = capsys.readouterr()
+    assert captured.out == by_report
     changed = f"{OWN} names the files of {model}, but the digest of its weights is another"
-    assert changed in said.err
+    assert changed in captured.err
     assert run(["gate", OWN, "--model", MODEL, "--max-epsilon", "3", "-q"]) == 1
     assert run(["gate", model, "--max-epsilon", "3"]) == 1
     assert changed in capsys.readouterr().err
@@ -133,9 +133,9 @@ def test_a_report_whose_digests_fit_is_taken_before_one_of_the_name(here: Path, 
     shutil.move("release/noised", MODEL)
     shutil.move("release/noised.report.json", "release/moved.report.json")
     assert run(["verify", MODEL]) == 3, "the files that it names are not there"
-    said = capsys.readouterr().err
-    assert f"verifying release/moved.report.json, the report of {MODEL}" in said
-    assert "is another" not in said
+    stderr = capsys.readouterr().err
+    assert f"verifying release/moved.report.json, the report of {MODEL}" in stderr
+    assert "is another" not in stderr
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_a_report_whose_digests_fit_is_taken_before_one_of_the_name(here: Path, 
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
 def test_the_weights_are_read_once(here: Path, call: list[str], times: int) -> None:
-    place = Path("release/noised" if "release/noised" in call else MODEL) / "model.safetensors"
+    path = Path("release/noised" if "release/noised" in call else MODEL) / "model.safetensors"
     read = bytes_read(lambda: run([*call, "-q"]))
-    assert round(read[str(place.absolute())] / place.stat().st_size) == times
+    assert round(read[str(path.absolute())] / path.stat().st_size) == times
 
 
 def test_another_models_report_in_its_place_is_not_taken(here: Path) -> None:
@@ -170,8 +170,8 @@ def test_two_reports_that_claim_the_model_are_for_the_user_to_choose(here: Path,
     other["guarantees"][0]["epsilon"] = 0.1
     Path("release/better.report.json").write_text(json.dumps(other))
     assert run(["verify", MODEL]) == 3
-    said = "2 reports say that they made release/model (better.report.json, model.report.json); give the one"
-    assert said in capsys.readouterr().err
+    message = "2 reports say that they made release/model (better.report.json, model.report.json); give the one"
+    assert message in capsys.readouterr().err
 
 
 def test_a_damaged_report_is_named(here: Path, capsys: Capture) -> None:
@@ -207,9 +207,9 @@ def test_a_page_of_a_model_that_was_only_audited(here: Path, capsys: Capture) ->
     shutil.copy("release/clipped.audit.report.json", "lonely/folder.audit.report.json")
     capsys.readouterr()
     assert run(["report", "lonely/folder", "-o", "page.md"]) == 0
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert (
-        "nothing beside lonely/folder says how it was made; what examined it: lonely/folder.audit.report.json" in said
+        "nothing beside lonely/folder says how it was made; what examined it: lonely/folder.audit.report.json" in stderr
     )
     assert "It is not known how this model was made" in Path("page.md").read_text()
     shutil.copy(OWN, "lonely/folder.report.json")
@@ -233,9 +233,9 @@ def test_reports_of_another_model_under_its_name_are_named_and_left_out(here: Pa
     shutil.copyfile(AUDIT, "release/copy.audit.report.json")
     shutil.copyfile("release/clipped.report.json", "release/copy.report.json")
     assert run(["gate", "release/copy", "--max-auc", "0.7"]) != 0
-    told = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     left = "release/copy.report.json, release/copy.audit.report.json"
-    assert "the reports of release/copy: release/noised.report.json\n" in told
-    assert f"left out, not about this model: {left}" in told
+    assert "the reports of release/copy: release/noised.report.json\n" in stderr
+    assert f"left out, not about this model: {left}" in stderr
     assert run(["gate", MODEL, "--max-auc", "0.7"]) == 0
     assert "left out" not in capsys.readouterr().err

@@ -36,11 +36,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def audited(trained: Path, name: str, *more: str) -> Path:
-    place = trained / f"{name}.report.json"
+    report_path = trained / f"{name}.report.json"
     files = ["--members", str(trained / "train.jsonl"), "--nonmembers", str(trained / "other.jsonl")]
     call = ["audit", "membership", str(trained / "model"), *files, "--attack", "loss", "--device", "cpu"]
-    assert run([*call, "-o", str(place), *more]) in (0, 3)
-    return place
+    assert run([*call, "-o", str(report_path), *more]) in (0, 3)
+    return report_path
 
 
 def test_verify_counts_by_the_fields_of_the_report(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,41 +59,41 @@ def test_verify_counts_by_the_fields_of_the_report(trained: Path, capsys: pytest
 
 
 def test_an_audit_goes_by_the_fields_of_the_training(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = audited(trained, "as-trained")
-    told = " ".join(capsys.readouterr().err.split())
-    assert "goes by --text-column body --group-by who, as model.report.json says" in told
-    assert "--group-by none" in told
-    stated = parameters_as(AuditParameters, read_report(place))
+    path = audited(trained, "as-trained")
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "goes by --text-column body --group-by who, as model.report.json says" in stderr
+    assert "--group-by none" in stderr
+    stated = parameters_as(AuditParameters, read_report(path))
     assert stated.asked is not None
     assert (stated.asked.text_column, stated.group_by) == ("body", "who")
-    said = shlex.split(next_step(read_report(place), place).command)
-    assert said[said.index("--group-by") + 1] == "who"
-    assert said[said.index("--text-column") + 1] == "body"
+    words = shlex.split(next_step(read_report(path), path).command)
+    assert words[words.index("--group-by") + 1] == "who"
+    assert words[words.index("--text-column") + 1] == "body"
     other = audited(trained, "other", "--text-column", "text", "--group-by", "who")
     said_of_it = " ".join(capsys.readouterr().err.split())
     assert "goes by --text-column text, which model.report.json does not name as a field of the training" in said_of_it
     assert "as model.report.json says" not in said_of_it
-    said = shlex.split(next_step(read_report(other), other).command)
-    assert "text" in said[said.index("--text-column") :]
+    words = shlex.split(next_step(read_report(other), other).command)
+    assert "text" in words[words.index("--text-column") :]
 
 
 @pytest.mark.forged("the field that an audit read")
 def test_another_field_than_was_audited_is_noticed(trained: Path) -> None:
-    place = audited(trained, "edited")
-    assert run(["verify", str(place), "-q"]) in (0, 3)
-    report = json.loads(place.read_text())
+    path = audited(trained, "edited")
+    assert run(["verify", str(path), "-q"]) in (0, 3)
+    report = json.loads(path.read_text())
     report["parameters"]["asked"]["text_column"] = "text"
-    place.write_text(json.dumps(report))
-    assert run(["verify", str(place), "-q"]) == 1
+    path.write_text(json.dumps(report))
+    assert run(["verify", str(path), "-q"]) == 1
 
 
 def test_records_of_users_are_judged_alone_where_asked(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = audited(trained, "alone", "--group-by", "none")
+    path = audited(trained, "alone", "--group-by", "none")
     assert "--group-by" not in capsys.readouterr().err
-    assert parameters_as(AuditParameters, read_report(place)).group_by is None
-    step = next_step(read_report(place), place)
-    said = shlex.split(step.command)
-    assert said[said.index("--group-by") + 1] == "who"
+    assert parameters_as(AuditParameters, read_report(path)).group_by is None
+    step = next_step(read_report(path), path)
+    words = shlex.split(step.command)
+    assert words[words.index("--group-by") + 1] == "who"
     assert "as the training protected them" in step.advice
 
 
@@ -102,13 +102,13 @@ def test_users_whom_a_file_does_not_name_are_judged_by_records(
 ) -> None:
     nameless = [json.loads(line) for line in (trained / "other.jsonl").read_text().splitlines()]
     (trained / "nameless.jsonl").write_text("".join(json.dumps({"body": row["body"]}) + "\n" for row in nameless))
-    place = trained / "nameless.report.json"
+    report_path = trained / "nameless.report.json"
     files = ["--members", str(trained / "train.jsonl"), "--nonmembers", str(trained / "nameless.jsonl")]
     call = ["audit", "membership", str(trained / "model"), *files, "--attack", "loss", "--device", "cpu"]
-    assert run([*call, "-o", str(place)]) in (0, 3)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "nameless.jsonl line 1 lacks 'who': single records are judged, which says less" in told
-    assert parameters_as(AuditParameters, read_report(place)).group_by is None
+    assert run([*call, "-o", str(report_path)]) in (0, 3)
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "nameless.jsonl line 1 lacks 'who': single records are judged, which says less" in stderr
+    assert parameters_as(AuditParameters, read_report(report_path)).group_by is None
 
 
 def test_an_audit_replaces_no_report_of_a_training(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_training_says_how_to_audit_it(trained: Path, capsys: pytest.CaptureFi
     for name, known, others in (("unevaluated", [], "OTHERS.jsonl"), ("evaluated", ["--held-out", held_out], held_out)):
         capsys.readouterr()
         assert run([*call, *more, *known, "-o", str(trained / name)]) == 0
-        told = capsys.readouterr().err
+        stderr = capsys.readouterr().err
         files = f"--members {trained / 'train.jsonl'} --nonmembers {others}"
-        assert f"audit it: privctl audit {trained / name} {files}\n" in told
-        assert ("without --held-out nothing measured how useful the model is" in told) is (not known)
+        assert f"audit it: privctl audit {trained / name} {files}\n" in stderr
+        assert ("without --held-out nothing measured how useful the model is" in stderr) is (not known)

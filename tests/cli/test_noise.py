@@ -156,22 +156,22 @@ def test_the_published_noise_is_shown_beside_the_noise_that_follows(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["noise", str(model), "--dry-run", "--epsilon", "1", *FACTS]) == 0
-    shown = capsys.readouterr().out
-    row = next(cells for line in shown.splitlines() if (cells := line.split())[:1] == ["1"])
+    stdout = capsys.readouterr().out
+    row = next(cells for line in stdout.splitlines() if (cells := line.split())[:1] == ["1"])
     assert float(row[1]) == pytest.approx(0.8446, rel=1e-3)  # 2 lr C steps = 0.2, times 4.223
     assert row[2] == "0.00976053"
-    said = " ".join(shown.split())
-    assert "published stddev: what the DP-Weights paper's formula would add" in said
-    assert "far larger than the weights" not in said
+    text = " ".join(stdout.split())
+    assert "published stddev: what the DP-Weights paper's formula would add" in text
+    assert "far larger than the weights" not in text
     assert run(["noise", str(model), "--dry-run", "--epsilon", "0.1", *FACTS]) == 0
     assert "is far larger than the weights (root mean square" in " ".join(capsys.readouterr().out.split())
     assert run(["noise", str(model), "--dry-run", "--json", *FACTS]) == 0
     plan = json.loads(capsys.readouterr().out)["candidates"][0]
     assert plan["published_noise_stddev"] == pytest.approx(0.00976052988, rel=1e-9)
     assert run(["noise", str(model), "--dry-run", *PUBLISHED]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "published stddev" not in said
-    assert "far larger than the weights" not in said
+    text = " ".join(capsys.readouterr().out.split())
+    assert "published stddev" not in text
+    assert "far larger than the weights" not in text
 
 
 def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
@@ -283,9 +283,9 @@ def test_a_moved_folder_is_checked_where_it_lies(tmp_path: Path, write_model: Ca
 
 def test_a_regime_that_says_nothing_is_named_with_its_reason(model: Path, capsys: Any) -> None:
     assert run(["noise", str(model), "--dry-run", "--optimizer", "adamw", *FACTS]) == 0
-    shown = capsys.readouterr().out
-    assert "no guarantee under the regime convex: adamw rescales" in shown
-    assert "not given" not in shown
+    stdout = capsys.readouterr().out
+    assert "no guarantee under the regime convex: adamw rescales" in stdout
+    assert "not given" not in stdout
 
 
 def test_zero_out_is_shown_when_asked_for(model: Path, capsys: Any) -> None:

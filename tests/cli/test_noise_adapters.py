@@ -81,8 +81,8 @@ def test_an_adapter_with_noise_is_an_adapter_that_peft_loads(folder: Path, capsy
     )
     capsys.readouterr()
     code = run(["gate", str(private), "--policy", str(policy)])
-    said = capsys.readouterr()
-    assert code == 0, said.out + said.err
+    captured = capsys.readouterr()
+    assert code == 0, captured.out + captured.err
 
 
 def test_weights_that_were_changed_afterwards_are_refuted(folder: Path) -> None:

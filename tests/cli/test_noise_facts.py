@@ -86,10 +86,10 @@ def test_no_noise_follows_from_a_training_without_clipping(
     path = with_report(write_model(tmp_path / "t.safetensors", {"w": WEIGHTS["embed"]}), None)
     before = snapshot(tmp_path)
     assert run(["noise", str(path), *facts]) == 3
-    said = " ".join(capsys.readouterr().err.split())
-    assert "was trained without clipping, as its report" in said
-    assert "privctl retrain clipped" in said
-    assert "privctl retrain dp-sgd" in said
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "was trained without clipping, as its report" in stderr
+    assert "privctl retrain clipped" in stderr
+    assert "privctl retrain dp-sgd" in stderr
     assert snapshot(tmp_path) == before
     write_model(path, {"w": WEIGHTS["embed"] * 2})  # the report is of other weights now
     assert run(["noise", str(path), "-q", *FACTS]) == 0
@@ -117,15 +117,15 @@ def test_a_dry_run_without_facts_shows_what_each_would_give(
 ) -> None:
     before = snapshot(tmp_path)
     assert run(["noise", str(model), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     assert snapshot(tmp_path) == before
-    assert len(shown.splitlines()) <= 40
-    assert shown.count("missing  nothing; --") == 5
+    assert len(stdout.splitlines()) <= 40
+    assert stdout.count("missing  nothing; --") == 5
     assert run(["noise", str(model), "--dry-run", "--epochs", "3", "--batch-size", "2000", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["known"] == {"epochs": 3, "batch_size": 2000}
-    assert told["missing"] == ["learning_rate", "clip_norm", "dataset_size"]
-    rows = {(row["fact"], row["value"]): row for row in told["typical"]}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["known"] == {"epochs": 3, "batch_size": 2000}
+    assert answer["missing"] == ["learning_rate", "clip_norm", "dataset_size"]
+    rows = {(row["fact"], row["value"]): row for row in answer["typical"]}
     assert ("dataset_size", 1000) not in rows, "smaller than its batches"
     row = rows["learning_rate", 1e-3]
     stated = ["--epochs", "3", "--batch-size", "2000", "--learning-rate", "1e-3", "--clip-norm", "1"]
@@ -143,10 +143,10 @@ def test_a_dry_run_names_the_report_and_the_file_that_state_facts(
     facts.write_text('{"epochs": 10, "delta": 1e-5, "optimizer": "adam"}')
     call = ["noise", str(model), "--dry-run", "--facts", str(facts), "--epsilon", "4"]
     assert run(call) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"epochs 10 {facts}" in said
-    assert f"optimizer adam {facts}" in said
-    assert "epsilon 4 and any loss, delta 1e-05" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert f"epochs 10 {facts}" in stdout
+    assert f"optimizer adam {facts}" in stdout
+    assert "epsilon 4 and any loss, delta 1e-05" in stdout
     assert run([*call, "--regime", "convex"]) == 0  # which says nothing of adam: no noise is shown
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("learning_rate ")]
     assert [row[-3:-1] for row in rows[1:]] == [["-", "-"]] * 3

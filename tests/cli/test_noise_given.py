@@ -21,9 +21,9 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 def test_noise_of_a_given_size_guarantees_nothing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["noise", str(model), "-q", "--noise-stddev", "0.01"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "NO USEFUL GUARANTEE: the standard deviation was given" in said
-    assert "Do not call this model private" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "NO USEFUL GUARANTEE: the standard deviation was given" in stdout
+    assert "Do not call this model private" in stdout
     added = (load_file(model.with_name("m.noised.safetensors"))["embed"] - WEIGHTS["embed"]).ravel()
     assert abs(added.std() / 0.01 - 1) < 5 / np.sqrt(2 * added.size)
     report = report_at(model.with_name("m.noised.report.json"))

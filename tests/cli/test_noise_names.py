@@ -36,12 +36,12 @@ def test_only_what_a_useful_bound_follows_for_is_called_private(
     model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], follows: str | None
 ) -> None:
     assert run(["noise", str(model), "-q", *FACTS, *arguments]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    stdout = " ".join(capsys.readouterr().out.split())
     name, other = ("private", "noised") if follows is None else ("noised", "private")
     assert model.with_name(f"m.{name}.safetensors").is_file()
     assert not list(model.parent.glob(f"*.{other}*"))
     warnings = report_at(model.with_name(f"m.{name}.report.json")).warnings
-    for text in (said, warnings[0]):
+    for text in (stdout, warnings[0]):
         assert ("NO USEFUL GUARANTEE" in text) is (follows is not None)
         assert follows is None or follows in text
         assert follows is None or "Do not call this model private" in text

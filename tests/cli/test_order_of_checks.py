@@ -50,8 +50,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_missing_input_is_named_before_a_file_in_the_way(call: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*call, "-q"]) == 3
-    assert "nope" in (said := capsys.readouterr().err)
-    assert "exists; give --force" not in said
+    assert "nope" in (stderr := capsys.readouterr().err)
+    assert "exists; give --force" not in stderr
     assert len(os.listdir()) == 6
 
 
@@ -93,5 +93,5 @@ def test_a_file_in_the_way_is_named_before_any_work(call: list[str], capsys: pyt
     """The model is an empty folder and the data no records: whoever read them would say so."""
     assert run([*call, "-q"]) == 2
     # a folder is made by retrain, and --force puts none where a file is
-    said = "exists and is no folder; choose another --output" if call[0] == "retrain" else "exists; give --force"
-    assert said in capsys.readouterr().err
+    message = "exists and is no folder; choose another --output" if call[0] == "retrain" else "exists; give --force"
+    assert message in capsys.readouterr().err

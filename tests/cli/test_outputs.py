@@ -112,11 +112,11 @@ def test_a_folder_is_not_made_with_its_parents(
 
 
 def test_a_linked_report_stays_a_link(report: Path, tmp_path: Path) -> None:
-    place, link = tmp_path / "elsewhere.json", tmp_path / "link.json"
-    link.symlink_to(place)
+    path, link = tmp_path / "elsewhere.json", tmp_path / "link.json"
+    link.symlink_to(path)
     assert run([*PLAN, "-q", "-o", str(link)]) == 0
     assert link.is_symlink()
-    assert json.loads(place.read_text())
+    assert json.loads(path.read_text())
 
 
 # Who may read it.

@@ -14,34 +14,34 @@ from tests.models.tasks.small import architecture
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared_publicly(tmp_path_factory.mktemp("public"))
 
 
 def test_a_public_record_that_is_private_too_is_refused_unless_it_may_be(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(place / "both.jsonl", ["the dog sat", "The  CAT sat on the mat\n"])
-    assert run(mixed(place, tmp_path / "a", public="both.jsonl")) == 2
-    said = capsys.readouterr().err
-    assert "record 2 of --public" in said
-    assert "--public-overlap keep" in said
+    write(folder / "both.jsonl", ["the dog sat", "The  CAT sat on the mat\n"])
+    assert run(mixed(folder, tmp_path / "a", public="both.jsonl")) == 2
+    stderr = capsys.readouterr().err
+    assert "record 2 of --public" in stderr
+    assert "--public-overlap keep" in stderr
     assert not list(tmp_path.iterdir())
-    assert run(mixed(place, tmp_path / "a", "--public-overlap", "keep", public="both.jsonl")) == 0
+    assert run(mixed(folder, tmp_path / "a", "--public-overlap", "keep", public="both.jsonl")) == 0
     report = read_report(tmp_path / "a.report.json")
     assert "separate public data" not in {each.name for each in report.guarantees[0].assumptions}
-    files = ["--data", str(place / "train.jsonl"), "--public", str(place / "both.jsonl")]
+    files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "both.jsonl")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 0
     capsys.readouterr()
 
 
 @pytest.mark.slow
 def test_an_altered_copy_or_a_part_is_not_found_and_the_report_says_so(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A character changed, a beginning, and a longer text that is cut to the tokens of a private one."""
-    write(place / "near.jsonl", ["the cat sat on the mat.", "the cat sat on the", "the cat sat on the dog the mat"])
-    assert run(mixed(place, tmp_path / "a", "--max-length", "6", "--long", "truncate", public="near.jsonl")) == 0
+    write(folder / "near.jsonl", ["the cat sat on the mat.", "the cat sat on the", "the cat sat on the dog the mat"])
+    assert run(mixed(folder, tmp_path / "a", "--max-length", "6", "--long", "truncate", public="near.jsonl")) == 0
     (apart,) = [
         each for each in read_report(tmp_path / "a.report.json").guarantees[0].assumptions
         if each.name == "separate public data"
@@ -49,7 +49,7 @@ def test_an_altered_copy_or_a_part_is_not_found_and_the_report_says_so(
     assert "whole records were compared" in apart.statement
     assert "an altered copy or a part of a record is not found" in apart.statement
     capsys.readouterr()
-    files = ["--data", str(place / "train.jsonl"), "--public", str(place / "near.jsonl")]
+    files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "near.jsonl")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", "-v", *files]) == 0
     assert "whole texts were compared" in " ".join(capsys.readouterr().out.split())
 
@@ -67,27 +67,27 @@ def test_a_public_image_that_is_private_too_is_refused(tmp_path: Path, capsys: p
             "--task", "image-classification", "--norm", "frozen", "--batch-size", "4", "--steps", "2", "--epsilon",
             "8", "--device", "cpu", "-q"]  # fmt: skip
     assert run([*call, "--public", str(tmp_path / "both.npz")]) == 2
-    said = capsys.readouterr().err
-    assert "record 6 of --public" in said
-    assert "case and white space" not in said
+    printed = capsys.readouterr().err
+    assert "record 6 of --public" in printed
+    assert "case and white space" not in printed
     assert not list(tmp_path.glob("a*"))
     assert run([*call, "--public", str(tmp_path / "public.npz")]) == 0
     capsys.readouterr()
     files = ["--data", str(tmp_path / "private.npz"), "--public", str(tmp_path / "both.npz")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "is not what was mixed in" in said
-    assert "stands in the private data" not in said, "verify compares texts alone"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "is not what was mixed in" in printed
+    assert "stands in the private data" not in printed, "verify compares texts alone"
 
 
 def test_a_search_with_shared_records_begins_nothing(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A search that was begun counts beside the next one."""
-    write(place / "shared.jsonl", ["the dog sat", "the cat sat on the mat"])
-    write(place / "held.jsonl", ["a dog sat", "a dog sat on the mat"])
-    search = ["--search", "learning-rate=1e-3,3e-3", "--expected-runs", "2", "--held-out", str(place / "held.jsonl")]
+    write(folder / "shared.jsonl", ["the dog sat", "the cat sat on the mat"])
+    write(folder / "held.jsonl", ["a dog sat", "a dog sat on the mat"])
+    search = ["--search", "learning-rate=1e-3,3e-3", "--expected-runs", "2", "--held-out", str(folder / "held.jsonl")]
     for more in ([], ["--dry-run"]):
-        assert run([*mixed(place, tmp_path / "a", *search, public="shared.jsonl"), *more]) == 2
+        assert run([*mixed(folder, tmp_path / "a", *search, public="shared.jsonl"), *more]) == 2
         assert "record 2 of --public" in capsys.readouterr().err
         assert not list(tmp_path.iterdir())

@@ -36,43 +36,43 @@ from tests.seeded import SEEDED
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared_publicly(tmp_path_factory.mktemp("public"))
 
 
-def request(place: Path, output: Path, **changes: Any) -> RetrainRequest:
+def request(folder: Path, output: Path, **changes: Any) -> RetrainRequest:
     return RetrainRequest(
-        method=method_named("dp-sgd"), model=ModelRequest(path=place / "start"),
-        data=DataRequest(train=place / "train.jsonl"), budget=BudgetRequest(epsilon=6.0), output=output,
+        method=method_named("dp-sgd"), model=ModelRequest(path=folder / "start"),
+        data=DataRequest(train=folder / "train.jsonl"), budget=BudgetRequest(epsilon=6.0), output=output,
         batch_size=6, steps=STEPS, device="cpu", **changes,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> Path:
+def trained(folder: Path) -> Path:
     """The report of a run that was stopped after its first step, and resumed."""
-    asked = PublicRequest(data=place / "public.jsonl", weight=0.5, batch_size=4)
+    asked = PublicRequest(data=folder / "public.jsonl", weight=0.5, batch_size=4)
     with pytest.raises(RunInterruptedError):
         run_training(
-            prepare(request(place, place / "out", public=asked)),
+            prepare(request(folder, folder / "out", public=asked)),
             Session(progress=unseen, interrupts=nullcontext(lambda: True)),
         )
-    resume = [*dp_sgd(place, place / "out", *OPTIONS), "-q", "--resume"]
-    same = ["--public", str(place / "public.jsonl"), "--public-weight", "0.5", "--public-batch-size", "4"]
+    resume = [*dp_sgd(folder, folder / "out", *OPTIONS), "-q", "--resume"]
+    same = ["--public", str(folder / "public.jsonl"), "--public-weight", "0.5", "--public-batch-size", "4"]
     assert run(resume) == 2
     assert run([*resume, *same[:-1], "5"]) == 2
     assert run([*resume, *same[:2], *same[4:]]) == 2
     assert run([*resume, *same, "--public-overlap", "keep"]) == 2
-    content = (place / "public.jsonl").read_text()
-    (place / "public.jsonl").write_text(content.replace("dog", "cat", 1))
+    content = (folder / "public.jsonl").read_text()
+    (folder / "public.jsonl").write_text(content.replace("dog", "cat", 1))
     assert run([*resume, *same]) == 2
-    (place / "public.jsonl").write_text(content)
+    (folder / "public.jsonl").write_text(content)
     assert run([*resume, *same]) == 0
-    return place / "out.report.json"
+    return folder / "out.report.json"
 
 
 def test_a_run_says_what_took_part_and_is_verified(
-    trained: Path, place: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = read_report(trained)
     stated = {name: value for name, value in report.parameters.items() if name.startswith("public")}
@@ -89,26 +89,26 @@ def test_a_run_says_what_took_part_and_is_verified(
     assert {"public_loss"} <= {name for entry in report.parameters["history"] for name in entry}
     assert not any("training" in name for entry in report.parameters["history"] for name in entry)
     capsys.readouterr()
-    files = ["--data", str(place / "train.jsonl"), "--public", str(place / "public.jsonl")]
+    files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "public.jsonl")]
     assert run(["verify", str(trained), "-q", "-v", *files]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "public.jsonl holds 11 records, as the report says" in said
-    assert "no record of public.jsonl stands in the private data: whole texts were compared" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "public.jsonl holds 11 records, as the report says" in stdout
+    assert "no record of public.jsonl stands in the private data: whole texts were compared" in stdout
 
 
-def test_the_noise_is_what_it_is_without_public_records(trained: Path, place: Path, tmp_path: Path) -> None:
+def test_the_noise_is_what_it_is_without_public_records(trained: Path, folder: Path, tmp_path: Path) -> None:
     """They cost nothing: epsilon, ledger and noise are those of the run without them."""
-    assert run([*dp_sgd(place, tmp_path / "a", *OPTIONS), "-q"]) == 0
+    assert run([*dp_sgd(folder, tmp_path / "a", *OPTIONS), "-q"]) == 0
     plain, with_them = read_report(tmp_path / "a.report.json"), read_report(trained)
     assert plain.mechanism == with_them.mechanism
     assert plain.guarantees[0].epsilon == with_them.guarantees[0].epsilon
 
 
-def test_without_weight_the_model_is_the_same_to_the_last_bit(place: Path, tmp_path: Path) -> None:
+def test_without_weight_the_model_is_the_same_to_the_last_bit(folder: Path, tmp_path: Path) -> None:
     for name, more in (("without", []), ("nothing", ["0"]), ("something", ["0.5"])):
-        public = ["--public", str(place / "public.jsonl"), "--public-weight", *more] if more else []
+        public = ["--public", str(folder / "public.jsonl"), "--public-weight", *more] if more else []
         with SEEDED.named("the same draws"):
-            assert run([*dp_sgd(place, tmp_path / name, *OPTIONS, *public), "-q"]) == 0
+            assert run([*dp_sgd(folder, tmp_path / name, *OPTIONS, *public), "-q"]) == 0
     names = ("without", "nothing", "something")
     without, nothing, something = (load_file(tmp_path / name / "model.safetensors") for name in names)
     assert without.keys() == nothing.keys()
@@ -132,10 +132,10 @@ def test_without_weight_the_model_is_the_same_to_the_last_bit(place: Path, tmp_p
     ],
 )
 def test_it_goes_with_other_noise_batches_and_clip_norms(
-    more: tuple[str, ...], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Public gradients may move weights farther than clipped ones could, which verify must not take for a lie."""
-    assert run(mixed(place, tmp_path / "a", *more)) == 0
+    assert run(mixed(folder, tmp_path / "a", *more)) == 0
     assert run(["verify", str(tmp_path / "a.report.json"), "-q"]) == 0
     capsys.readouterr()
 
@@ -167,18 +167,18 @@ def _hidden(report: Any) -> None:
 
 @pytest.mark.forged("it hides public records")
 def test_weights_that_public_gradients_moved_are_no_lie_unless_they_are_hidden(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without that rule the bounds for clipped gradients and noise would refute an honest run of SGD."""
     sgd = ("--optimizer", "sgd", "--learning-rate", "0.05", "--public-weight", "20")
-    assert run(mixed(place, tmp_path / "a", *sgd)) == 0
+    assert run(mixed(folder, tmp_path / "a", *sgd)) == 0
     capsys.readouterr()
     assert run(["verify", str(tmp_path / "a.report.json"), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "gradients of public records were not clipped, and nothing bounds what sgd makes of them" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "gradients of public records were not clipped, and nothing bounds what sgd makes of them" in stdout
     assert verified_after(tmp_path / "a.report.json", _hidden) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "REFUTED: weights: a weight of tensor" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "REFUTED: weights: a weight of tensor" in stdout
 
 
 def _state(name: str, state: str) -> Callable[[Any], None]:
@@ -228,20 +228,20 @@ def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.Capt
 
 
 def test_other_public_files_are_refuted(
-    trained: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = (place / "public.jsonl").read_text().splitlines()
+    lines = (folder / "public.jsonl").read_text().splitlines()
     (tmp_path / "fewer.jsonl").write_text("\n".join(lines[:-1]))
     (tmp_path / "other.jsonl").write_text("\n".join([*lines[:-1], json.dumps({"text": "THE cat sat on themat"})]))
     for name, sentence in (
         ("fewer", "fewer.jsonl holds 10 records, and the report says 11"),
         ("other", "a record of other.jsonl stands in the private data too"),
     ):
-        files = ["--data", str(place / "train.jsonl"), "--public", str(tmp_path / f"{name}.jsonl")]
+        files = ["--data", str(folder / "train.jsonl"), "--public", str(tmp_path / f"{name}.jsonl")]
         assert run(["verify", str(trained), "-q", *files]) == 1
-        said = " ".join(capsys.readouterr().out.split())
-        assert sentence in said
-        assert "is not what was mixed in: its digest differs" in said
+        stdout = " ".join(capsys.readouterr().out.split())
+        assert sentence in stdout
+        assert "is not what was mixed in: its digest differs" in stdout
 
 
 @pytest.mark.slow
@@ -256,14 +256,14 @@ def test_other_public_files_are_refuted(
     ],
 )
 def test_it_goes_with_canaries_and_searches(
-    more: tuple[str, ...], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Canaries join the private sums alone, and public records are the same in every run of a search."""
-    write(place / "held.jsonl", ["a dog sat", "a dog sat on the mat"])
-    assert run(mixed(place, tmp_path / "a", "--held-out", str(place / "held.jsonl"), *more)) == 0
+    write(folder / "held.jsonl", ["a dog sat", "a dog sat on the mat"])
+    assert run(mixed(folder, tmp_path / "a", "--held-out", str(folder / "held.jsonl"), *more)) == 0
     report = read_report(tmp_path / "a.report.json")
     assert {"public data", "separate public data"} <= {each.name for each in report.guarantees[0].assumptions}
-    files = ["--data", str(place / "train.jsonl"), "--public", str(place / "public.jsonl")]
+    files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "public.jsonl")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 0
     capsys.readouterr()
 
@@ -281,66 +281,66 @@ def test_it_goes_with_canaries_and_searches(
     ],
 )
 def test_what_does_not_fit_is_refused(
-    more: tuple[str, str], sentence: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, str], sentence: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value = str(place / more[1]) if more[1].endswith("jsonl") else more[1]
-    assert run(mixed(place, tmp_path / "a", more[0], value)) == 2
+    value = str(folder / more[1]) if more[1].endswith("jsonl") else more[1]
+    assert run(mixed(folder, tmp_path / "a", more[0], value)) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_without_records_and_settings_without_a_file(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (place / "empty.jsonl").write_text("")
-    assert run(mixed(place, tmp_path / "a", public="empty.jsonl")) == 3
+    (folder / "empty.jsonl").write_text("")
+    assert run(mixed(folder, tmp_path / "a", public="empty.jsonl")) == 3
     assert "empty.jsonl holds no records" in capsys.readouterr().err
-    assert run([*dp_sgd(place, tmp_path / "a", *OPTIONS), "--public-weight", "2"]) == 2
+    assert run([*dp_sgd(folder, tmp_path / "a", *OPTIONS), "--public-weight", "2"]) == 2
     assert "give --public too" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("method", ["dp-zo", "dpquant", "ferret", "clipped", "plain"])
 def test_other_methods_say_who_takes_public_records(
-    method: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = {"dpquant": {"format": "luq-fp4"}, "ferret": {"release": "gaussian"}}.get(method, {})
     with pytest.raises(CommandError, match=f"--public is no option of {method}"):
         privctl.retrain(
-            method, place / "start", data=place / "train.jsonl", output=tmp_path / "a",
-            public=place / "public.jsonl", **own,
+            method, folder / "start", data=folder / "train.jsonl", output=tmp_path / "a",
+            public=folder / "public.jsonl", **own,
         )  # fmt: skip
-    start, data = str(place / "start"), str(place / "train.jsonl")
+    start, data = str(folder / "start"), str(folder / "train.jsonl")
     assert run(["retrain", method, start, "--data", data, "--public", "x", "-o", str(tmp_path / "a")]) == 2
     assert f"privctl retrain {method} has no option '--public'; dp-sgd has it." in capsys.readouterr().err
 
 
-def test_its_time_is_told_beforehand(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*mixed(place, tmp_path / "a"), "--dry-run"]) == 0
-    told = " ".join("".join(capsys.readouterr()).split())
-    assert "of the time is for the gradients of public records, of which a step takes 6" in told
+def test_its_time_is_told_beforehand(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*mixed(folder, tmp_path / "a"), "--dry-run"]) == 0
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert "of the time is for the gradients of public records, of which a step takes 6" in printed
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_the_function_takes_what_the_command_takes(place: Path, tmp_path: Path) -> None:
+def test_the_function_takes_what_the_command_takes(folder: Path, tmp_path: Path) -> None:
     report = privctl.retrain(
-        "dp-sgd", place / "start", data=place / "train.jsonl", output=tmp_path / "a", batch_size=6, steps=2,
-        epsilon=6.0, device="cpu", public=place / "public.jsonl", public_weight=2,
+        "dp-sgd", folder / "start", data=folder / "train.jsonl", output=tmp_path / "a", batch_size=6, steps=2,
+        epsilon=6.0, device="cpu", public=folder / "public.jsonl", public_weight=2,
     )  # fmt: skip
     assert report.parameters["public_weight"] == 2.0
     assert report.parameters["public_batch_size"] == 6, "as many as private ones, unless there are fewer"
     with pytest.raises(CommandError, match="--public-weight is inf"):
         privctl.retrain(
-            "dp-sgd", place / "start", data=place / "train.jsonl", output=tmp_path / "b", epsilon=6.0,
-            public=place / "public.jsonl", public_weight=float("inf"),
+            "dp-sgd", folder / "start", data=folder / "train.jsonl", output=tmp_path / "b", epsilon=6.0,
+            public=folder / "public.jsonl", public_weight=float("inf"),
         )  # fmt: skip
 
 
-def test_a_public_file_that_changes_while_it_trains_is_refused(place: Path, tmp_path: Path) -> None:
+def test_a_public_file_that_changes_while_it_trains_is_refused(folder: Path, tmp_path: Path) -> None:
     """The report would name other records than those that took part."""
     write(tmp_path / "public.jsonl", ["the dog sat", "the dog sat on the mat"])
-    asked = replace(request(place, tmp_path / "a"), public=PublicRequest(data=tmp_path / "public.jsonl", weight=1.0))
+    asked = replace(request(folder, tmp_path / "a"), public=PublicRequest(data=tmp_path / "public.jsonl", weight=1.0))
 
     def change(_: object) -> None:
         write(tmp_path / "public.jsonl", ["the dog sat", "the dog sat on the cat"])

@@ -60,13 +60,13 @@ def test_wandb_records_nothing_of_the_machine_and_prints_nothing(
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     stopped_and_resumed(start, data, tmp_path / "out", "wandb", monkeypatch)
     assert "wandb" not in capfd.readouterr().err
-    place = tmp_path / "wandb"
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    runs = [path.read_bytes() for path in place.glob("offline-run-*/run-*.wandb")]
+    folder = tmp_path / "wandb"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    runs = [path.read_bytes() for path in folder.glob("offline-run-*/run-*.wandb")]
     assert runs
-    assert len({path.stem for path in place.glob("offline-run-*/run-*.wandb")}) == 1, "both belong to one run"
+    assert len({path.stem for path in folder.glob("offline-run-*/run-*.wandb")}) == 1, "both belong to one run"
     assert any(b"epsilon" in each for each in runs)
     names = {platform.node(), getpass.getuser()}  # one of three letters is found in any file
     for secret in {*EXACT, str(tmp_path), os.getcwd(), sys.executable, *(each for each in names if len(each) > 4)}:
         assert not any(secret.encode() in each for each in runs), secret
-    assert not [path for path in place.rglob("*") if path.name in ("requirements.txt", "wandb-metadata.json")]
+    assert not [path for path in folder.rglob("*") if path.name in ("requirements.txt", "wandb-metadata.json")]

@@ -33,14 +33,14 @@ def records(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = prepared(tmp_path_factory.mktemp("drawn"), 1)
-    records(place / "train.jsonl")
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = prepared(tmp_path_factory.mktemp("drawn"), 1)
+    records(folder / "train.jsonl")
+    return folder
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> tuple[Path, list[tuple[int, int]]]:
+def trained(folder: Path) -> tuple[Path, list[tuple[int, int]]]:
     """The report, and how many users and records of each the engine clipped together, pass by pass."""
     seen: list[tuple[int, int]] = []
     real = PerExample.accumulate
@@ -52,12 +52,12 @@ def trained(place: Path) -> tuple[Path, list[tuple[int, int]]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PerExample, "accumulate", watched)
-        assert run([*dp_sgd(place, place / "out", *OPTIONS, *SEVERAL), "--noise-multiplier", "1", "-q"]) == 0
-    return place / "out.report.json", seen
+        assert run([*dp_sgd(folder, folder / "out", *OPTIONS, *SEVERAL), "--noise-multiplier", "1", "-q"]) == 0
+    return folder / "out.report.json", seen
 
 
 def test_users_are_protected_and_several_records_of_each_are_used(
-    trained: tuple[Path, list[tuple[int, int]]], place: Path, capsys: pytest.CaptureFixture[str]
+    trained: tuple[Path, list[tuple[int, int]]], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, seen = trained
     report = read_report(path)
@@ -71,7 +71,7 @@ def test_users_are_protected_and_several_records_of_each_are_used(
         "clipped"
     )
     assert {each for _, each in seen} == {1, 2, 3}
-    assert run(["verify", str(path), "-q", "--data", str(place / "train.jsonl")]) == 0
+    assert run(["verify", str(path), "-q", "--data", str(folder / "train.jsonl")]) == 0
     capsys.readouterr()
 
 
@@ -80,9 +80,9 @@ def test_users_are_protected_and_several_records_of_each_are_used(
     "more", few([["--clipping-passes", "2"], ["--target-unclipped-quantile", "0.5", "--micro-examples", "2"]], 1)
 )
 def test_it_goes_with_other_ways_to_clip(
-    more: Sequence[str], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: Sequence[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = [*dp_sgd(place, tmp_path / "a", *OPTIONS, *SEVERAL), "--noise-multiplier", "1", "-q", *more]
+    call = [*dp_sgd(folder, tmp_path / "a", *OPTIONS, *SEVERAL), "--noise-multiplier", "1", "-q", *more]
     assert run(call) == 0
     assert run(["verify", str(tmp_path / "a.report.json"), "-q"]) == 0
     capsys.readouterr()
@@ -124,9 +124,9 @@ def test_what_is_not_so_is_refuted(
     ],
 )
 def test_what_does_not_go_with_it_is_refused(
-    options: list[str], sentence: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], sentence: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = [*dp_sgd(place, tmp_path / "a", *OPTIONS[:-2], *SEVERAL, *options), "--epsilon", "8", "-q"]
+    call = [*dp_sgd(folder, tmp_path / "a", *OPTIONS[:-2], *SEVERAL, *options), "--epsilon", "8", "-q"]
     assert run(call) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

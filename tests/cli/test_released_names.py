@@ -74,14 +74,14 @@ def test_class_names_from_the_data_void_the_guarantee(
 ) -> None:
     arguments = call(way[0], start, data, *way[1:], "--epsilon", "3")
     assert run([*arguments, "-o", str(tmp_path / "a")]) == 0
-    said = " ".join(capsys.readouterr().err.split())
+    stderr = " ".join(capsys.readouterr().err.split())
     guarantee = report_of(tmp_path / "a").guarantees[0]
     states = {a.name: a.state for a in guarantee.assumptions}
     assert (guarantee.status, states["labels"]) == (Status.VOID, AssumptionState.VIOLATED)
     assert report_of(tmp_path / "a").parameters["collected_from_data"] == ["labels"]
-    assert "the names of the classes were collected from the private examples" in said
-    assert "the guarantee will be void; give --labels a,b,c, or a file with one name a line" in said
-    assert said.index("will be void") < said.index("wrote")
+    assert "the names of the classes were collected from the private examples" in stderr
+    assert "the guarantee will be void; give --labels a,b,c, or a file with one name a line" in stderr
+    assert stderr.index("will be void") < stderr.index("wrote")
     names = tmp_path / "names.txt"
     names.write_text("n\ny\n")
     for form in forms:

@@ -81,8 +81,8 @@ def test_a_noise_run_makes_a_page_beside_its_report(released: Path, capfd: pytes
     page = report.with_name(report.name.replace(".report.json", ".html"))
     assert capfd.readouterr().err == f"privctl: wrote {page}\n"
     text = page.read_text()
-    for said in ("published", "claimed", "conditional", "Noise against weights", "privacy loss distribution"):
-        assert said in text
+    for words in ("published", "claimed", "conditional", "Noise against weights", "privacy loss distribution"):
+        assert words in text
     assert run(["report", str(report)]) == 2
     assert "--force" in capfd.readouterr().err
     assert run(["report", str(report), "--force", "-q", "--title", "A <b>title</b>"]) == 0
@@ -109,7 +109,7 @@ def test_every_format_goes_to_standard_output(released: Path, kind: str, capfd: 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("page.md", "html", "page.md would hold html; give --format markdown, or a name that ends in .html"),
         ("page.HTML", "markdown", "page.HTML would hold markdown; give --format html, or a name that ends in .md"),
@@ -118,12 +118,12 @@ def test_every_format_goes_to_standard_output(released: Path, kind: str, capfd: 
     ],
 )
 def test_a_name_that_promises_another_format_is_refused(
-    released: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str | None, said: str
+    released: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str | None, message: str
 ) -> None:
     report = next(released.glob("m.*.report.json"))
     asked = () if kind is None else ("--format", kind)
     assert run(["report", str(report), *asked, "-o", str(tmp_path / name), "-q"]) == 2
-    assert said in " ".join(capfd.readouterr().err.split())
+    assert message in " ".join(capfd.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,30 +35,30 @@ CALL = {"--noise-multiplier": "1", "--batch-size": "12", "--epochs": "2", "--mic
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model to start from, data, and the state of a run that ended after its first step."""
-    place = tmp_path_factory.mktemp("interrupted")
-    architecture(place / "start", "gpt2", n_layer=1)
-    words().tokenizer.save_pretrained(place / "start")
+    folder = tmp_path_factory.mktemp("interrupted")
+    architecture(folder / "start", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(folder / "start")
     lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "who": str(i)}) for i in range(60)]
-    (place / "train.jsonl").write_text("\n".join(lines))
-    (place / "other.jsonl").write_text("\n".join(lines[:59]))
-    begin(place)
-    return place
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    (folder / "other.jsonl").write_text("\n".join(lines[:59]))
+    begin(folder)
+    return folder
 
 
-def begin(place: Path) -> None:
+def begin(folder: Path) -> None:
     """Leave the state of a run that ended after its first step."""
     with pytest.raises(RunInterruptedError):
-        run_training(prepare(request_in(place)), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
-    assert (place / "out.run").is_dir()
+        run_training(prepare(request_in(folder)), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    assert (folder / "out.run").is_dir()
 
 
-def request_in(place: Path) -> RetrainRequest:
+def request_in(folder: Path) -> RetrainRequest:
     return RetrainRequest(
         method=method_named("dp-sgd"),
-        model=ModelRequest(path=place / "start"),
-        data=DataRequest(train=place / "train.jsonl"),
+        model=ModelRequest(path=folder / "start"),
+        data=DataRequest(train=folder / "train.jsonl"),
         budget=BudgetRequest(noise_multiplier=1.0),
-        output=place / "out",
+        output=folder / "out",
         batch_size=12,
         epochs=2.0,
         micro_tokens=160,
@@ -66,10 +66,10 @@ def request_in(place: Path) -> RetrainRequest:
     )
 
 
-def resume(place: Path, *more: str, data: str = "train.jsonl", **changed: str | None) -> int:
+def resume(folder: Path, *more: str, data: str = "train.jsonl", **changed: str | None) -> int:
     options = {**CALL, **{f"--{name.replace('_', '-')}": value for name, value in changed.items()}}
     given = [part for name, value in options.items() if value is not None for part in (name, value)]
-    call = ["retrain", "dp-sgd", str(place / "start"), "--data", str(place / data), "-o", str(place / "out"), *given]
+    call = ["retrain", "dp-sgd", str(folder / "start"), "--data", str(folder / data), "-o", str(folder / "out"), *given]
     return run([*call, "-q", "--resume", *more])
 
 
@@ -113,12 +113,12 @@ def test_the_option_that_was_changed_is_named(
 
 
 def test_flags_and_data_are_named_too(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for call, said in (
+    for call, message in (
         (lambda: resume(interrupted, "--bf16"), "without --bf16, which is given now"),
         (lambda: resume(interrupted, data="other.jsonl"), "with another file as --data"),
     ):
         assert call() == 2
-        assert f"was begun {said}; resume with the same settings" in capsys.readouterr().err
+        assert f"was begun {message}; resume with the same settings" in capsys.readouterr().err
 
 
 def test_other_weights_are_not_what_the_run_began_with(
@@ -193,19 +193,21 @@ def test_noise_of_the_device_is_secret_and_begins_where_the_run_stopped(
 
 def test_a_finished_run_has_nothing_to_resume(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the settings of the run or with others: nothing is trained, and it is said how to train again."""
-    place = interrupted
-    assert resume(place) == 0
-    written = (place / "out.report.json").read_bytes()
+    folder = interrupted
+    assert resume(folder) == 0
+    written = (folder / "out.report.json").read_bytes()
     for more in ([], ["--seed", "3"], ["--force"]):
         capsys.readouterr()
-        assert resume(place, *more) == 2
-        said = capsys.readouterr().err
-        assert f"{place / 'out'} is finished, and out.report.json is its report, so there is no run to resume" in said
-        assert "give --force to train again" in said
-    assert (place / "out.report.json").read_bytes() == written
-    shutil.rmtree(place / "out")
-    (place / "out.report.json").unlink()
-    begin(place)
+        assert resume(folder, *more) == 2
+        stderr = capsys.readouterr().err
+        assert (
+            f"{folder / 'out'} is finished, and out.report.json is its report, so there is no run to resume" in stderr
+        )
+        assert "give --force to train again" in stderr
+    assert (folder / "out.report.json").read_bytes() == written
+    shutil.rmtree(folder / "out")
+    (folder / "out.report.json").unlink()
+    begin(folder)
 
 
 def test_held_out_examples_are_no_part_of_how_a_run_was_begun(interrupted: Path, tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_a_run_that_is_killed_once_its_model_is_in_place_is_finished(
     interrupted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its state is not gone on with, which would release other weights; the next command removes it."""
-    place = interrupted
+    folder = interrupted
     kept: list[str] = []
 
     def killed(path: Path, **_: object) -> None:
@@ -227,24 +229,24 @@ def test_a_run_that_is_killed_once_its_model_is_in_place_is_finished(
 
     with monkeypatch.context() as patch:
         patch.setattr("privctl.train.preparation.places.shutil", SimpleNamespace(rmtree=killed))
-        assert resume(place) == 130
+        assert resume(folder) == 130
     assert kept == ["released"], "what says that it is finished goes last"
-    written = (place / "out.report.json").read_bytes()
-    (place / "out.run/settings.json").write_text("{}")  # killed earlier, nothing else is gone yet
+    written = (folder / "out.report.json").read_bytes()
+    (folder / "out.run/settings.json").write_text("{}")  # killed earlier, nothing else is gone yet
     capsys.readouterr()
-    assert resume(place) == 2
-    assert f"{place / 'out'} is finished, and out.report.json is its report" in capsys.readouterr().err
-    assert not (place / "out.run").exists()
-    assert (place / "out.report.json").read_bytes() == written
-    shutil.rmtree(place / "out")
-    (place / "out.report.json").unlink()
-    begin(place)
+    assert resume(folder) == 2
+    assert f"{folder / 'out'} is finished, and out.report.json is its report" in capsys.readouterr().err
+    assert not (folder / "out.run").exists()
+    assert (folder / "out.report.json").read_bytes() == written
+    shutil.rmtree(folder / "out")
+    (folder / "out.report.json").unlink()
+    begin(folder)
 
 
 def test_the_help_says_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "dp-sgd", "--help-all"]) == 0
-    told = "Only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
-    assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
+    sentence = "Only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
+    assert sentence.replace(" ", "") in "".join(capsys.readouterr().out.split())
 
 
 def test_what_follows_from_options_is_named_last_and_only_alone() -> None:

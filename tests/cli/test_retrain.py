@@ -135,9 +135,9 @@ def test_clipped_records_what_noise_needs(
     assert {each.stat().st_mode & 0o077 for each in (output, *output.iterdir())} == {0}, "without noise they may leak"
     capsys.readouterr()
     assert run(["noise", str(output), "--epsilon", "1", "-q"]) == 0
-    shown = capsys.readouterr().out
-    assert "nonconvex" in shown
-    assert "(conditional)" in shown
+    stdout = capsys.readouterr().out
+    assert "nonconvex" in stdout
+    assert "(conditional)" in stdout
 
 
 @pytest.mark.parametrize(
@@ -265,12 +265,12 @@ def test_an_interrupted_run_loses_nothing(
     call = [sys.executable, "-m", "privctl", *arguments[0]]
     own = subprocess.Popen(call, stderr=subprocess.PIPE, text=True) if fresh else None
     begun = own or forked.start(arguments[0], errors=True)
-    code, said = ended(begun, state / "begun", number)
+    code, errors = ended(begun, state / "begun", number)
     assert code == 130
-    assert said.count("\n") == 1
+    assert errors.count("\n") == 1
     reached = json.loads((state / "state.json").read_text())
-    assert f"interrupted after step {reached['step']} of 120; the state was saved in {state}" in said
-    assert "--resume" in said
+    assert f"interrupted after step {reached['step']} of 120; the state was saved in {state}" in errors
+    assert "--resume" in errors
     assert reached["step"] == reached["spent"] == logged(state / "begun") < 120
     assert [run([*arguments[0], "--resume"]), run(arguments[1])] == [0, 0]
     with open_checkpoint(cut) as one, open_checkpoint(whole) as two:

@@ -110,9 +110,9 @@ def test_signs_as_published_are_planned_in_nats(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert planned("ferret", start, data, tmp_path / "out", "--epsilon", "0.5") == 0
-    shown = capsys.readouterr().out
-    assert "0.5 nats of mutual information" in shown
-    assert "delta" not in shown
+    stdout = capsys.readouterr().out
+    assert "0.5 nats of mutual information" in stdout
+    assert "delta" not in stdout
 
 
 @pytest.mark.parametrize("call", few(["plan", "run"], 0))
@@ -167,11 +167,11 @@ def test_what_can_be_learned_at_most() -> None:
     at = SignalToNoise(steps=100, batch=64, noise_multiplier=640, numbers=10_000)
     assert at.along == pytest.approx(1)
     assert at.in_length == pytest.approx(0.01)
-    (said,) = noise_warnings(SignalToNoise(steps=100, batch=64, noise_multiplier=641, numbers=1))
-    assert said.startswith("nothing can be learned")
-    (said,) = noise_warnings(at)
-    assert said.startswith("little may be learned")
-    assert "100 times as far" in said
+    (warning,) = noise_warnings(SignalToNoise(steps=100, batch=64, noise_multiplier=641, numbers=1))
+    assert warning.startswith("nothing can be learned")
+    (warning,) = noise_warnings(at)
+    assert warning.startswith("little may be learned")
+    assert "100 times as far" in warning
     assert not list(noise_warnings(SignalToNoise(steps=100, batch=64, noise_multiplier=64, numbers=10_000)))
     odds = 2 * math.atanh(0.1)
     assert not list(random_sign_warnings(100, odds))

@@ -83,9 +83,9 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
         return honest(task, units, *rest)
 
     monkeypatch.setattr(CausalLanguage, "micro_batches", noted)
-    place = tmp_path / "plan.safetensors.report.json"
-    outputs = (file_artifact("plan", plan, place),)
-    write_report(place, PrivacyReport(step="secrets-plan", created=now(), versions={}, outputs=outputs))
+    report_path = tmp_path / "plan.safetensors.report.json"
+    outputs = (file_artifact("plan", plan, report_path),)
+    write_report(report_path, PrivacyReport(step="secrets-plan", created=now(), versions={}, outputs=outputs))
     assert retrain(start, data, plan, tmp_path / "private") == 0
     assert len(batches) == STEPS
     assert all({0, 1} <= set(batch) <= set(range(30)) for batch in batches)
@@ -115,27 +115,27 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
 
     facts = report.parameters["plan"]
     assert facts["digest"] == file_digest(plan)
-    weights = file_artifact("model", tmp_path / "private" / "model.safetensors", place)
-    assert lineage_of(tmp_path / "private", [weights], place).planned_by == (file_digest(plan),)
+    weights = file_artifact("model", tmp_path / "private" / "model.safetensors", report_path)
+    assert lineage_of(tmp_path / "private", [weights], report_path).planned_by == (file_digest(plan),)
     assert (facts["form"], facts["cap"], facts["secrets"], facts["secrets_checked"]) == ("reference", 5.0, 4, 4)
     assert facts["kept_fraction"] == pytest.approx(sum(RATES) / 40)
     assert facts["expected_epochs"] == pytest.approx(STEPS * sum(RATES) / 40)
     assert facts["records_never_drawn"] == 10
     assert [a.digest for a in report.inputs if a.role == "plan"] == [file_digest(plan)]
-    assert [p.digest for p in report.parents] == [file_digest(place)]
+    assert [p.digest for p in report.parents] == [file_digest(report_path)]
 
-    said = " ".join(capsys.readouterr().out.split())
-    assert "secret protection, mutual information: " in said
-    assert "secret protection, trade-off curve: " in said
-    assert "every one of 4 secrets" in said
-    assert f"epsilon {upward(record.epsilon)} at delta 1e-05" in said
-    assert "probability 0.2" in said
-    assert "where a blind guess has 0.01" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "secret protection, mutual information: " in stdout
+    assert "secret protection, trade-off curve: " in stdout
+    assert "every one of 4 secrets" in stdout
+    assert f"epsilon {upward(record.epsilon)} at delta 1e-05" in stdout
+    assert "probability 0.2" in stdout
+    assert "where a blind guess has 0.01" in stdout
     assert run(["inspect", str(tmp_path / "private"), "-q"]) == 0
     assert run(["verify", str(tmp_path / "private.report.json"), "-q"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "nats about a secret" in shown
-    assert "secrets-plan at" in shown
+    verify_stdout = " ".join(capsys.readouterr().out.split())
+    assert "nats about a secret" in verify_stdout
+    assert "secrets-plan at" in verify_stdout
 
 
 def test_a_plan_by_the_curve_is_followed_and_verified(
@@ -159,9 +159,9 @@ def test_a_plan_by_the_curve_is_followed_and_verified(
     capsys.readouterr()
     assert run(["verify", str(report), "-q"]) == 0
     assert "PROVED secret protection, trade-off curve" in " ".join(capsys.readouterr().out.split())
-    told = json.loads(report.read_text())
-    told["guarantees"][1]["risks"][0]["bound"] *= 0.99
-    report.write_text(json.dumps(told))
+    forged = json.loads(report.read_text())
+    forged["guarantees"][1]["risks"][0]["bound"] *= 0.99
+    report.write_text(json.dumps(forged))
     assert run(["verify", str(report), "-q"]) == 1
 
 
@@ -170,9 +170,9 @@ def test_what_is_announced(
 ) -> None:
     call = ["retrain", "dp-sgd", str(start), "--data", str(data), "--secrets", str(plan), "-o", str(tmp_path / "a")]
     assert run([*call, "--device", "cpu"]) == 0
-    said = capsys.readouterr().err
-    assert f"{STEPS} steps, noise multiplier {protection.facts.noise_multiplier:.6g}" in said
-    assert f"4 secrets; {sum(RATES):g} expected records per step, {STEPS * sum(RATES) / 40:.3g} epochs" in said
+    stderr = capsys.readouterr().err
+    assert f"{STEPS} steps, noise multiplier {protection.facts.noise_multiplier:.6g}" in stderr
+    assert f"4 secrets; {sum(RATES):g} expected records per step, {STEPS * sum(RATES) / 40:.3g} epochs" in stderr
 
 
 @pytest.mark.slow

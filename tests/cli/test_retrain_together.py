@@ -32,7 +32,7 @@ sys.exit(run(sys.argv[1:]))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Labelled records with a damaged copy, and a BERT that has neither weights nor words."""
     architecture(tmp_path / "start", "bert")
     drawn = random.Random(0)
@@ -48,37 +48,37 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(place: Path, data: str, output: str) -> list[str]:
+def call(folder: Path, data: str, output: str) -> list[str]:
     options = ["--task", "text-classification", "--vocabulary", "private", "--epochs", "1", "--batch-size", "5"]
-    held_out = ["--held-out", str(place / "held-out.jsonl")]
-    files = ["--optimizer", "sgd", "--data", str(place / data), *held_out, "-o", str(place / output)]
-    return ["retrain", "clipped", str(place / "start"), *files, *options, "--device", "cpu", "-q"]
+    held_out = ["--held-out", str(folder / "held-out.jsonl")]
+    files = ["--optimizer", "sgd", "--data", str(folder / data), *held_out, "-o", str(folder / output)]
+    return ["retrain", "clipped", str(folder / "start"), *files, *options, "--device", "cpu", "-q"]
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does_and_one_of_them_reads(place: Path, forked: Forked) -> None:
+def test_two_processes_train_what_one_does_and_one_of_them_reads(folder: Path, forked: Forked) -> None:
     """Labels and words are collected from the data too; nothing is left of the tokens."""
-    assert run(call(place, "train.jsonl", "one")) == 0
-    for each in forked.together(2, call(place, "train.jsonl", "two"), script=str(place / "worker.py")):
+    assert run(call(folder, "train.jsonl", "one")) == 0
+    for each in forked.together(2, call(folder, "train.jsonl", "two"), script=str(folder / "worker.py")):
         assert each.code == 0, each.errors[-2000:]
-    one, two = (load_file(place / name / "model.safetensors") for name in ("one", "two"))
+    one, two = (load_file(folder / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
-    assert (place / "one/tokenizer.json").read_bytes() == (place / "two/tokenizer.json").read_bytes()
-    said = [json.loads((place / name / "config.json").read_text())["id2label"] for name in ("one", "two")]
-    assert said[0] == said[1] == {"0": "no", "1": "yes"}
-    first, second = (read_report(place / f"{name}.report.json") for name in ("one", "two"))
+    assert (folder / "one/tokenizer.json").read_bytes() == (folder / "two/tokenizer.json").read_bytes()
+    labels = [json.loads((folder / name / "config.json").read_text())["id2label"] for name in ("one", "two")]
+    assert labels[0] == labels[1] == {"0": "no", "1": "yes"}
+    first, second = (read_report(folder / f"{name}.report.json") for name in ("one", "two"))
     assert first.inputs == second.inputs
-    assert not list(place.glob(".*"))
+    assert not list(folder.glob(".*"))
 
 
 def test_a_damaged_row_ends_all_processes_with_its_sentence(
-    place: Path, forked: Forked, capsys: pytest.CaptureFixture[str]
+    folder: Path, forked: Forked, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(place.rglob("*"))
-    assert run(call(place, "bad.jsonl", "out")) == 3
+    before = sorted(folder.rglob("*"))
+    assert run(call(folder, "bad.jsonl", "out")) == 3
     alone = capsys.readouterr().err
-    assert alone.startswith(f"privctl: {place / 'bad.jsonl'} line 13 is not valid JSON")
-    for each in forked.together(2, call(place, "bad.jsonl", "out"), script=str(place / "worker.py")):
+    assert alone.startswith(f"privctl: {folder / 'bad.jsonl'} line 13 is not valid JSON")
+    for each in forked.together(2, call(folder, "bad.jsonl", "out"), script=str(folder / "worker.py")):
         assert (each.code, each.errors) == (3, alone)
-    assert sorted(place.rglob("*")) == before
+    assert sorted(folder.rglob("*")) == before

@@ -37,9 +37,9 @@ def _draws(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = prepared(tmp_path_factory.mktemp("search"), RECORDS)
-    texts(place / "public.jsonl", 8, "dog")
-    return place
+    folder = prepared(tmp_path_factory.mktemp("search"), RECORDS)
+    texts(folder / "public.jsonl", 8, "dog")
+    return folder
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
@@ -192,9 +192,9 @@ def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
     (folder / "run-2").rmdir()
     (tmp_path / "away").rename(folder / "run-2")
     assert run([*asked, "--resume"]) == 0
-    said = capsys.readouterr()
-    assert "run 2 of 3" in said.err
-    assert "run 1 of 3" not in said.err
+    captured = capsys.readouterr()
+    assert "run 2 of 3" in captured.err
+    assert "run 1 of 3" not in captured.err
     assert not folder.exists()
     report = read_report(tmp_path / "out.report.json")
     assert report.parameters["steps_begun"] in (STEPS, STEPS + 1, STEPS + 2)
@@ -304,9 +304,9 @@ def test_a_search_in_which_every_run_diverges_comes_to_its_end(
     _draws(monkeypatch, 3)
     monkeypatch.setattr(training, "_one_run", diverges)
     assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)) == 3
-    said = capsys.readouterr().err
-    assert "run 3 loses: parameter 'w' holds NaN" in said
-    assert "every run of the search diverged, so there is no model" in said
+    stderr = capsys.readouterr().err
+    assert "run 3 loses: parameter 'w' holds NaN" in stderr
+    assert "every run of the search diverged, so there is no model" in stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.searches"]
 
 
@@ -357,15 +357,15 @@ def test_a_search_that_was_thrown_away_is_counted(
     capsys.readouterr()
     with remembered.bounds(remembered.FEW_DRAWS):  # what was replaced is a draw, and no bound rests on it
         assert run(asked) == 0
-    place = tmp_path / "out.report.json"
-    report = read_report(place)
+    report_path = tmp_path / "out.report.json"
+    report = read_report(report_path)
     assert report.parameters["search"]["earlier"] == 1
     assert any("1 earlier search of these data for this output began before" in each for each in report.warnings)
     (premise,) = (a for a in report.guarantees[0].assumptions if a.name == "earlier searches")
     assert premise.statement.startswith("what 1 earlier search of these data")
-    written = place.read_text()
+    written = report_path.read_text()
     with remembered.bounds(remembered.FEW_DRAWS):  # none of what is forged changes the ledger
-        assert run(["verify", str(place), "-q"]) == 0
+        assert run(["verify", str(report_path), "-q"]) == 0
         for hide in (_no_assumption, _none_before, _enforced_before):
             forged = json.loads(written)
             hide(forged)

@@ -130,21 +130,21 @@ def test_the_curve_takes_less_noise_and_the_report_says_what_fano_would(planned:
 
 def test_assumptions_of_several_guarantees_are_printed_once(planned: Path) -> None:
     report = decode((planned / "curve.report.json").read_text(), "report")
-    said = " ".join(secrets_plan_text(report, verbose=True).split())
+    text = " ".join(secrets_plan_text(report, verbose=True).split())
     by_curve, by_fano, one_record = report.guarantees
     assert by_curve.assumptions == by_fano.assumptions
     for each in (*by_curve.assumptions, *one_record.assumptions):
-        assert said.count(f"{each.state}: {each.statement}") == 1, each
-    assert said.count(f"where the assumptions listed under '{by_curve.name}' hold What that leaves") == 1
+        assert text.count(f"{each.state}: {each.statement}") == 1, each
+    assert text.count(f"where the assumptions listed under '{by_curve.name}' hold What that leaves") == 1
     # One that rests on more names what it adds.
     more = Assumption(name="more", statement="more is true", state=AssumptionState.ASSERTED)
     longer = replace(by_fano, assumptions=(*by_fano.assumptions, more))
-    said = " ".join(secrets_plan_text(replace(report, guarantees=(by_curve, longer))).split())
-    assert f"where the assumptions listed under '{by_curve.name}' hold, and: asserted: more is true" in said
+    text = " ".join(secrets_plan_text(replace(report, guarantees=(by_curve, longer))).split())
+    assert f"where the assumptions listed under '{by_curve.name}' hold, and: asserted: more is true" in text
     # One that lacks an assumption of the other lists its own.
     shorter = replace(by_fano, assumptions=by_fano.assumptions[1:])
-    said = " ".join(secrets_plan_text(replace(report, guarantees=(by_curve, shorter)), verbose=True).split())
-    assert said.count(by_curve.assumptions[-1].statement) == 2
+    text = " ".join(secrets_plan_text(replace(report, guarantees=(by_curve, shorter)), verbose=True).split())
+    assert text.count(by_curve.assumptions[-1].statement) == 2
 
 
 def test_without_a_cap_the_noise_is_that_of_the_worst_secret(data: Path, tmp_path: Path) -> None:
@@ -221,13 +221,13 @@ def test_a_sweep_compares_and_writes_nothing(
 
 def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(data, secrets, "--cap", "none,3", "--quiet") == 0
-    shown = capsys.readouterr().out
-    assert "3 secrets in 32 of 60 records" in shown
-    assert "noise multiplier" in shown
-    assert "by Fano" in shown
-    assert max(map(len, shown.splitlines()[:6])) <= 80
-    assert "left out: records that are never drawn" in " ".join(shown.split())
-    assert "gap" not in shown
+    stdout = capsys.readouterr().out
+    assert "3 secrets in 32 of 60 records" in stdout
+    assert "noise multiplier" in stdout
+    assert "by Fano" in stdout
+    assert max(map(len, stdout.splitlines()[:6])) <= 80
+    assert "left out: records that are never drawn" in " ".join(stdout.split())
+    assert "gap" not in stdout
 
 
 def test_what_comes_next_is_said(data: Path, secrets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,8 @@ def scan(data: Path, *more: str) -> int:
 
 def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--pattern", r"ticket=\bT-\d{6}\b", "--by", "who") == 0
-    shown = capsys.readouterr()
-    rows = {line.split()[0]: line.split()[1:4] for line in shown.out.splitlines()[2:13]}
+    captured = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:4] for line in captured.out.splitlines()[2:13]}
     assert rows == {
         "card": ["1", "1", "1"],
         **{kind: ["0", "0", "0"] for kind in ("iban", "nhs", "ssn", "mrn", "dob")},
@@ -40,14 +40,14 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
         "ticket": ["1", "1", "1"],
         "by-who": ["1", "4", "4"],
     }
-    assert "5 secrets; 4 records were searched." in shown.out
-    assert "an*****rg" in shown.out
-    assert "secrets.jsonl, which holds the secrets: protect it like the data" in shown.err
+    assert "5 secrets; 4 records were searched." in captured.out
+    assert "an*****rg" in captured.out
+    assert "secrets.jsonl, which holds the secrets: protect it like the data" in captured.err
     book, planned = (data.with_name(name) for name in ("secrets.jsonl", "secrets-plan.safetensors"))
     command = f"privctl secrets plan {data} --secrets {book} --steps 1 --batch-size 64 -o {planned}"
-    assert f"plan their protection: {command}\n" in shown.err
+    assert f"plan their protection: {command}\n" in captured.err
     for secret in SECRETS:
-        assert secret not in shown.out + shown.err
+        assert secret not in captured.out + captured.err
     rows_of_book = [json.loads(line) for line in book.read_text().splitlines()]
     assert [(row["id"], row["records"]) for row in rows_of_book] == [
         ("card-1", [0]),
@@ -61,27 +61,27 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
 def test_a_summary_alone_writes_nothing(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(data.parent.iterdir())
     assert run(["secrets", "scan", str(data)]) == 0
-    shown = capsys.readouterr()
-    rows = {line.split()[0]: line.split()[1:4] for line in shown.out.splitlines()[2:11]}
+    captured = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:4] for line in captured.out.splitlines()[2:11]}
     assert (rows["email"], rows["card"], rows["ssn"]) == (["1", "2", "2"], ["1", "1", "1"], ["0", "0", "0"])
-    assert "nothing is written" in shown.err
+    assert "nothing is written" in captured.err
     assert run(["secrets", "scan", str(data), "--json", "-q"]) == 0
-    told = capsys.readouterr()
-    assert decode(told.out, "told").parameters["found"]["email"] == {
+    json_run = capsys.readouterr()
+    assert decode(json_run.out, "told").parameters["found"]["email"] == {
         "secrets": 1, "records": 2, "memberships": 2, "most_records": 2,
     }  # fmt: skip
     for secret in SECRETS:
-        assert secret not in shown.out + shown.err + told.out
+        assert secret not in captured.out + captured.err + json_run.out
     assert sorted(data.parent.iterdir()) == before
 
 
 @pytest.mark.parametrize("more", [(), ("-q",)])
 def test_what_was_not_looked_for_is_said(data: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]) -> None:
     assert scan(data, "--kinds", "email,phone", *more) == 0
-    said = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     (report,) = (read_report(path) for path in data.parent.glob("*.report.json"))
     (warning,) = (line for line in report.warnings if line.startswith("not looked for"))
-    for text in (" ".join(said.split()).partition("Not searched for: ")[2], warning):
+    for text in (" ".join(stdout.split()).partition("Not searched for: ")[2], warning):
         for kind in ("card", "iban", "ssn", "mrn", "dob", "key"):
             assert f"the kind {kind};" in text
         for what in ("names of people", "dates of birth and record numbers without", "account numbers", "SSN and NHS"):
@@ -93,19 +93,19 @@ def test_what_was_not_looked_for_is_said(data: Path, capsys: pytest.CaptureFixtu
 
 def test_json_is_the_report_that_lies_beside_the_book(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--json", "--quiet", "--kinds", "email, phone") == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    report = decode(shown.out, "stdout")
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    report = decode(captured.out, "stdout")
     assert report == read_report(data.with_name("secrets.report.json"))
     assert (report.step, report.parameters["kinds"]) == ("secrets-scan", ["email", "phone"])
-    assert not any(secret in shown.out for secret in SECRETS)
+    assert not any(secret in captured.out for secret in SECRETS)
 
 
 def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--kinds", "iban") == 0
-    shown = capsys.readouterr()
-    assert "No secret was found; 4 records were searched." in shown.out
-    assert "secrets.jsonl is not written" in shown.err
+    captured = capsys.readouterr()
+    assert "No secret was found; 4 records were searched." in captured.out
+    assert "secrets.jsonl is not written" in captured.err
     assert not data.with_name("secrets.jsonl").exists()
     assert read_report(data.with_name("secrets.report.json")).outputs == ()
 
@@ -127,10 +127,10 @@ def test_mistakes_are_one_sentence(
     data: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str
 ) -> None:
     assert scan(data, "--quiet", *more) == code
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert says in shown.err
-    assert len(shown.err.splitlines()) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+    assert len(captured.err.splitlines()) == 1
     assert [each.name for each in data.parent.iterdir()] == ["train.jsonl"]
 
 
@@ -155,10 +155,10 @@ def test_shards_are_merged_into_what_one_scan_shows_and_writes(data: Path, capsy
     parts = [data.with_name(f"part-{shard}.jsonl") for shard in (1, 2)]
     for shard, part in enumerate(parts, start=1):
         assert run(["secrets", "scan", str(data), "--shard", f"{shard}/2", "-o", str(part)]) == 0
-    shown = capsys.readouterr()
-    assert "Shard 1 of 2: 2 records, 2 candidates for secrets.\nShard 2 of 2: 2 records" in shown.out
-    assert f"wrote {parts[1]}, which holds secrets: protect it like the data" in shown.err
-    assert not any(secret in shown.out + shown.err for secret in SECRETS)
+    captured = capsys.readouterr()
+    assert "Shard 1 of 2: 2 records, 2 candidates for secrets.\nShard 2 of 2: 2 records" in captured.out
+    assert f"wrote {parts[1]}, which holds secrets: protect it like the data" in captured.err
+    assert not any(secret in captured.out + captured.err for secret in SECRETS)
     merge = ["secrets", "merge", *map(str, parts), "-o", str(book)]
     assert run(merge) == 2  # it is there
     assert run([*merge, "-f"]) == 0

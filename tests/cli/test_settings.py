@@ -36,9 +36,9 @@ def test_command_line_wins_over_environment_over_file(
     name: str, table: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / name).write_text(f"[{table}]\nnoise-multiplier = 3.0\ndelta = 1e-5\n")
-    noise, said = noise_of(capsys)
+    noise, stderr = noise_of(capsys)
     assert noise == 3
-    assert f"settings from {name}, [account]: noise-multiplier, delta" in said
+    assert f"settings from {name}, [account]: noise-multiplier, delta" in stderr
     monkeypatch.setenv("PRIVCTL_ACCOUNT_NOISE_MULTIPLIER", "2")
     assert noise_of(capsys)[0] == 2
     assert noise_of(capsys, "--noise-multiplier", "1")[0] == 1
@@ -95,10 +95,10 @@ def test_a_command_with_subcommands_shares_its_table_with_theirs(
 def test_what_is_wrong_is_one_sentence(text: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "privctl.toml").write_text(text)
     assert run([*ACCOUNT, "--noise-multiplier", "1", "--delta", "1e-5"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert says in told.err
-    assert len(told.err.splitlines()) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+    assert len(captured.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", JUDGES)
@@ -132,9 +132,9 @@ def test_no_file_lowers_a_guard(command: list[str], key: str, here: Path, capsys
 def test_values_are_never_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "privctl.toml").write_text('[noise]\nfacts = "hidden/place.json"\nepsilon = [1.0]\n')
     run(["noise", "absent.safetensors"])
-    told = capsys.readouterr()
-    assert "facts, epsilon" in told.err
-    assert "hidden" not in told.out + told.err
+    captured = capsys.readouterr()
+    assert "facts, epsilon" in captured.err
+    assert "hidden" not in captured.out + captured.err
 
 
 def test_a_project_s_policy_is_the_gate_s_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

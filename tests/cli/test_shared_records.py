@@ -30,42 +30,42 @@ UNIT = "all records that name one user in 'people'"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("shared")
-    architecture(place / "start", "gpt2", n_layer=1)
-    words().tokenizer.save_pretrained(place / "start")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shared")
+    architecture(folder / "start", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(folder / "start")
     lines = []
     for i in range(MAILS):
         people = [f"p{i * i % PEOPLE}", f"p{(i * i + 1) % PEOPLE}", *(["boss"] if i % 3 == 0 else [])]
         lines.append(json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "people": people}))
-    (place / "mails.jsonl").write_text("\n".join(lines))
-    return place
+    (folder / "mails.jsonl").write_text("\n".join(lines))
+    return folder
 
 
-def call(place: Path, output: str, *more: str) -> list[str]:
-    data = ["--data", str(place / "mails.jsonl"), "--unit", "people", "--batch-size", "3", "--steps", str(STEPS)]
-    return ["retrain", "dp-sgd", str(place / "start"), *data, "--device", "cpu", "-o", str(place / output), *more]
+def call(folder: Path, output: str, *more: str) -> list[str]:
+    data = ["--data", str(folder / "mails.jsonl"), "--unit", "people", "--batch-size", "3", "--steps", str(STEPS)]
+    return ["retrain", "dp-sgd", str(folder / "start"), *data, "--device", "cpu", "-o", str(folder / output), *more]
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> Path:
+def trained(folder: Path) -> Path:
     bound = ("--max-records-per-user", str(MOST), "--shared-records", "greedy")
-    assert run([*call(place, "out", "--epsilon", "6", *bound), "-q"]) == 0
-    return place / "out.report.json"
+    assert run([*call(folder, "out", "--epsilon", "6", *bound), "-q"]) == 0
+    return folder / "out.report.json"
 
 
-def kept(place: Path, rule: SharedRecords = SharedRecords.GREEDY, most: int = MOST) -> int:
-    return count_examples(place / "mails.jsonl", "people", most=most, shared=rule)
+def kept(folder: Path, rule: SharedRecords = SharedRecords.GREEDY, most: int = MOST) -> int:
+    return count_examples(folder / "mails.jsonl", "people", most=most, shared=rule)
 
 
 def test_what_users_say_is_protected_and_verified(
-    trained: Path, place: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = read_report(trained)
     assert isinstance(report.mechanism, Ledger)
     (event,) = report.mechanism.events
     assert isinstance(event, GroupGaussian)
-    used = kept(place)
+    used = kept(folder)
     assert MOST < used < MAILS
     assert (event.group_size, event.sample_rate) == (MOST, 3 / used)
     assert (report.parameters["examples"], report.parameters["shared_records"]) == (used, "greedy")
@@ -77,13 +77,13 @@ def test_what_users_say_is_protected_and_verified(
         "contribute, and which users each record names is public and the same in both"
     )
     assert any("not for which users a record names" in warning for warning in report.warnings)
-    assert run(["verify", str(trained), "-q", "--data", str(place / "mails.jsonl")]) == 0
+    assert run(["verify", str(trained), "-q", "--data", str(folder / "mails.jsonl")]) == 0
     capsys.readouterr()
 
 
 @pytest.mark.forged("the run used more records of each user than it says, and all else fits what it says")
 def test_an_understated_bound_is_refuted_by_the_data(
-    trained: Path, place: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Bound, ledger and epsilon are those of two records a user, and the examples those of three."""
     report = json.loads(trained.read_text())
@@ -95,9 +95,9 @@ def test_an_understated_bound_is_refuted_by_the_data(
     _in_statement("unit of privacy", f"of which {MOST} at", f"of which {MOST - 1} at")(report)
     forged = trained.with_name("understated.report.json")
     forged.write_text(json.dumps(report))
-    assert run(["verify", str(forged), "-q", "--data", str(place / "mails.jsonl")]) == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"holds {kept(place, most=MOST - 1)} examples, and the report says {kept(place)}" in told
+    assert run(["verify", str(forged), "-q", "--data", str(folder / "mails.jsonl")]) == 1
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert f"holds {kept(folder, most=MOST - 1)} examples, and the report says {kept(folder)}" in stdout
 
 
 def _in_statement(name: str, old: str, new: str) -> Callable[[Any], None]:
@@ -151,13 +151,13 @@ def test_half_of_the_noise_is_refuted(trained: Path, capsys: pytest.CaptureFixtu
     assert "REFUTED" in capsys.readouterr().out
 
 
-def test_all_records_are_used_or_none(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_records_are_used_or_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bound = ("--epsilon", "6", "--shared-records", "all", "--max-records-per-user")
-    assert run([*call(place, "few", *bound, "3"), "-q"]) == 3
+    assert run([*call(folder, "few", *bound, "3"), "-q"]) == 3
     assert "uses every record; raise --max-records-per-user" in capsys.readouterr().err
-    assert not (place / "few").exists()
-    assert run([*call(place, "every", *bound, "30"), "-q"]) == 0
-    report = read_report(place / "every.report.json")
+    assert not (folder / "few").exists()
+    assert run([*call(folder, "every", *bound, "30"), "-q"]) == 0
+    report = read_report(folder / "every.report.json")
     assert report.parameters["examples"] == MAILS
     guarantee = report.guarantees[0]
     assert guarantee.adjacency is Adjacency.ADD_OR_REMOVE
@@ -167,15 +167,15 @@ def test_all_records_are_used_or_none(place: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("budget", ["--noise-multiplier", pytest.param("--epsilon", marks=pytest.mark.slow)])
-def test_a_plan_compares_bounds_and_choices(budget: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_compares_bounds_and_choices(budget: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bound = (budget, "6", "--max-records-per-user", str(MOST), "--shared-records", "most")
-    assert run([*call(place, "planned", *bound), "--dry-run", "--json"]) == 0
+    assert run([*call(folder, "planned", *bound), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     rows = {each["most"]: each for each in plan["user_bounds"]}
     assert list(rows) == [2, 3, 4, 8, 16, 32]
     for most, row in rows.items():
         for rule in ("first", "greedy", "most"):
-            assert row["records"][rule] == kept(place, SharedRecords(rule), most)
+            assert row["records"][rule] == kept(folder, SharedRecords(rule), most)
         assert row["records"]["all"] == (MAILS if most == 32 else None)
     fixed, rising = ("epsilon", "amount") if budget == "--epsilon" else ("amount", "epsilon")
     assert {row[fixed] for row in rows.values()} == {6}
@@ -186,14 +186,14 @@ def test_a_plan_compares_bounds_and_choices(budget: str, place: Path, capsys: py
 
 
 @pytest.mark.slow
-def test_a_plan_of_all_records_keeps_them_or_none(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planned = (*call(place, "planned", "--noise-multiplier", "6", "--shared-records", "all"), "--dry-run")
+def test_a_plan_of_all_records_keeps_them_or_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned = (*call(folder, "planned", "--noise-multiplier", "6", "--shared-records", "all"), "--dry-run")
     assert run([*planned, "--max-records-per-user", str(MOST)]) == 3
     assert run([*planned, "--max-records-per-user", "32"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "no guarantee covers a bound that was chosen by it" in told
-    assert "all keeps" in told
-    assert "refused" in told
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "no guarantee covers a bound that was chosen by it" in stdout
+    assert "all keeps" in stdout
+    assert "refused" in stdout
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def test_a_plan_of_all_records_keeps_them_or_none(place: Path, capsys: pytest.Ca
     ],
 )
 def test_what_does_not_fit_is_refused(
-    more: tuple[str, ...], code: int, sentence: str, place: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], code: int, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*call(place, "refused", "--epsilon", "6", *more), "-q"]) == code
+    assert run([*call(folder, "refused", "--epsilon", "6", *more), "-q"]) == code
     assert sentence in capsys.readouterr().err
 
 

@@ -91,9 +91,9 @@ def test_a_private_run_s_log_holds_no_exact_measure(
     assert retrain(method, start, data, tmp_path / "b", *more, "--show-unprotected") == 0
     assert {row["measure"] for row in rows(tmp_path / "b")} & EXACT
     logged = {int(row["step"]): float(row["value"]) for row in measures}
-    told = min(g.epsilon for g in read_report(tmp_path / "a.report.json").guarantees if g.epsilon is not None)
+    stated = min(g.epsilon for g in read_report(tmp_path / "a.report.json").guarantees if g.epsilon is not None)
     assert max(logged) == 10
-    assert told <= logged[10] <= 1.1 * told
+    assert stated <= logged[10] <= 1.1 * stated
     assert all(logged[step] < logged[10] for step in logged if step < 10)
 
 
@@ -149,9 +149,9 @@ def test_a_resumed_run_goes_on_with_its_log(
     assert {1, 5, 10} <= set(steps)
     events = EventAccumulator(str(tmp_path / "out.tensorboard"))
     events.Reload()
-    shown = [event.step for event in events.Scalars(name)]
-    assert len(shown) == len(set(shown))
-    assert shown == steps
+    logged_steps = [event.step for event in events.Scalars(name)]
+    assert len(logged_steps) == len(set(logged_steps))
+    assert logged_steps == steps
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
@@ -166,9 +166,9 @@ def test_an_absent_library_is_one_sentence_before_the_training(
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked, *more: None if asked == name else find(asked, *more))
     assert retrain("plain", start, data, tmp_path / "out", "--log", name) == 2
-    told = capsys.readouterr().err
-    assert f"pip install 'privctl[{name}]'" in told
-    assert len(told.splitlines()) == 1
+    stderr = capsys.readouterr().err
+    assert f"pip install 'privctl[{name}]'" in stderr
+    assert len(stderr.splitlines()) == 1
     assert not list(tmp_path.glob("out*"))
 
 

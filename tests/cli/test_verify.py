@@ -23,34 +23,36 @@ def noisy(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 def test_a_genuine_report_passes_and_its_claim_is_labelled(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", str(noisy), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "published 1 0.0001 claimed REFUTED" in said
-    assert "only claimed, as the report says, and false" in said
-    assert "convex, replace-one 49.2856 0.0001 conditional PROVED" in said
-    assert "promises nothing, so it does not fail the report." in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "published 1 0.0001 claimed REFUTED" in stdout
+    assert "only claimed, as the report says, and false" in stdout
+    assert "convex, replace-one 49.2856 0.0001 conditional PROVED" in stdout
+    assert "promises nothing, so it does not fail the report." in stdout
 
 
 def test_arithmetic_is_not_taken_for_what_it_says_of_refuted_weights(
     noisy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", str(noisy), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The table judges only the report's arithmetic: whether each number follows" in said
-    assert "checks of files, reports, parameters and noise passed" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "The table judges only the report's arithmetic: whether each number follows" in stdout
+    assert "checks of files, reports, parameters and noise passed" in stdout
     model = noisy.with_name("m.noised.safetensors")
     weights = bytearray(model.read_bytes())
     weights[-1] ^= 1
     model.write_bytes(weights)
     assert run(["verify", str(noisy), "-q"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    warning = said.index("A check above is REFUTED, so do not rely on this report.")
-    assert said.index("REFUTED: m.noised.safetensors") < warning < said.index("conditional PROVED")
-    assert "judges only its arithmetic: PROVED there promises nothing about this model. guarantee epsilon delta" in said
-    assert "the report says arithmetic" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    warning = stdout.index("A check above is REFUTED, so do not rely on this report.")
+    assert stdout.index("REFUTED: m.noised.safetensors") < warning < stdout.index("conditional PROVED")
+    assert (
+        "judges only its arithmetic: PROVED there promises nothing about this model. guarantee epsilon delta" in stdout
+    )
+    assert "the report says arithmetic" in stdout
     model.unlink()
     assert run(["verify", str(noisy), "-q"]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "A check above is INCONCLUSIVE, so what the report states may not be true of this model." in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "A check above is INCONCLUSIVE, so what the report states may not be true of this model." in stdout
 
 
 def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,22 +60,22 @@ def test_a_lowered_epsilon_is_refuted_with_a_counterexample(noisy: Path, capsys:
     report["guarantees"][1]["epsilon"] = 10.0
     noisy.write_text(json.dumps(report))
     assert run(["verify", str(noisy), "-q"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "the event 'the output lies more than" in said
-    assert "the epsilon that follows is 49.28" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "the event 'the output lies more than" in stdout
+    assert "the epsilon that follows is 49.28" in stdout
 
 
 def test_a_report_of_its_own(noisy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / "verdict.report.json"
-    assert run(["verify", str(noisy), "-q", "--json", "-o", str(place)]) == 0
-    found = read_report(place)
-    assert json.loads(capsys.readouterr().out) == json.loads(place.read_text())
+    report_path = tmp_path / "verdict.report.json"
+    assert run(["verify", str(noisy), "-q", "--json", "-o", str(report_path)]) == 0
+    found = read_report(report_path)
+    assert json.loads(capsys.readouterr().out) == json.loads(report_path.read_text())
     assert found.step == "verify"
     assert [(p.path, p.digest) for p in found.parents] == [(noisy.name, file_digest(noisy))]
     assert {v.outcome for v in found.verdicts} == {Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED}
-    assert run(["verify", str(noisy), "-q", "-o", str(place)]) == 2
+    assert run(["verify", str(noisy), "-q", "-o", str(report_path)]) == 2
     # What was verified may be verified again: its chain holds.
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run(["verify", str(report_path), "-q"]) == 0
 
 
 @pytest.mark.slow
@@ -81,8 +83,8 @@ def test_a_report_of_no_file_counts_no_checks(tmp_path: Path, capsys: pytest.Cap
     path = plan(tmp_path, "plan")
     capsys.readouterr()
     assert run(["verify", str(path), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("the report names no file that could be checked, and no fault was found in its parameters")
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert stdout.startswith("the report names no file that could be checked, and no fault was found in its parameters")
 
 
 @pytest.mark.slow
@@ -92,10 +94,10 @@ def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     simulated = ("--simulate", "--seconds", "0.1")
     for name, more in (("loss.svg", simulated), ("loss.png", ())):
         assert run(["verify", str(path), "-q", *more, "--plot", str(tmp_path / name)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Simulated:" in said
-    assert "a toy training of 100 steps: CONSISTENT" in said
-    assert "it says nothing of delta" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "Simulated:" in stdout
+    assert "a toy training of 100 steps: CONSISTENT" in stdout
+    assert "it says nothing of delta" in stdout
     drawn = (tmp_path / "loss.svg").read_text()
     assert "what follows, at most" in drawn
     assert "mathdefault" not in drawn
@@ -157,9 +159,9 @@ def test_hostile_reports_neither_hang_nor_paint(
     noisy.write_text(json.dumps(report))
     capsys.readouterr()
     assert run(["verify", str(noisy), "-q"]) == code
-    said = capsys.readouterr()
-    assert "\x1b[31mred" not in said.out
-    assert "internal" not in said.err
+    captured = capsys.readouterr()
+    assert "\x1b[31mred" not in captured.out
+    assert "internal" not in captured.err
 
 
 def test_a_pipe_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

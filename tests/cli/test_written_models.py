@@ -249,10 +249,10 @@ def test_a_planted_difference_is_refused_and_nothing_is_lost(
         patch.setattr(module, name, planted)
         patch.setattr(setup, "rehearse", lambda *_: None)
         assert retrain(DP, bert, texts, output, *TEXT) == 3
-    said = capsys.readouterr().err
-    assert reason in said
-    assert "nothing was written" in said
-    assert f"the training is saved in {output}.run, so continue with --resume" in said
+    stderr = capsys.readouterr().err
+    assert reason in stderr
+    assert "nothing was written" in stderr
+    assert f"the training is saved in {output}.run, so continue with --resume" in stderr
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "out.run"])
     assert retrain(DP, bert, texts, output, *TEXT, "--resume") == 0
     report = report_of(output)

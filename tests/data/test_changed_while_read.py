@@ -141,10 +141,10 @@ def test_a_plan_names_the_ledger_that_it_was_made_from(
 def test_a_training_names_the_held_out_records_that_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place = prepared(tmp_path, 8)
+    folder = prepared(tmp_path, 8)
     held = tmp_path / "held.jsonl"
     texts(held, 4, who="dog")
-    call = ["retrain", "plain", str(place / "start"), "--data", str(place / "train.jsonl"), "--held-out", str(held)]
+    call = ["retrain", "plain", str(folder / "start"), "--data", str(folder / "train.jsonl"), "--held-out", str(held)]
     call += ["--epochs", "1", "--batch-size", "8", "-q", "-o"]
     module = importlib.import_module("privctl.train.preparation.prepare")
     with monkeypatch.context() as while_read:

@@ -55,12 +55,14 @@ def test_counts_of_data_tell_of_spellings(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps({"text": f"t{i}", "who": name}) + "\n" for i, name in enumerate(names)))
     assert (count_examples(data, "who"), count_examples(data, "fold(who)")) == (47, 43)
     assert (similar_names_at(data, "who"), similar_names_at(data, "fold(who)")) == (6, 0)
-    said: list[str] = []
-    account(epsilon=8, delta=1e-5, data=data, unit="who", batch_size=5, epochs=1, no_peers=True, notify=said.append)
-    told = "6 names in 'who' differ from another's only in case, spaces or Unicode form, and count as different users"
-    assert sum(each.startswith(told) for each in said) == 1
-    assert f"counted in {data}: 47 examples, each all records with one value of 'who'" in said
-    assert CountedData(path=data, unit="fold(who)", text_column=None).count(said.append) == 43
+    messages: list[str] = []
+    account(epsilon=8, delta=1e-5, data=data, unit="who", batch_size=5, epochs=1, no_peers=True, notify=messages.append)
+    warning = (
+        "6 names in 'who' differ from another's only in case, spaces or Unicode form, and count as different users"
+    )
+    assert sum(each.startswith(warning) for each in messages) == 1
+    assert f"counted in {data}: 47 examples, each all records with one value of 'who'" in messages
+    assert CountedData(path=data, unit="fold(who)", text_column=None).count(messages.append) == 43
     for unit, groups, alike in (("who", 47, 6), ("fold(who)", 43, 0)):
         folder = tmp_path / unit
         draw_split(SplitRequest(data=data, folder=folder, group_by=unit))

@@ -43,9 +43,9 @@ def written(path: Path, rows: list[Any], **more: Any) -> Path:
 def test_the_size_of_all_strings_is_known(codec: str, version: str, tmp_path: Path) -> None:
     rows = chats(300, 400)
     rows[5], rows[7] = None, [{"role": "user", "content": None}, {"role": None, "content": "ünï"}]
-    place = written(tmp_path / "a.parquet", rows, compression=codec, data_page_version=version, data_page_size=5_000)
+    path = written(tmp_path / "a.parquet", rows, compression=codec, data_page_version=version, data_page_size=5_000)
     sizes = [len((m["content"] or "").encode()) for row in rows if row for m in row]
-    with place.open("rb") as stream:
+    with path.open("rb") as stream:
         _, *others = [piece.unpacked for piece in piece_sizes(stream, ["messages"]) if not piece.is_page]
     assert sum(sizes) in others
 
@@ -53,13 +53,13 @@ def test_the_size_of_all_strings_is_known(codec: str, version: str, tmp_path: Pa
 def test_honest_long_chats_are_read(tmp_path: Path) -> None:
     """A million bytes of different text and as many values as were refused once: their product said nothing."""
     rows = chats(800, 6_000)
-    place = written(tmp_path / "a.parquet", rows, compression="zstd", data_page_size=1 << 20)
+    path = written(tmp_path / "a.parquet", rows, compression="zstd", data_page_size=1 << 20)
     values = sum(map(len, rows))
-    with place.open("rb") as stream:
+    with path.open("rb") as stream:
         largest = max(piece.unpacked for piece in piece_sizes(stream, ["messages"]) if piece.is_page)
     assert values * largest > arrow._DECODED, "refused before"
     expected = ["\n".join(m["content"] for m in row) for row in rows]
-    assert [record.text for record in read_texts(place)] == expected
+    assert [record.text for record in read_texts(path)] == expected
 
 
 def packed(count: int, first: int, *blocks: bytes, block: int = 128, parts: int = 4) -> bytes:

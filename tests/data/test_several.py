@@ -119,12 +119,12 @@ def test_a_training_records_each_and_verify_checks_each(
     assert recorded == {str(path): data_digest(path) for path in three.paths}
     assert report.parameters["examples"] == 24
     assert report.parameters["data"] == "a.parquet + b.jsonl + c.jsonl.gz"
-    place = Path("out.report.json")
-    original = place.read_text()
+    report_path = Path("out.report.json")
+    original = report_path.read_text()
     for other in ("a.parquet + b.jsonl", "a.parquet + b.jsonl + c.jsonl.gz + d.jsonl"):
-        place.write_text(original.replace("a.parquet + b.jsonl + c.jsonl.gz", other))
-        assert run(["verify", str(place), "-q"]) == 1
-    place.write_text(original)
+        report_path.write_text(original.replace("a.parquet + b.jsonl + c.jsonl.gz", other))
+        assert run(["verify", str(report_path), "-q"]) == 1
+    report_path.write_text(original)
     assert run(["verify", "out", *data, "-q"]) == 0
     assert run(["verify", "out", *data[:4], "-q"]) == 1
     lines(Path("b.jsonl"), TEXTS[8:15])

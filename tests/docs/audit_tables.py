@@ -7,7 +7,7 @@ from typing import Any
 from audits.statistics.metrics import clopper_pearson
 from tests.bench import canary_gradients, canary_starts, fused_learners, inversion, min_k_shares
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
-from tests.bench.planted_leaks import HEADINGS, shown
+from tests.bench.planted_leaks import HEADINGS, cells
 from tests.docs.figures import results
 from tests.docs.pages import as_table
 
@@ -73,7 +73,7 @@ def _null_simulated(found: dict[str, Any]) -> str:
 
 
 def _planted_leaks(found: dict[str, Any]) -> str:
-    rows = [[f"`{row['attack']}`", row["leak"], *shown(row, found["sets"])] for row in found["found"]]
+    rows = [[f"`{row['attack']}`", row["leak"], *cells(row, found["sets"])] for row in found["found"]]
     return as_table(["attack", "leak", *HEADINGS], rows)
 
 
@@ -107,9 +107,9 @@ def _fused_learners(found: list[dict[str, Any]]) -> str:
         **{name: sum(row[name] for row in planted) for name in ("sets", "higher")},
         "auc": {name: sum(row["auc"][name] for row in planted) / len(planted) for name in ("ridge", "trees")},
     }
-    shown = [row for row in found if row not in planted]
-    shown.insert(shown.index(next(row for row in shown if "found" not in row and "beyond" not in row)), together)
-    return as_table(list(fused_learners.HEADINGS), [fused_learners.cells(row) for row in shown])
+    chosen = [row for row in found if row not in planted]
+    chosen.insert(chosen.index(next(row for row in chosen if "found" not in row and "beyond" not in row)), together)
+    return as_table(list(fused_learners.HEADINGS), [fused_learners.cells(row) for row in chosen])
 
 
 def _min_k_shares(found: list[dict[str, Any]]) -> str:

@@ -82,9 +82,9 @@ def _usage(command: click.Command, name: str) -> str:
         words.append("COMMAND")
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
-            shown = parameter.metavar or _kind(parameter, str(parameter.name).upper())
-            shown = shown if parameter.required or shown.startswith("[") else f"[{shown}]"
-            words.append(shown if parameter.nargs == 1 or shown.endswith("...") else f"{shown}...")
+            usage = parameter.metavar or _kind(parameter, str(parameter.name).upper())
+            usage = usage if parameter.required or usage.startswith("[") else f"[{usage}]"
+            words.append(usage if parameter.nargs == 1 or usage.endswith("...") else f"{usage}...")
     return " ".join(words)
 
 
@@ -118,16 +118,16 @@ def _option(option: click.Option) -> list[str]:
     if not option.is_flag and not option.count:
         names += f" {_escaped(' '.join([option.metavar or _kind(option, option.type.name.upper())] * option.nargs))}"
     help_text, _, default = " ".join((option.help or "").replace("\b", "").split()).partition("[default: ")
-    told = [_escaped(help_text.strip())]
+    parts = [_escaped(help_text.strip())]
     if option.required:
-        told.append("Required.")
-    if option.multiple and "repeatable" not in told[0]:
-        told.append("Repeatable.")
+        parts.append("Required.")
+    if option.multiple and "repeatable" not in parts[0]:
+        parts.append("Repeatable.")
     if option.show_default and option.default is not None and not callable(option.default):
         default = f"{option.default}]"
     if default:
-        told.append(f"Default: {_escaped(default.removesuffix(']'))}.")
-    return [names, " ".join(told)]
+        parts.append(f"Default: {_escaped(default.removesuffix(']'))}.")
+    return [names, " ".join(parts)]
 
 
 def _kind(parameter: click.Parameter, otherwise: str) -> str:

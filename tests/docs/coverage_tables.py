@@ -51,14 +51,14 @@ def _modes(rows: list[dict[str, Any]]) -> str:
 
 
 def _reasons(rows: list[dict[str, Any]]) -> str:
-    said = Counter(
+    reasons = Counter(
         _kind(row["opacus"]["hooks"]["reason"])
         for row in rows
         if row["opacus"].get("hooks", {}).get("outcome") == FAILS
     )
-    most = said.most_common(_MOST_REASONS)
+    most = reasons.most_common(_MOST_REASONS)
     table = [[f"`{reason}`", str(count)] for reason, count in most]
-    others = sum(said.values()) - sum(count for _, count in most)
+    others = sum(reasons.values()) - sum(count for _, count in most)
     return as_table(["message", "pairs"], [*table, *([["others", str(others)]] if others else [])])
 
 
@@ -73,12 +73,12 @@ def _kind(reason: str) -> str:
 def _refused(rows: list[dict[str, Any]]) -> str:
     """With the sentence of the whole command, as the zoo stored it."""
     stored = json.loads((ROOT / "tests" / "zoo" / "outcomes.json").read_text(encoding="utf-8"))
-    said = {(task, kind): reason for task, kind, command, _, reason in stored if command == "dp-sgd"}
+    reasons = {(task, kind): reason for task, kind, command, _, reason in stored if command == "dp-sgd"}
     table = [
         [
             row["task"],
             row["architecture"],
-            _sentence(said.get((row["task"], row["architecture"]), "") or row["privctl"]["reason"]),
+            _sentence(reasons.get((row["task"], row["architecture"]), "") or row["privctl"]["reason"]),
         ]
         for row in rows
         if row["privctl"]["outcome"] == REFUSED

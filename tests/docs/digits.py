@@ -6,9 +6,9 @@ import math
 from decimal import Decimal
 
 
-def agrees(shown: str, found: float) -> bool:
-    """Whether ``found`` is ``shown`` to the last digit but for one unit of it, or to a double's precision."""
-    printed = Decimal(shown)
+def agrees(rounded: str, found: float) -> bool:
+    """Whether ``found`` is ``text`` to the last digit but for one unit of it, or to a double's precision."""
+    printed = Decimal(rounded)
     exponent = printed.as_tuple().exponent
     assert isinstance(exponent, int)
     unit = 10.0**exponent

@@ -19,7 +19,7 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def told() -> dict[str, dict[str, tuple[str, str]]]:
+def meanings_by_type() -> dict[str, dict[str, tuple[str, str]]]:
     """Type -> field -> its meaning and the checks that read it."""
     with (DOCS / "report-fields.toml").open("rb") as file:
         read = tomllib.load(file)
@@ -29,7 +29,11 @@ def told() -> dict[str, dict[str, tuple[str, str]]]:
 def parts() -> dict[str, str]:
     """The made part of ``docs/reports.md``."""
     types = schema()
-    return {"schema": "\n".join(_section(name, types[name], each) for name, each in told().items() if name in types)}
+    return {
+        "schema": "\n".join(
+            _section(name, types[name], each) for name, each in meanings_by_type().items() if name in types
+        )
+    }
 
 
 def _section(name: str, kind: dict[str, Any], meanings: dict[str, tuple[str, str]]) -> str:

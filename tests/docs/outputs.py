@@ -35,8 +35,8 @@ class Example:
 def examples(text: str) -> list[Example]:
     """Every example of a page, in order."""
     return [
-        Example(commands=commands, measured=tuple(words.split(", ")) if words else (), shown=shown or None)
-        for commands, words, shown in _EXAMPLE.findall(text)
+        Example(commands=commands, measured=tuple(words.split(", ")) if words else (), shown=output or None)
+        for commands, words, output in _EXAMPLE.findall(text)
     ]
 
 
@@ -47,8 +47,8 @@ def shown_after(text: str) -> list[tuple[str, list[Example]]]:
         (
             commands,
             [
-                Example(commands=commands, measured=tuple(words.split(", ")) if words else (), shown=shown)
-                for mark, words, shown in _SHOWN.findall(below)
+                Example(commands=commands, measured=tuple(words.split(", ")) if words else (), shown=output)
+                for mark, words, output in _SHOWN.findall(below)
                 if mark != "varies"
             ],
         )

@@ -37,7 +37,7 @@ def parts() -> dict[str, str]:
     }
 
 
-def _shown(amount: int) -> str:
+def _gib(amount: int) -> str:
     gib = amount / _GIB
     return f"**{gib:.1f}**" if gib <= FITS else f"{gib:.0f}"
 
@@ -63,7 +63,7 @@ def _memory(trainings: list[dict[str, Any]], key: str) -> str:
     ]
     return as_table(
         ["model", "trained", *names],
-        [[*row, *(_shown(cells[each]) for each in columns)] for row, cells in rows.items()],
+        [[*row, *(_gib(cells[each]) for each in columns)] for row, cells in rows.items()],
     )
 
 
@@ -72,7 +72,7 @@ def _passes(counted: list[dict[str, Any]]) -> str:
     cells = {(one["size"], one["examples"], one["passes"]): one for one in counted}
     examples = sorted({one["examples"] for one in counted})
     rows = [
-        [size, *(_shown(cells[size, n, passes][key]) for key in ("one_card", "each_of_cards") for n in examples
+        [size, *(_gib(cells[size, n, passes][key]) for key in ("one_card", "each_of_cards") for n in examples
                  for passes in (1, 2))]
         for size in dict.fromkeys(one["size"] for one in counted)
     ]  # fmt: skip
@@ -110,9 +110,9 @@ def _costs(found: dict[str, Any]) -> str:
 
 
 def _experts() -> str:
-    said = json.loads((ROOT / "tests" / "zoo" / "outcomes.json").read_text(encoding="utf-8"))
+    outcomes = json.loads((ROOT / "tests" / "zoo" / "outcomes.json").read_text(encoding="utf-8"))
     by_outcome: dict[str, list[str]] = {}
-    for task, kind, command, outcome, _ in said:
+    for task, kind, command, outcome, _ in outcomes:
         if task == "causal-lm" and command == "dp-sgd" and kind in EXPERTS:
             by_outcome.setdefault(outcome, []).append(f"`{kind}`")
     rows = [

@@ -184,9 +184,9 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
         assert (each["rejected"]["interval"][0] > measured["level"]) is refused, name
         assert each["found"]["interval"][0] > each["rejected"]["interval"][1] or refused, name
     for each in measured["power"]:
-        shown = [f"{each['alone_sees']:.3f}", f"{each['alone']:.2f}"]
-        shown += [f"{each['together_sees']:.3f}", f"{each['together']:.2f}"]
-        assert f"| {each['records_per_side']} | {' | '.join(shown)} |" in ERRORS
+        cells = [f"{each['alone_sees']:.3f}", f"{each['alone']:.2f}"]
+        cells += [f"{each['together_sees']:.3f}", f"{each['together']:.2f}"]
+        assert f"| {each['records_per_side']} | {' | '.join(cells)} |" in ERRORS
         assert f"{each['alone_sees']:.3f}" == f"{power.detectable_auc(*2 * [each['records_per_side']]):.3f}"
 
 
@@ -248,8 +248,8 @@ def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
     assert helps == {canary_starts.USUAL: False, canary_starts.PUBLIC: False, canary_starts.KNOWN: True}
     assert f"{max(run['epsilon'] for runs in found.values() for run in runs):.1f}" == "0.2"
     settings = measured["settings"]
-    said = f"({settings['records']} descriptions of commands, {settings['canaries']} canaries of six digits"
-    assert said in unwrapped(CANARIES)
+    sentence = f"({settings['records']} descriptions of commands, {settings['canaries']} canaries of six digits"
+    assert sentence in unwrapped(CANARIES)
 
 
 def test_where_weights_give_images_back_is_what_is_said() -> None:
@@ -267,16 +267,16 @@ def test_where_weights_give_images_back_is_what_is_said() -> None:
     assert low == [("resnet plain", 2)]
     (one,) = (run for run in runs["resnet plain"] if run["conditions"]["p"] < 0.05)
     together = stats.combine_pvalues([run["conditions"]["p"] for run in runs["resnet plain"]]).pvalue
-    said = (
+    sentence = (
         f"({one['conditions']['p']:.3f} and {one['class']['p']:.3f}); Fisher's method gives {together:.2f} for all five"
     )
-    assert said in unwrapped(EXTRACTION)
+    assert sentence in unwrapped(EXTRACTION)
     for kind, share in (("resnet plain", 0.04), ("vit plain", 0.01)):
         assert round(1 - fmean(run["left"][0] for run in runs[kind]), 2) == share
         assert all(run["left"][1] - run["left"][0] < 0.025 for run in runs[kind])
     settings = measured["settings"]
-    said = f"{settings['records']} photographs of {settings['size']} by {settings['size']} pixels"
-    assert said in unwrapped(EXTRACTION)
+    sentence = f"{settings['records']} photographs of {settings['size']} by {settings['size']} pixels"
+    assert sentence in unwrapped(EXTRACTION)
     assert f"Each attack made {settings['images']} images" in unwrapped(EXTRACTION)
 
 

@@ -30,7 +30,7 @@ def test_architectures_are_listed_by_how_both_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [
         (
             "TypeError: A.forward() missing 2 required positional arguments: 'x'",
@@ -39,8 +39,8 @@ def test_architectures_are_listed_by_how_both_ended() -> None:
         ("RuntimeError: got [6] at entry 0 | `a`", "RuntimeError: got [N] at entry N / 'a'"),
     ],
 )
-def test_alike_messages_are_counted_together(said: str, kind: str) -> None:
-    assert coverage_tables._kind(said).startswith(kind)
+def test_alike_messages_are_counted_together(message: str, kind: str) -> None:
+    assert coverage_tables._kind(message).startswith(kind)
 
 
 def test_a_refusal_without_a_stored_sentence_has_its_own() -> None:

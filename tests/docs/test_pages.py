@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.fields import schema, told
+from tests.docs.fields import meanings_by_type, schema
 from tests.docs.generate import generated
 from tests.docs.pages import DOCS, ROOT, anchor, anchors, headings, links, pages, table
 from verify.methods import METHODS, expected_of
@@ -90,14 +90,21 @@ def test_what_is_made_is_current() -> None:
 def test_every_field_of_the_schema_is_explained() -> None:
     """And nothing that the schema does not have."""
     types = {name: set(kind["properties"]) for name, kind in schema().items()}
-    assert {name: set(fields) for name, fields in told().items()} == types
-    assert all(meaning.endswith(".") and checks for each in told().values() for meaning, checks in each.values())
+    assert {name: set(fields) for name, fields in meanings_by_type().items()} == types
+    assert all(
+        meaning.endswith(".") and checks for each in meanings_by_type().values() for meaning, checks in each.values()
+    )
 
 
 def test_the_checks_that_are_named_exist() -> None:
     from privctl.gate.checks import RULES
 
-    named = {word for each in told().values() for _, checks in each.values() for word in re.findall(r"`(\w+)`", checks)}
+    named = {
+        word
+        for each in meanings_by_type().values()
+        for _, checks in each.values()
+        for word in re.findall(r"`(\w+)`", checks)
+    }
     assert named <= {*RULES, "verify", "inspect", "min_confidence", "reason"}
     rows = table(PAGES["reports.md"], "What checks a report")
     assert {row["rule"].strip("`"): row["waiver"] == "yes" for row in rows} == {

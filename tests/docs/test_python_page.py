@@ -58,12 +58,12 @@ def test_examples_print_what_the_page_shows(title: str) -> None:
     space: dict[str, object] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for code, shown in SECTIONS[title]:
+        for code, output in SECTIONS[title]:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(compile(code, title, "exec"), space)
-            if shown:
-                assert printed.getvalue() == shown
+            if output:
+                assert printed.getvalue() == output
 
 
 def test_the_page_names_every_function() -> None:

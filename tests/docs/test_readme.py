@@ -55,9 +55,9 @@ def test_the_readme_as_it_is_written(here: Path) -> None:
     drawn = picture.numbers()
     assert [(m.name, m.status) for m in drawn.models] == [(m.name, m.status) for m in demonstrated.models]
     assert [m.found for m in drawn.models[:2]] == [m.found for m in demonstrated.models[:2]]
-    for shown, measured in zip(drawn.models, demonstrated.models, strict=True):
-        assert (shown.epsilon or 0) == pytest.approx(measured.epsilon or 0, rel=1e-6)
-        assert shown.utility == pytest.approx(measured.utility, rel=0.25)
+    for documented, measured in zip(drawn.models, demonstrated.models, strict=True):
+        assert (documented.epsilon or 0) == pytest.approx(measured.epsilon or 0, rel=1e-6)
+        assert documented.utility == pytest.approx(measured.utility, rel=0.25)
 
 
 GUIDE = [each for each in examples(pages()["guide.md"]) if each.shown is not None]

@@ -252,15 +252,15 @@ def test_the_rest_of_the_numbers() -> None:
     event = SecretMixture(probabilities=(0.005,) * 10, noise_multiplier=1.378, steps=500)
     training = ledger.epsilon_bound(sampled(1, 1024 / 50_000, 2940), 1e-5)
     shift = 1000**0.5 / gaussian.noise_multiplier_for(1, 1e-8)
-    for shown, found in (
+    for stated, found in (
         ("2000 steps give 11816.4", moved.value),
         ("gives 0.200", secrets.posterior(secrets.information(event), 0.01)),
         ("the curve 0.0849", secrets.curve_posterior(event, 0.01)),
         ("Epsilon of training alone: 7.1370", training),
         ("has epsilon 44.9037382684", gaussian.epsilon_at(1.001e-5, shift)),
     ):
-        assert shown in " ".join(THEORY.split()), shown
-        assert agrees(shown.split()[-1], found), (shown, found)
+        assert stated in " ".join(THEORY.split()), stated
+        assert agrees(stated.split()[-1], found), (stated, found)
 
 
 def test_the_book_of_claims() -> None:

@@ -105,34 +105,34 @@ def test_the_tutorial_in_small(here: Path) -> None:
 def test_the_tutorial_as_it_is_written(here: Path) -> None:
     """And what it shows of each output is what was printed."""
     calls = iter(CALLS)
-    for commands, shown in shown_after(TUTORIAL):
+    for commands, examples in shown_after(TUTORIAL):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             follow([next(calls) for words in command_lines(commands) if words[0] == "privctl"])
-        for example in shown:
+        for example in examples:
             assert missing(example, out.getvalue()) is None, f"{commands}printed:\n{out.getvalue()}"
     assert (here / "page.html").is_file()
 
 
 def test_what_the_tutorial_shows_of_a_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """The one output that needs no model, so that it can be compared each time."""
-    ((commands, shown),) = [each for each in shown_after(TUTORIAL) if each[0].startswith("privctl account")]
-    assert len(shown) == 2
+    ((commands, examples),) = [each for each in shown_after(TUTORIAL) if each[0].startswith("privctl account")]
+    assert len(examples) == 2
     follow([(words[1:], None) for words in command_lines(commands)])
     out = capsys.readouterr().out
-    assert [missing(example, out) for example in shown] == [None, None]
-    assert missing(shown[0], out.replace("11.8649", "11.8648")) is not None
+    assert [missing(example, out) for example in examples] == [None, None]
+    assert missing(examples[0], out.replace("11.8649", "11.8648")) is not None
 
 
 def test_outputs_of_the_tutorial_are_compared() -> None:
-    assert sum(len(shown) for _, shown in shown_after(TUTORIAL)) >= 9
+    assert sum(len(examples) for _, examples in shown_after(TUTORIAL)) >= 9
 
 
 def test_the_tutorial_shows_every_act() -> None:
-    shown = {words[0] for words, _ in CALLS}
-    assert shown >= {"demo", "inspect", "verify", "noise", "account", "retrain", "audit", "canary", "gate", "report"}
+    commands = {words[0] for words, _ in CALLS}
+    assert commands >= {"demo", "inspect", "verify", "noise", "account", "retrain", "audit", "canary", "gate", "report"}
 
 
 def test_what_is_made_smaller_is_in_the_tutorial() -> None:
-    shown = {pair for words, _ in CALLS for pair in pairwise(words)}
-    assert set(SMALLER) <= shown
+    pairs = {pair for words, _ in CALLS for pair in pairwise(words)}
+    assert set(SMALLER) <= pairs

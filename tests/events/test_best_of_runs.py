@@ -94,7 +94,7 @@ def test_verified(event: BestOfRuns) -> None:
     assert not epsilon_of(of(event), 1e-6, (found * 0.99,)).at_most(found * 0.99)
 
 
-def told(event: BestOfRuns, chance: Callable[[float], float]) -> float:
+def epsilon_of_threshold_events(event: BestOfRuns, chance: Callable[[float], float]) -> float:
     """The epsilon at 1e-5 that 'some run is above t' or 'none is' shows, over all t; one step a run, all records.
 
     ``chance`` is the generating function of the number of runs.
@@ -119,14 +119,18 @@ def told(event: BestOfRuns, chance: Callable[[float], float]) -> float:
 def test_from_below_it_is_what_the_largest_of_the_runs_tells(
     event: BestOfRuns, chance: Callable[[float], float]
 ) -> None:
-    expected = told(event, chance)
-    assert shown(event) == pytest.approx(expected, rel=0.01)
+    expected = epsilon_of_threshold_events(event, chance)
+    assert epsilon_from_below(event) == pytest.approx(expected, rel=0.01)
     assert expected > 1.05 * epsilon_bound(one_run(event), 1e-5), "more than one run"
     bound = epsilon_bound(of(event), 1e-5)
-    assert shown(event) < bound < shown(replace(event, noise_multiplier=event.noise_multiplier / 2))
+    assert (
+        epsilon_from_below(event)
+        < bound
+        < epsilon_from_below(replace(event, noise_multiplier=event.noise_multiplier / 2))
+    )
 
 
-def shown(event: BestOfRuns) -> float:
+def epsilon_from_below(event: BestOfRuns) -> float:
     """The epsilon at 1e-5 of the verifier's law from below, in the worse order."""
     cells = verified_row_of(event).cells(event, True)(1e-3, CellReach(-40))
 
@@ -142,7 +146,7 @@ def test_from_below_one_run_alone_costs_what_it_costs(rate: float) -> None:
     """Its steps, composed otherwise, are those of a training."""
     alone = BestOfRuns(noise_multiplier=3.0, mean_runs=1.0, sample_rate=rate, run_steps=10)
     exact = epsilon_bound(one_run(alone), 1e-5)
-    assert exact * 0.995 < shown(alone) <= exact
+    assert exact * 0.995 < epsilon_from_below(alone) <= exact
 
 
 def test_one_run_alone_costs_what_it_costs_by_its_divergences() -> None:
@@ -206,13 +210,16 @@ def test_what_is_drawn_has_the_law(mean: float, shape: float | None, law: stats.
 
 @pytest.mark.slow
 def test_a_plan_of_a_search_meets_its_epsilon_and_is_verified(tmp_path: Path) -> None:
-    place = tmp_path / "plan.report.json"
+    report_path = tmp_path / "plan.report.json"
     asked = ["account", "--mechanism", "search", "--expected-runs", "10", "--epsilon", "8", "--delta", "1e-5"]
-    assert run([*asked, "--dataset-size", "6000", "--batch-size", "60", "--epochs", "10", "-q", "-o", str(place)]) == 0
-    report = json.loads(place.read_text())
+    assert (
+        run([*asked, "--dataset-size", "6000", "--batch-size", "60", "--epochs", "10", "-q", "-o", str(report_path)])
+        == 0
+    )
+    report = json.loads(report_path.read_text())
     assert 7.99 < report["guarantees"][0]["epsilon"] <= 8
     assert "raises it to 8" in report["warnings"][-1]
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run(["verify", str(report_path), "-q"]) == 0
 
 
 @pytest.mark.parametrize("event", [WHOLE, replace(WHOLE, shape=None), ON_BATCHES], ids=repr)

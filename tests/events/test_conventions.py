@@ -78,10 +78,10 @@ def _named(event: Event) -> str:
 
 
 def _planned(folder: Path, event: Event) -> Path:
-    ledger, place = folder / "ledger.json", folder / "plan.report.json"
+    ledger, report_path = folder / "ledger.json", folder / "plan.report.json"
     ledger.write_text(json.dumps([encode_value(event)]))
-    assert run(["account", "--ledger", str(ledger), "--delta", "1e-5", "-o", str(place), "-q"]) == 0
-    return place
+    assert run(["account", "--ledger", str(ledger), "--delta", "1e-5", "-o", str(report_path), "-q"]) == 0
+    return report_path
 
 
 @pytest.mark.parametrize("event", [*KINDS, *SLOW], ids=_named)

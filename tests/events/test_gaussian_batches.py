@@ -259,30 +259,30 @@ _PLANS = {
 
 @pytest.mark.parametrize("name", few(_PLANS, 0, 1))
 def test_planned_and_verified(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / "plan.json"
+    path = tmp_path / "plan.json"
     call = ["account", "--mechanism", name, "--delta", "1e-6", *_PLANS[name]]
-    assert run([*call, "--epsilon", "2", "-o", str(place), "-q"]) == 0
-    found = json.loads(place.read_text())["parameters"]["found"]["noise multiplier"]
+    assert run([*call, "--epsilon", "2", "-o", str(path), "-q"]) == 0
+    found = json.loads(path.read_text())["parameters"]["found"]["noise multiplier"]
     assert run([*call, "--noise-multiplier", str(found), "--json", "-q"]) == 0
     out = capsys.readouterr().out
     report = json.loads(out[out.index("{") :])
     assert 1.999 < report["guarantees"][0]["epsilon"] <= 2.0002
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run(["verify", str(path), "-q"]) == 0
 
 
 @pytest.mark.forged("the plan claims what half its noise does not give")
 @pytest.mark.parametrize("name", _PLANS)
 def test_half_the_noise_is_refuted(name: str, tmp_path: Path) -> None:
-    place = tmp_path / "plan.json"
+    path = tmp_path / "plan.json"
     call = ["account", "--mechanism", name, "--delta", "1e-6", *_PLANS[name], "--noise-multiplier", "2"]
-    assert run([*call, "-o", str(place), "-q"]) == 0
-    report = json.loads(place.read_text())
+    assert run([*call, "-o", str(path), "-q"]) == 0
+    report = json.loads(path.read_text())
     report["mechanism"]["events"][0]["noise_multiplier"] = 1.0
     report["parameters"]["noise_multiplier"] = 1.0
     for guarantee in report["guarantees"]:
         guarantee["noise_multiplier"] = 1.0
-    place.write_text(json.dumps(report))
-    assert run(["verify", str(place), "-q"]) == 1
+    path.write_text(json.dumps(report))
+    assert run(["verify", str(path), "-q"]) == 1
 
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:

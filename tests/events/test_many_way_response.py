@@ -86,11 +86,11 @@ def test_it_composes_with_replacement_alone(tmp_path: Path) -> None:
 
 
 def test_planned_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = tmp_path / "plan.json"
+    path = tmp_path / "plan.json"
     call = ["account", "--mechanism", "k-ary-response", "--epsilon", "1", "--answers", "4", "--delta", "1e-6"]
-    assert run([*call, "-o", str(place), "-q"]) == 0
-    assert json.loads(place.read_text())["parameters"]["found"]["answer epsilon"] == pytest.approx(1, rel=1e-4)
-    assert run(["verify", str(place), "-q"]) == 0
+    assert run([*call, "-o", str(path), "-q"]) == 0
+    assert json.loads(path.read_text())["parameters"]["found"]["answer epsilon"] == pytest.approx(1, rel=1e-4)
+    assert run(["verify", str(path), "-q"]) == 0
     capsys.readouterr()
     assert run([*call, "--sample-rate", "0.1"]) == 2
     assert "k-ary-response is not known on batches" in capsys.readouterr().err

@@ -55,15 +55,15 @@ def others_epsilon(*, pessimistic: bool, delta: float = 1e-5) -> float:
 
 
 def written(folder: Path, *arguments: str) -> PrivacyReport:
-    place = folder / "plan.report.json"
-    assert run([*arguments, "-o", str(place), "--force", "-q"]) == 0
-    return decode(place.read_text(), str(place))
+    report_path = folder / "plan.report.json"
+    assert run([*arguments, "-o", str(report_path), "--force", "-q"]) == 0
+    return decode(report_path.read_text(), str(report_path))
 
 
-def changed(place: Path, guarantee: int = 0, **values: Any) -> None:
-    data = json.loads(place.read_text())
+def changed(path: Path, guarantee: int = 0, **values: Any) -> None:
+    data = json.loads(path.read_text())
     data["guarantees"][guarantee].update(values)
-    place.write_text(json.dumps(data))
+    path.write_text(json.dumps(data))
 
 
 def test_its_epsilon_is_that_of_another_accountant(geometric: Path) -> None:
@@ -84,8 +84,8 @@ def test_it_is_planned_verified_and_shown(geometric: Path, capsys: pytest.Captur
     assert b"GeometricNoise" in curve.read_bytes()
     capsys.readouterr()
     assert run(["verify", str(place), "--simulate", "--seconds", "0.2"]) == 0
-    said = capsys.readouterr().out
-    assert "privacy loss distribution, simulated" in said
+    stdout = capsys.readouterr().out
+    assert "privacy loss distribution, simulated" in stdout
     assert run(["report", str(place), "-o", str(page), "-q"]) == 0
     assert "geometric" in page.read_text()
 
@@ -128,24 +128,25 @@ def test_a_false_report_of_it_is_refuted(
     geometric: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], says: str
 ) -> None:
     written(geometric, *PLAN, "--count-epsilon", "0.5")
-    place = geometric / "plan.report.json"
-    changed(place, **change)
+    report_path = geometric / "plan.report.json"
+    changed(report_path, **change)
     capsys.readouterr()
-    assert run(["verify", str(place)]) == 1
+    assert run(["verify", str(report_path)]) == 1
     assert says in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.forged("an assumption says what no row lists")
 def test_a_statement_that_no_row_lists_does_not_pass(geometric: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = written(geometric, *PLAN, "--count-epsilon", "0.5")
-    place = geometric / "plan.report.json"
+    report_path = geometric / "plan.report.json"
     stated = report.guarantees[0].assumptions
     other = [replace(each, statement="one example changes a count by two at most") for each in stated[:1]]
     changed(
-        place, assumptions=[{"name": a.name, "statement": a.statement, "state": a.state} for a in (*other, stated[1])]
+        report_path,
+        assumptions=[{"name": a.name, "statement": a.statement, "state": a.state} for a in (*other, stated[1])],
     )
     capsys.readouterr()
-    assert run(["verify", str(place)]) != 0
+    assert run(["verify", str(report_path)]) != 0
     assert "which is not that assumption" in " ".join(capsys.readouterr().out.split())
 
 
@@ -165,10 +166,10 @@ def test_without_its_rows_it_is_not_known(
     geometric: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(geometric, *PLAN, "--count-epsilon", "0.5")
-    place = geometric / "plan.report.json"
+    report_path = geometric / "plan.report.json"
     monkeypatch.delitem(verify.events.ROWS, GeometricNoise)
     capsys.readouterr()
-    assert run(["verify", str(place)]) == 3
+    assert run(["verify", str(report_path)]) == 3
     assert "verify does not know events of the kind geometric" in capsys.readouterr().err
     monkeypatch.delitem(privctl.accounting.events.ROWS, GeometricNoise)
     with pytest.raises(ValueError, match="no accountant knows events of the kind geometric"):
@@ -176,7 +177,7 @@ def test_without_its_rows_it_is_not_known(
     monkeypatch.delitem(EVENTS, GeometricNoise.tag)
     with pytest.raises(InputError, match="'geometric'; expected one of sampled-gaussian, banded-gaussian, buffered-"):
         decode_events('[{"type": "geometric", "epsilon": 0.5}]', "ledger.json")
-    assert run(["verify", str(place)]) == 3
+    assert run(["verify", str(report_path)]) == 3
 
 
 def test_every_kind_has_its_rows() -> None:

@@ -110,17 +110,17 @@ ZEROED = RedrawnGaussian(noise_multiplier=2, examples=4, draws=3, neighbours=Adj
 def test_what_zeroing_shows_is_what_opposite_others_show(epsilon: float) -> None:
     """The verifier's cells from below against the same sums."""
     opposite, silent = (_attained(ZEROED, 1, 0, [other] * 3, epsilon) for other in (-1.0, 0.0))
-    assert _shown(ZEROED, epsilon) == pytest.approx(opposite, rel=2e-3)
+    assert _delta_from_below(ZEROED, epsilon) == pytest.approx(opposite, rel=2e-3)
     assert opposite > 1.3 * silent
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_what_zeroing_shows_is_within_the_bound(epsilon: float) -> None:
-    assert _shown(ZEROED, epsilon) <= delta_bound(one(ZEROED), epsilon, near=1e-2)
+    assert _delta_from_below(ZEROED, epsilon) <= delta_bound(one(ZEROED), epsilon, near=1e-2)
 
 
-def _shown(event: RedrawnGaussian, epsilon: float) -> float:
+def _delta_from_below(event: RedrawnGaussian, epsilon: float) -> float:
     cells = verified_row_of(event).cells(event, True)(1e-4, CellReach(-40))
     orders = (cells.p, cells.q), (cells.q, cells.p)
     return float(max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in orders))

@@ -152,11 +152,11 @@ def test_zcdp_composes_with_other_kinds() -> None:
     ],
 )
 def test_at_delta_0_the_largest_loss_counts(options: list[str], most: float | None, tmp_path: Path) -> None:
-    place = tmp_path / "plan.json"
-    assert run(["account", "--mechanism", *options, "--delta", "0", "-o", str(place), "-q"]) == 0
-    told = json.loads(place.read_text())["guarantees"][0]["epsilon"]
-    assert told == (None if most is None else pytest.approx(most, rel=1e-8))
-    assert run(["verify", str(place), "-q"]) == 0
+    path = tmp_path / "plan.json"
+    assert run(["account", "--mechanism", *options, "--delta", "0", "-o", str(path), "-q"]) == 0
+    epsilon = json.loads(path.read_text())["guarantees"][0]["epsilon"]
+    assert epsilon == (None if most is None else pytest.approx(most, rel=1e-8))
+    assert run(["verify", str(path), "-q"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def test_much_of_it_promises_nothing() -> None:
     ],
 )
 def test_planned_and_verified(mechanism: list[str], found: str, tmp_path: Path) -> None:
-    place = tmp_path / "plan.json"
+    path = tmp_path / "plan.json"
     call = ["account", "--mechanism", *mechanism, "--epsilon", "1", "--steps", "5", "--delta", "1e-6"]
-    assert run([*call, "-o", str(place), "-q"]) == 0
-    told = json.loads(place.read_text())
-    assert found in told["parameters"]["found"]
-    assert run(["verify", str(place), "-q"]) == 0
-    told["guarantees"][0]["epsilon"] *= 0.9
-    place.write_text(json.dumps(told))
-    assert run(["verify", str(place), "-q"]) in (1, 3)
+    assert run([*call, "-o", str(path), "-q"]) == 0
+    report = json.loads(path.read_text())
+    assert found in report["parameters"]["found"]
+    assert run(["verify", str(path), "-q"]) == 0
+    report["guarantees"][0]["epsilon"] *= 0.9
+    path.write_text(json.dumps(report))
+    assert run(["verify", str(path), "-q"]) in (1, 3)

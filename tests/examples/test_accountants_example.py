@@ -78,10 +78,10 @@ def test_the_tables_and_the_plot_are_those_of_the_results(example: SimpleNamespa
     assert drawn == example.showing.plot(results)
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    said = {row[0]: row[1] for row in lines if len(row) > 6}
-    assert said["GDP: estimate, not a bound"] == "refuted"
-    assert said["Opacus PRV"] == "claimed"
-    assert said["privacy loss distribution"] == "a bound"
+    statuses = {row[0]: row[1] for row in lines if len(row) > 6}
+    assert statuses["GDP: estimate, not a bound"] == "refuted"
+    assert statuses["Opacus PRV"] == "claimed"
+    assert statuses["privacy loss distribution"] == "a bound"
 
 
 def test_every_training_once_and_shuffled_within_a_seed(example: SimpleNamespace) -> None:

@@ -71,7 +71,7 @@ def test_every_training_once_and_shuffled_within_a_seed(example: SimpleNamespace
 
 def results() -> dict[str, Any]:
     private = {"epsilon": 0.5, "delta": 1e-5, "posterior": 0.5, "test_accuracy": 0.25, "seed": 0}
-    told = {"secrets": 9, "seed": 0, "told_before": [0.1, 0.0, 0.4], "greedy": [0.2, 0.1, 0.5], "epsilon": 3.0}
+    base = {"secrets": 9, "seed": 0, "told_before": [0.1, 0.0, 0.4], "greedy": [0.2, 0.1, 0.5], "epsilon": 3.0}
     return {
         "settings": {
             "weights": {"steps": 5, "batch_size": 4, "posterior": 0.5, "prior": 0.001},
@@ -95,9 +95,9 @@ def results() -> dict[str, Any]:
         "extraction": {
             "records": 50, "needed": 18.0,
             "runs": [
-                {"noise_multiplier": 3.0, "told": [0.5, 0.4, 0.6], "curve": 0.7, "fano": 1.0, **told},
-                {"noise_multiplier": 0.0, "told": [0.9, 0.7, 1.0], "curve": 1.0, "fano": 1.0, **told, "epsilon": None},
-                {"noise_multiplier": 3.0, "told": [0.3, 0.2, 0.5], "curve": 0.7, "fano": 1.0, **told},
+                {"noise_multiplier": 3.0, "told": [0.5, 0.4, 0.6], "curve": 0.7, "fano": 1.0, **base},
+                {"noise_multiplier": 0.0, "told": [0.9, 0.7, 1.0], "curve": 1.0, "fano": 1.0, **base, "epsilon": None},
+                {"noise_multiplier": 3.0, "told": [0.3, 0.2, 0.5], "curve": 0.7, "fano": 1.0, **base},
             ],
         },
     }  # fmt: skip
@@ -105,7 +105,7 @@ def results() -> dict[str, Any]:
 
 def test_tables(example: SimpleNamespace) -> None:
     lines = [line.strip("| ").split(" | ") for line in example.showing.table(results()).splitlines() if line[:1] == "|"]
-    caps, models, told = lines[2:4], lines[6:10], lines[12:]
+    caps, models, reconstruction = lines[2:4], lines[6:10], lines[12:]
     assert caps[1][:3] == ["3", "50 %", "1"]
     assert [row[0] for row in models] == [
         "plain",
@@ -115,8 +115,16 @@ def test_tables(example: SimpleNamespace) -> None:
     ]
     assert models[0][2:] == ["–", "5", "0.25", "–", "1"]
     assert models[3][3:] == ["6.5 (6 to 7)", "0.25 (0.25 to 0.25)", "0.5", "2"]
-    assert told[0][:2] == ["0 (plain)", "0.900 (0.700 to 1.000)"]
-    assert told[1] == ["3", "0.400 (0.200 to 0.600)", "0.200 (0.100 to 0.500)", "0.7", "1 (no bound)", "3", "2"]
+    assert reconstruction[0][:2] == ["0 (plain)", "0.900 (0.700 to 1.000)"]
+    assert reconstruction[1] == [
+        "3",
+        "0.400 (0.200 to 0.600)",
+        "0.200 (0.100 to 0.500)",
+        "0.7",
+        "1 (no bound)",
+        "3",
+        "2",
+    ]
     assert "at which Fano's bound is 0.1 is 18." in example.showing.table(results())
 
 
@@ -155,10 +163,10 @@ def test_whole_run_and_going_on(
     assert capped["noise_multiplier"] < made["none"]["noise_multiplier"]
     # What floating-point noise costs comes on top of what the plan was made for.
     assert capped["posterior"] <= small.posterior * (1 + 1e-7)
-    told = {row["noise_multiplier"]: row for row in found["extraction"]["runs"]}
-    assert told[0.0]["curve"] == told[0.0]["fano"] == 1
-    assert 1 / 20 < told[5.0]["curve"] < told[5.0]["fano"] < 1
-    assert all(0 <= row["told"][1] <= row["told"][0] <= row["told"][2] <= 1 for row in told.values())
+    by_noise = {row["noise_multiplier"]: row for row in found["extraction"]["runs"]}
+    assert by_noise[0.0]["curve"] == by_noise[0.0]["fano"] == 1
+    assert 1 / 20 < by_noise[5.0]["curve"] < by_noise[5.0]["fano"] < 1
+    assert all(0 <= row["told"][1] <= row["told"][0] <= row["told"][2] <= 1 for row in by_noise.values())
     assert "plan without a cap" in (output / "table.md").read_text()
     assert not list((output / "runs").glob("*/*/model.safetensors"))
 

@@ -58,10 +58,10 @@ def test_verification_refutes_nothing_that_anybody_may_rely_on(story: tuple[Path
 
 @pytest.mark.parametrize("name", BRANCHES)
 def test_gates_say_why(story: tuple[Path, str], name: str) -> None:
-    said = (story[0] / f"{name}.gate.txt").read_text()
-    assert all(f"required_steps: {step}: {step}" in said for step in ("retrain", "audit", "verify"))
-    assert "\x1b" not in said
-    assert max(len(line) for line in said.splitlines() if not line.startswith("    at ")) <= 80
+    verdict_text = (story[0] / f"{name}.gate.txt").read_text()
+    assert all(f"required_steps: {step}: {step}" in verdict_text for step in ("retrain", "audit", "verify"))
+    assert "\x1b" not in verdict_text
+    assert max(len(line) for line in verdict_text.splitlines() if not line.startswith("    at ")) <= 80
     strict = (story[0] / f"{name}.strict-gate.txt").read_text()
     assert "no guarantee counts" in strict
     assert "INCONCLUSIVE by audit" in " ".join(strict.split())  # an audit of so few records proves nothing

@@ -274,9 +274,9 @@ def test_a_torn_last_line_leaves_open_whether_an_audit_is_missing(here: Path) ->
     log = Path("m.audits.jsonl")
     begun(log)
     os.truncate(log, log.stat().st_size - 7)
-    ((outcome, said),) = found()["require_audit_log"]
+    ((outcome, message),) = found()["require_audit_log"]
     assert outcome is INCONCLUSIVE
-    assert "its last line is cut off, after line" in said
+    assert "its last line is cut off, after line" in message
     audited(log, Path("c.report.json"))
     assert wrong("a.report.json", "b.report.json", "c.report.json") == []
 
@@ -363,9 +363,9 @@ def test_a_check_names_the_lines_after_the_signature(signed: Path, capsys: pytes
             finish(log, position, report="blake3:" + "0" * 64, refuted=0, worst={})
         capsys.readouterr()
         assert run(["sign", "m.audits.jsonl", "--check", "ci.pub"]) == 0
-        said = capsys.readouterr().out
-        assert f"up to line 5 of {number}, " in said
-        assert f"; {unsigned} NOT SIGNED: sign the log again" in said
+        stdout = capsys.readouterr().out
+        assert f"up to line 5 of {number}, " in stdout
+        assert f"; {unsigned} NOT SIGNED: sign the log again" in stdout
     assert run(["sign", "m.audits.jsonl", "--key", "ci.key", "-q"]) == 0
     assert run(["sign", "m.audits.jsonl", "--check", "ci.pub"]) == 0
     assert "NOT SIGNED" not in capsys.readouterr().out

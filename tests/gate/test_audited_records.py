@@ -128,13 +128,13 @@ def test_two_audits_may_share_the_files_of_a_training(tmp_path: Path) -> None:
     assert only(judged(report, *looked, max_auc="0.6"), "max_auc").outcome is PASS
 
 
-@pytest.mark.parametrize(("step", "said"), [("retrain", False), ("external-training", True)])
-def test_a_gate_says_on_whose_word_records_were_trained_on(tmp_path: Path, step: str, said: bool) -> None:
+@pytest.mark.parametrize(("step", "only_audit_says"), [("retrain", False), ("external-training", True)])
+def test_a_gate_says_on_whose_word_records_were_trained_on(tmp_path: Path, step: str, only_audit_says: bool) -> None:
     """A report of another program's loop names no data."""
     report = making(tmp_path / "m.json", PROVED, step=step)
     looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.55), inputs=[weights("m"), replace(DATA, role="members")])
     finding = only(judged(report, looked, max_auc="0.6"), "max_auc")
-    assert (finding.outcome, "only the audit says" in finding.message) == (PASS, said)
+    assert (finding.outcome, "only the audit says" in finding.message) == (PASS, only_audit_says)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,6 @@ def test_a_reference_model_is_the_start_of_the_training_if_the_audit_says_so(
         parents=(ParentReport(path=made.name, digest=file_digest(made)),),
     )
     judgement = judged(made, looked, recompute="true", max_extracted="0.5")
-    said = [each for each in of(judgement, "recomputed") if "began with the reference model" in each.message]
-    assert (said == []) is right
-    assert all(each.outcome is GateOutcome.FAIL for each in said)
+    findings = [each for each in of(judgement, "recomputed") if "began with the reference model" in each.message]
+    assert (findings == []) is right
+    assert all(each.outcome is GateOutcome.FAIL for each in findings)

@@ -27,7 +27,7 @@ INPUT = re.compile(r"\$\{\{ inputs\.(\w+) \}\}")
 
 
 @pytest.fixture
-def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, root: Path, forked: Forked) -> Path:
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, root: Path, forked: Forked) -> Path:
     """A repository as the examples take it to be, and ``privctl`` on its path of programs."""
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -40,18 +40,18 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, root: Path, 
     return folder
 
 
-def shell(place: Path, root: Path, script: str, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def shell(folder: Path, root: Path, script: str, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """``script`` as a runner starts it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PRIVCTL", "GITHUB"))}
     environment = {
         **inherited,
-        "PATH": f"{place.parent / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{folder.parent / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(root),
         **more,
     }
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-        cwd=place,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -64,9 +64,9 @@ def example(root: Path, name: str) -> Any:
     return yaml.safe_load((root / EXAMPLES / name).read_text())
 
 
-def spoil(place: Path) -> None:
+def spoil(folder: Path) -> None:
     """Another model, with the reports of the one before."""
-    shutil.copy(place / "release/clipped/model.safetensors", place / "release/model/model.safetensors")
+    shutil.copy(folder / "release/clipped/model.safetensors", folder / "release/model/model.safetensors")
 
 
 def action(root: Path, given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -99,22 +99,22 @@ def of_github(root: Path) -> dict[str, str]:
     return gate
 
 
-def test_the_action_as_the_github_example_calls_it(place: Path, root: Path) -> None:
+def test_the_action_as_the_github_example_calls_it(folder: Path, root: Path) -> None:
     script, variables = action(root, of_github(root))
-    summary = place.parent / "summary.md"
+    summary = folder.parent / "summary.md"
     more = {**variables, "GITHUB_STEP_SUMMARY": str(summary)}
-    done = shell(place, root, script, more)
+    done = shell(folder, root, script, more)
     assert (done.returncode, done.stdout) == (0, "gate: PASS (10 passed)\n"), done.stderr
     assert "gate: PASS" in summary.read_text()
-    assert (place / "gate.sarif").is_file()
-    spoil(place)
-    done = shell(place, root, script, more)
+    assert (folder / "gate.sarif").is_file()
+    spoil(folder)
+    done = shell(folder, root, script, more)
     assert done.returncode == 1
     assert done.stdout.startswith("::error file=release/model.report.json,line=")
-    assert "FAIL" in (place / "gate.sarif").read_text().upper()
+    assert "FAIL" in (folder / "gate.sarif").read_text().upper()
 
 
-def test_the_action_s_exit_codes(place: Path, root: Path) -> None:
+def test_the_action_s_exit_codes(folder: Path, root: Path) -> None:
     for given, code in (
         ({"reports": "release/model.report.json", "model": "release/model"}, 3),  # the policy asks for an audit
         ({"reports": "release/model.report.json", "model": "release/model", "sarif": "x.sarif"}, 3),
@@ -122,25 +122,25 @@ def test_the_action_s_exit_codes(place: Path, root: Path) -> None:
         ({"reports": "", "sarif": "x.sarif"}, 2),
     ):
         script, variables = action(root, given)
-        assert shell(place, root, script, variables).returncode == code, given
+        assert shell(folder, root, script, variables).returncode == code, given
 
 
-def test_the_action_finds_the_reports_beside_the_model(place: Path, root: Path) -> None:
+def test_the_action_finds_the_reports_beside_the_model(folder: Path, root: Path) -> None:
     script, variables = action(root, {"model": "release/model"})
-    done = shell(place, root, script, variables)
+    done = shell(folder, root, script, variables)
     assert (done.returncode, done.stdout) == (0, "gate: PASS (10 passed)\n"), done.stderr
     assert "the reports of release/model: " in done.stderr
     script, variables = action(root, {})
-    assert shell(place, root, script, variables).returncode == 2, "nothing to judge"
+    assert shell(folder, root, script, variables).returncode == 2, "nothing to judge"
 
 
-def test_no_input_of_the_action_becomes_a_command(place: Path, root: Path) -> None:
+def test_no_input_of_the_action_becomes_a_command(folder: Path, root: Path) -> None:
     hostile = "$(touch hacked) `touch hacked`; touch hacked\n--output=stolen\n-o\n' \" * \\"
     script, variables = action(root, dict.fromkeys(("reports", "model", "policy", "sarif"), hostile))
-    done = shell(place, root, script, variables)
+    done = shell(folder, root, script, variables)
     assert done.returncode in (2, 3, 4)
-    assert not (place / "hacked").exists()
-    assert not (place / "stolen").exists()
+    assert not (folder / "hacked").exists()
+    assert not (folder / "stolen").exists()
 
 
 def test_the_action_installs_what_is_pinned_by_hash(root: Path, tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def launcher(root: Path, tmp_path: Path) -> Path:
     return checkout / "ci"
 
 
-def test_the_launcher_runs_its_own_checkout(root: Path, tmp_path: Path, place: Path) -> None:
+def test_the_launcher_runs_its_own_checkout(root: Path, tmp_path: Path, folder: Path) -> None:
     program = launcher(root, tmp_path) / "privctl"
-    (place / "privctl").mkdir()
-    (place / "privctl/__init__.py").write_text("raise SystemExit(99)")
-    (place / "click.py").write_text("raise SystemExit(98)")
+    (folder / "privctl").mkdir()
+    (folder / "privctl/__init__.py").write_text("raise SystemExit(99)")
+    (folder / "click.py").write_text("raise SystemExit(98)")
     call = [str(program), "gate", "release/model.report.json", "--max-epsilon", "8", "--recompute", "false"]
-    done = subprocess.run(call, cwd=place, capture_output=True, text=True, check=False)
+    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1, 3), done.stderr
     assert done.stdout.startswith("gate: ")
 
@@ -212,45 +212,45 @@ print(json.dumps(ended))
 """
 
 
-def test_a_gate_needs_blake3_and_click_alone(place: Path, root: Path) -> None:
+def test_a_gate_needs_blake3_and_click_alone(folder: Path, root: Path) -> None:
     gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
     gate += ["--policy", "privctl-policy.toml", "--recompute", "false", "--format"]
     forms = ("text", "json", "sarif", "junit", "github", "markdown")
-    shown = bare(place, root, "", *([*gate, form] for form in forms), ["inspect", "release/model"])
-    assert [code for code, _ in shown] == [0] * 7, shown
-    assert all(said for _, said in shown)
+    ended = bare(folder, root, "", *([*gate, form] for form in forms), ["inspect", "release/model"])
+    assert [code for code, _ in ended] == [0] * 7, ended
+    assert all(output for _, output in ended)
 
 
-def bare(place: Path, root: Path, allowed: str, *calls: list[str]) -> list[tuple[int, str]]:
+def bare(folder: Path, root: Path, allowed: str, *calls: list[str]) -> list[tuple[int, str]]:
     """The exit code and output of each of ``calls`` to ``privctl``, in one process with few other packages."""
     done = subprocess.run(
         [sys.executable, "-c", _BARE, allowed, json.dumps(calls)],
-        cwd=place, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [tuple(each) for each in json.loads(done.stdout)]
 
 
-def test_what_is_pinned_is_enough_to_compute_guarantees_again(place: Path, root: Path) -> None:
+def test_what_is_pinned_is_enough_to_compute_guarantees_again(folder: Path, root: Path) -> None:
     gate = ["gate", "release/model.report.json", "release/model.audit.report.json", "--model", "release/model"]
     for allowed, code in (("numpy scipy flint", 0), ("", 3)):
-        ((found, said),) = bare(place, root, allowed, [*gate, "--policy", "privctl-policy.toml"])
-        assert found == code, said
+        ((found, output),) = bare(folder, root, allowed, [*gate, "--policy", "privctl-policy.toml"])
+        assert found == code, output
 
 
-def test_what_is_missing_is_named_by_its_package_in_one_sentence(place: Path, root: Path) -> None:
+def test_what_is_missing_is_named_by_its_package_in_one_sentence(folder: Path, root: Path) -> None:
     """Wherever it is imported; the module of python-flint has another name, under which another package is found."""
     call = ["verify", "release/model.report.json"]
     done = subprocess.run(
         [sys.executable, "-c", _BARE, "numpy scipy", json.dumps([call])],
-        cwd=place, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert json.loads(done.stdout) == [[4, ""]]
     sentence = "the package python-flint is not installed; install privctl and its dependencies as the README says"
     assert done.stderr == f"privctl: {sentence}\n"
     gate = ["gate", "release/model.report.json", "--policy", "privctl-policy.toml"]
-    ((code, said),) = bare(place, root, "numpy scipy", gate)
-    assert (code in (1, 3), "python-flint is not installed" in " ".join(said.split())) == (True, True), said
+    ((code, output),) = bare(folder, root, "numpy scipy", gate)
+    assert (code in (1, 3), "python-flint is not installed" in " ".join(output.split())) == (True, True), output
 
 
 def pinned(text: str) -> dict[str, str]:
@@ -307,27 +307,27 @@ def test_actions_of_others_are_pinned_by_commit(root: Path, path: str) -> None:
             assert version
 
 
-def test_the_gitlab_template(place: Path, root: Path) -> None:
+def test_the_gitlab_template(folder: Path, root: Path) -> None:
     job = example(root, "gitlab-ci.yml")["privacy gate"]
     assert sum("privctl gate" in line for line in job["script"]) == 2
     script = "\n".join(job["script"])
-    done = shell(place, root, script, job["variables"])
+    done = shell(folder, root, script, job["variables"])
     assert done.returncode == 0, done.stderr
-    report = place / job["artifacts"]["reports"]["junit"]
+    report = folder / job["artifacts"]["reports"]["junit"]
     assert ET.parse(report).getroot().attrib["failures"] == "0"
-    spoil(place)
-    assert shell(place, root, script, job["variables"]).returncode == 1
+    spoil(folder)
+    assert shell(folder, root, script, job["variables"]).returncode == 1
     assert ET.parse(report).getroot().attrib["failures"] != "0"
 
 
-def test_the_pre_commit_example(place: Path, root: Path) -> None:
+def test_the_pre_commit_example(folder: Path, root: Path) -> None:
     (repository,) = example(root, "pre-commit-config.yaml")["repos"]
     (hook,) = repository["hooks"]
     call = shlex.join([*shlex.split(hook["entry"]), *hook["args"]])
     assert hook["pass_filenames"] is False
-    assert shell(place, root, call, {}).returncode == 0
-    (place / "release/model.audit.report.json").unlink()
-    assert shell(place, root, call, {}).returncode == 3
+    assert shell(folder, root, call, {}).returncode == 0
+    (folder / "release/model.audit.report.json").unlink()
+    assert shell(folder, root, call, {}).returncode == 3
     for path in ("release/model.report.json", "privctl-policy.toml"):
         assert re.search(hook["files"], path)
     assert not re.search(hook["files"], "README.md")
@@ -348,7 +348,7 @@ def test_the_policy_of_the_examples_asks_what_it_says(root: Path) -> None:
     assert (policy.max_epsilon, policy.required_steps, policy.require_model) == (8, ("audit",), True)
 
 
-def test_the_lines_of_the_guide(place: Path, root: Path) -> None:
+def test_the_lines_of_the_guide(folder: Path, root: Path) -> None:
     """The lines a user pastes are those of the example, and the command beside them passes."""
     text = (root / "docs" / "guide.md").read_text()
     section = text[text.index("## The gate in CI") :]
@@ -356,5 +356,5 @@ def test_the_lines_of_the_guide(place: Path, root: Path) -> None:
     steps = yaml.safe_load(pasted)
     (given,) = [step["with"] for step in steps if "/privctl@" in step.get("uses", "")]
     script, variables = action(root, given)
-    assert shell(place, root, script, variables).returncode == 0
+    assert shell(folder, root, script, variables).returncode == 0
     assert len(pasted.splitlines()) <= 10

@@ -86,17 +86,17 @@ SIMPLE = judgement("release/model")
 @pytest.mark.parametrize("form", RENDERERS)
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:30])
 def test_no_name_reaches_a_terminal_or_a_log_as_a_command(form: str, text: str) -> None:
-    shown = RENDERERS[form](judgement(text))
-    shown.encode()  # half a surrogate pair would stop here
+    rendered = RENDERERS[form](judgement(text))
+    rendered.encode()  # half a surrogate pair would stop here
     allowed = {"github": ("::error ", "::warning ", "::notice ")}.get(form, ())
-    for line in shown.split("\n"):
+    for line in rendered.split("\n"):
         assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0001]", line)
         stripped = line.lstrip()
         assert not stripped.startswith("::") or stripped.startswith(allowed or "\0"), line
         assert "##[" not in line
-    assert len(shown) < 100_000 or form in ("json", "sarif")  # which hold paths, and JSON everything, as they are
+    assert len(rendered) < 100_000 or form in ("json", "sarif")  # which hold paths, and JSON everything, as they are
     own = [sum(bool(line) and not (form == "text" and line[0] == " ") for line in made.split("\n"))
-           for made in (shown, RENDERERS[form](SIMPLE))]  # fmt: skip
+           for made in (rendered, RENDERERS[form](SIMPLE))]  # fmt: skip
     assert own[0] == own[1], "a name made a line of its own"
 
 
@@ -147,10 +147,10 @@ def test_github_escapes_as_the_runner_reads() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:30])
 def test_markdown_holds_no_html_link_mention_or_cell(text: str) -> None:
-    shown = gate_markdown.render(judgement(text))
-    assert set(re.findall(r"<[^>]*>", shown)) == {"<details>", "<summary>", "</summary>", "</details>"}
-    assert not re.search(r"(?<!\\)\]\(|(?<!\\)!\[|@\w|#\d|://|www\.", shown)
-    for row in re.findall(r"^\|.*$", shown, re.MULTILINE):
+    rendered = gate_markdown.render(judgement(text))
+    assert set(re.findall(r"<[^>]*>", rendered)) == {"<details>", "<summary>", "</summary>", "</details>"}
+    assert not re.search(r"(?<!\\)\]\(|(?<!\\)!\[|@\w|#\d|://|www\.", rendered)
+    for row in re.findall(r"^\|.*$", rendered, re.MULTILINE):
         cells = len(re.findall(r"(?<!\\)(?:\\\\)*\|", row))
         assert cells in (5, 6)
 
@@ -212,9 +212,9 @@ def test_every_sarif_rule_is_described_in_full() -> None:
         short, full = rule["shortDescription"]["text"], rule["fullDescription"]["text"]
         assert short in full
         assert len(short) < len(full) <= 1000
-    told = {rule["id"]: rule["fullDescription"]["text"] for rule in rules}
-    assert "No waiver can accept" in told["model"]
-    assert "may accept a finding" in told["max_auc"]
+    descriptions = {rule["id"]: rule["fullDescription"]["text"] for rule in rules}
+    assert "No waiver can accept" in descriptions["model"]
+    assert "may accept a finding" in descriptions["max_auc"]
 
 
 def test_sarif_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,9 @@ def test_text_gives_a_remedy_once_for_attacks_with_one_conclusion() -> None:
         for i, attack in enumerate(("loss", "zlib", "min-k"), start=1)
     ]
     other = finding("r.json", subject="lira AUC", message="0.6 (0.5 to 0.8): the upper bound is above 0.7", fix="more")
-    shown = " ".join(without_colour(gate_text.render(GateJudgement(findings=(*found, other)))).split())
-    assert f"loss AUC 0.8 (0.71 to 0.9), zlib AUC 0.8 (0.72 to 0.9), min-k AUC 0.8 (0.73 to 0.9): {above}" in shown
-    assert shown.count("to fix: make it safer") == 1
-    assert "at r.json:7, 7, 7" in shown
-    assert "max_auc: lira AUC: 0.6 (0.5 to 0.8): the upper bound is above 0.7 to fix: more" in shown
-    assert "4 failed" in shown
+    text = " ".join(without_colour(gate_text.render(GateJudgement(findings=(*found, other)))).split())
+    assert f"loss AUC 0.8 (0.71 to 0.9), zlib AUC 0.8 (0.72 to 0.9), min-k AUC 0.8 (0.73 to 0.9): {above}" in text
+    assert text.count("to fix: make it safer") == 1
+    assert "at r.json:7, 7, 7" in text
+    assert "max_auc: lira AUC: 0.6 (0.5 to 0.8): the upper bound is above 0.7 to fix: more" in text
+    assert "4 failed" in text

@@ -210,7 +210,7 @@ def test_power(tmp_path: Path, asked: str, item: Evidence, outcome: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("asked", "item", "said"),
+    ("asked", "item", "remedy"),
     [
         # To see an AUC 0.05 above chance where 0.1 is seen takes four times as many.
         ("auc=0.55", replace(auc(0.5, 0.4, 0.6), samples={"members": 300, "nonmembers": 250}),
@@ -221,10 +221,10 @@ def test_power(tmp_path: Path, asked: str, item: Evidence, outcome: object) -> N
     ],
 )  # fmt: skip
 def test_an_audit_that_saw_too_little_says_how_many_would_do(
-    tmp_path: Path, asked: str, item: Evidence, said: str
+    tmp_path: Path, asked: str, item: Evidence, remedy: str
 ) -> None:
     report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", item)
-    assert said in only(judged(report, looked, min_power=asked), "min_power").fix
+    assert remedy in only(judged(report, looked, min_power=asked), "min_power").fix
 
 
 def test_an_upper_bound_above_the_limit_says_how_many_records_bring_it_down(tmp_path: Path) -> None:
@@ -335,5 +335,5 @@ def test_an_audit_of_its_models_training_data_as_others_is_refuted_whatever_is_a
         looked = audit(tmp_path / "a.json", inputs=[weights("m"), replace(taken, role=role)],
                        parents=(ParentReport(path="m.json", digest=file_digest(report)),))  # fmt: skip
         found = of(judged(report, looked, recompute="true", max_epsilon="3"), "recomputed")
-        said = [each for each in found if "took it as records that the model was not trained on" in each.message]
-        assert [each.outcome for each in said] == [FAIL] * is_refuted
+        findings = [each for each in found if "took it as records that the model was not trained on" in each.message]
+        assert [each.outcome for each in findings] == [FAIL] * is_refuted

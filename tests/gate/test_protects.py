@@ -191,9 +191,9 @@ def test_limits_on_attacks_are_about_those_whom_the_policy_protects(
 
     judgement = gate("patient")
     assert outcome in [each.outcome for each in of(judgement, "max_auc")]
-    told = [each for each in of(judgement, "max_auc") if "the policy protects all records" in each.message]
-    assert bool(told) is (outcome is INCONCLUSIVE)
-    assert all("--group-by patient" in each.fix for each in told)
+    findings = [each for each in of(judgement, "max_auc") if "the policy protects all records" in each.message]
+    assert bool(findings) is (outcome is INCONCLUSIVE)
+    assert all("--group-by patient" in each.fix for each in findings)
     assert only(judgement, "min_power").outcome is outcome
     assert not [each for each in of(gate("record"), "max_auc") if "the policy protects" in each.message]
 

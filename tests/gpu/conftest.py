@@ -37,8 +37,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     place = os.environ.get("PRIVCTL_TEST_OUTCOMES")
     if not place or (report.when != "call" and report.outcome == "passed"):
         return
-    said = "" if report.outcome == "passed" else report.longreprtext[-2000:]
+    failure = "" if report.outcome == "passed" else report.longreprtext[-2000:]
     name = report.nodeid.partition("::")[2]
-    _outcomes.append({"test": name, "outcome": report.outcome, "seconds": round(report.duration, 3), "said": said})
+    _outcomes.append({"test": name, "outcome": report.outcome, "seconds": round(report.duration, 3), "said": failure})
     found = {"device": os.environ.get("PRIVCTL_TEST_DEVICE", ""), "tests": _outcomes}
     Path(place).write_text(json.dumps(found, indent=2) + "\n")

@@ -73,13 +73,13 @@ def _cost(way: Callable[..., Step], model: nn.Module, row: Result, device: torch
 def waits(device: torch.device, toy: bool) -> Iterator[Result]:
     """Operations and waits of a micro-batch; on a GPU also the places that its own check of waits tells of."""
     model = llama(TOY if toy else SIZES["124M"], device)
-    told: list[str] = []
+    places_of_waits: list[str] = []
     with private(model, 4, POSITIONS[toy], device, bf16=True) as run:
         run()
         with Launches() as counted:
             run()
         if device.type == "cuda":
-            told = _told(run)
+            places_of_waits = _places_of_waits(run)
     with plain(model, 4, POSITIONS[toy], device, bf16=True) as run, Launches() as base:
         run()
     yield {
@@ -87,11 +87,11 @@ def waits(device: torch.device, toy: bool) -> Iterator[Result]:
         "operations_plain": sum(base.kernels.values()),
         "waits": sum(counted.syncs.values()),
         "waits_plain": sum(base.syncs.values()),
-        "told": told,
+        "told": places_of_waits,
     }
 
 
-def _told(run: Callable[[], None]) -> list[str]:
+def _places_of_waits(run: Callable[[], None]) -> list[str]:
     """Where torch's own check says that a GPU was waited for."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

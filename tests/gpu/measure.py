@@ -50,10 +50,10 @@ def main() -> None:
             data["rows"].append(row)
             save(name, data, options.output)
     headings = list(dict.fromkeys(key for row in data["rows"] for key in row))
-    print(table(headings, [[_shown(row.get(key, "")) for key in headings] for row in data["rows"]]), end="")
+    print(table(headings, [[_cell(row.get(key, "")) for key in headings] for row in data["rows"]]), end="")
 
 
-def _shown(value: object) -> str:
+def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -226,7 +226,7 @@ def test_scores_and_extraction(device: torch.device, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     words().tokenizer.save_pretrained(architecture(folder / "start", "gpt2"))
     drawn = random.Random(0)
@@ -238,11 +238,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("method", METHODS)
-def test_whole_runs_and_their_reports(method: str, way: str, place: Path, tmp_path: Path, device: torch.device) -> None:
+def test_whole_runs_and_their_reports(
+    method: str, way: str, folder: Path, tmp_path: Path, device: torch.device
+) -> None:
     if method == "ferret difference" and way == "bf16":
         pytest.skip("differences need float32")
     name, *settings = METHODS[method]
-    call = ["retrain", name, str(place / "start"), "--data", str(place / "train.jsonl"), "-o", str(tmp_path / "out")]
+    call = ["retrain", name, str(folder / "start"), "--data", str(folder / "train.jsonl"), "-o", str(tmp_path / "out")]
     call += [
         "--batch-size",
         "6",
@@ -252,12 +254,12 @@ def test_whole_runs_and_their_reports(method: str, way: str, place: Path, tmp_pa
         str(device),
         "-q",
     ]
-    assert run([*call, "--held-out", str(place / "held-out.jsonl"), *settings, *WAYS[way]]) == 0
+    assert run([*call, "--held-out", str(folder / "held-out.jsonl"), *settings, *WAYS[way]]) == 0
     assert run(["verify", str(tmp_path / "out.report.json")]) in (0, 3)
 
 
-def test_the_report_says_the_precision_that_ran(place: Path, tmp_path: Path, device: torch.device) -> None:
-    call = ["retrain", "dp-sgd", str(place / "start"), "--data", str(place / "train.jsonl"), "--steps", "2", "-q"]
+def test_the_report_says_the_precision_that_ran(folder: Path, tmp_path: Path, device: torch.device) -> None:
+    call = ["retrain", "dp-sgd", str(folder / "start"), "--data", str(folder / "train.jsonl"), "--steps", "2", "-q"]
     call += ["--batch-size", "6", "--noise-multiplier", "1", "--device", str(device)]
     has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     for number, (asked, expected) in enumerate((([], has_it), (["--float32"], False), (["--bf16"], True))):
@@ -266,12 +268,12 @@ def test_the_report_says_the_precision_that_ran(place: Path, tmp_path: Path, dev
         assert report["parameters"]["bf16"] is expected
 
 
-def test_a_stream_replays_on_a_processor_to_the_same_bits(place: Path, tmp_path: Path, device: torch.device) -> None:
-    call = ["retrain", "ferret", str(place / "start"), "--data", str(place / "train.jsonl"), "--epochs", "3", "-q"]
+def test_a_stream_replays_on_a_processor_to_the_same_bits(folder: Path, tmp_path: Path, device: torch.device) -> None:
+    call = ["retrain", "ferret", str(folder / "start"), "--data", str(folder / "train.jsonl"), "--epochs", "3", "-q"]
     call += ["--batch-size", "6", "--release", "gaussian", "--groups", "4", "--noise-multiplier", "1"]
     assert run([*call, "--device", str(device), "-o", str(tmp_path / "out")]) == 0
     stream = str(tmp_path / "out.updates.safetensors")
-    call = ["retrain", "ferret", str(place / "start"), "--replay", stream, "--device", "cpu", "-q"]
+    call = ["retrain", "ferret", str(folder / "start"), "--replay", stream, "--device", "cpu", "-q"]
     assert run([*call, "-o", str(tmp_path / "again")]) == 0
     made, again = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again"))
     assert tensors_of(made) == tensors_of(again)

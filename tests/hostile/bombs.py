@@ -108,8 +108,8 @@ def equal_tensors(path: Path, count: int, value: float = 1.0, prefix: str = "t")
 
 def facts(**more: int) -> list[str]:
     """The flags of ``privctl noise`` for a small training."""
-    said = {"epochs": 2, "learning-rate": 0.1, "clip-norm": 1, "dataset-size": 100, "batch-size": 5, **more}
-    return [part for name, value in said.items() for part in (f"--{name}", str(value))]
+    known = {"epochs": 2, "learning-rate": 0.1, "clip-norm": 1, "dataset-size": 100, "batch-size": 5, **more}
+    return [part for name, value in known.items() for part in (f"--{name}", str(value))]
 
 
 def edited(path: Path, where: list[str | int], value: Any) -> Path:

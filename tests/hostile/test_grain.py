@@ -53,10 +53,10 @@ def test_noise_below_the_spacing_of_the_weights_is_refused(
     path = model(tmp_path / "m.safetensors", write_model, kind)
     before = path.read_bytes()
     assert run(command(path, TINY[kind], *more)) == ExitCode.BAD_INPUT
-    said = capsys.readouterr()
-    assert not said.out
-    assert f"{kind} numbers of the size of these weights lie" in said.err
-    assert "lower epsilon" in said.err
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert f"{kind} numbers of the size of these weights lie" in captured.err
+    assert "lower epsilon" in captured.err
     assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
     assert path.read_bytes() == before
 
@@ -67,9 +67,9 @@ def test_what_the_sentence_asks_for_is_enough(
 ) -> None:
     path = model(tmp_path / "m.safetensors", write_model, kind)
     assert run(command(path, TINY[kind])) == ExitCode.BAD_INPUT
-    told = capsys.readouterr().err
-    noise, least = (float(told.split("standard deviation ")[1].split(",")[0]),
-                    float(told.split("of at least ")[1].split(":")[0]))  # fmt: skip
+    stderr = capsys.readouterr().err
+    noise, least = (float(stderr.split("standard deviation ")[1].split(",")[0]),
+                    float(stderr.split("of at least ")[1].split(":")[0]))  # fmt: skip
     rate = float(TINY[kind]) * least / noise
     assert run(command(path, f"{0.8 * rate:.4g}")) == ExitCode.BAD_INPUT
     assert run(command(path, f"{1.1 * rate:.4g}")) == ExitCode.OK
@@ -112,14 +112,14 @@ def test_a_tensor_coarser_than_the_noise_is_named(
     facts = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1"]
     facts += ["--dataset-size", "1000", "--batch-size", "5", "--calibration", "published"]
     call = ["noise", str(path), "-q", *facts]
-    told = "most weights are released as training left them in 1 tensor, where noise of standard deviation"
+    warning = "most weights are released as training left them in 1 tensor, where noise of standard deviation"
     for arguments in ([*call, "--dry-run"], call):
         assert run(arguments) == ExitCode.OK
-        said = " ".join(capsys.readouterr().out.split())
-        assert told in said
-        assert "smaller than the spacing of the stored numbers: norm" in said
+        stdout = " ".join(capsys.readouterr().out.split())
+        assert warning in stdout
+        assert "smaller than the spacing of the stored numbers: norm" in stdout
     report = read(tmp_path / "m.noised.report.json")
-    assert [line for line in report.warnings if told in line]
+    assert [line for line in report.warnings if warning in line]
     found = verify(tmp_path / "m.noised.report.json", report)
     (verdict,) = [v for v in found.verdicts if v.subject == "noise"]
     assert verdict.outcome is Outcome.CONSISTENT

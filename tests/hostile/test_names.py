@@ -21,11 +21,11 @@ def refused(call: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -
     """The call ends with one sentence and changes nothing."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     code = run(call)
-    said = capsys.readouterr().err.strip().splitlines()
-    assert code in (2, 3), (call, code, said)
-    assert "is not UTF-8" in said[-1]
-    assert "rename" in said[-1]
-    assert not [line for line in said if "internal error" in line or "Traceback" in line]
+    stderr = capsys.readouterr().err.strip().splitlines()
+    assert code in (2, 3), (call, code, stderr)
+    assert "is not UTF-8" in stderr[-1]
+    assert "rename" in stderr[-1]
+    assert not [line for line in stderr if "internal error" in line or "Traceback" in line]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -52,10 +52,10 @@ def test_a_companion_of_the_model(
     write_model(folder / "model.safetensors", {"w": np.arange(8, dtype=np.float32)})
     (folder / f"{ODD}.json").write_text("{}")
     code = run(["noise", str(folder), *facts(), "-q", "-o", str(tmp_path / "out")])
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert code in (0, 3)
     if code:
-        assert "is not UTF-8" in said
+        assert "is not UTF-8" in stderr
         assert not (tmp_path / "out").exists()
 
 

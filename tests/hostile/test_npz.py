@@ -189,7 +189,7 @@ def test_commands_that_read_no_arrays(tmp_path: Path, command: list[str], capsys
         path = tmp_path / name
         path.write_bytes(content)
         assert run([part.format(path) for part in command]) in (2, 3)
-        said = capsys.readouterr().err
-        assert "Traceback" not in said
-        assert "internal" not in said
+        stderr = capsys.readouterr().err
+        assert "Traceback" not in stderr
+        assert "internal" not in stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "a.npz"]

@@ -57,9 +57,9 @@ def answers(
         for value in values if values is MORE else values[count % len(values) :][:1]:
             path.write_text(changed(data, way, value))
             code = run(call(path))
-            said = capsys.readouterr()
-            assert code in (0, 1, 2, 3), (way, value, said.err)
-            assert "internal error" not in said.err
+            captured = capsys.readouterr()
+            assert code in (0, 1, 2, 3), (way, value, captured.err)
+            assert "internal error" not in captured.err
         count += 1
     return count
 
@@ -142,12 +142,12 @@ def test_a_ledger_of_numbers_that_no_mechanism_has(
     path = tmp_path / "ledger.json"
     path.write_text(json.dumps([event]))
     code = run(["account", "--ledger", str(path), "--delta", "1e-6", "--json", "-q"])
-    said = capsys.readouterr()
-    assert code in (0, 2, 3), said.err
+    captured = capsys.readouterr()
+    assert code in (0, 2, 3), captured.err
     for word in ("internal error", "NaN", "zero-size", "Warning", "--rho"):
-        assert word not in said.err
+        assert word not in captured.err
     # Where there is an answer, so little noise gives none that says something.
-    found = [each["epsilon"] for each in json.loads(said.out)["guarantees"]] if code == 0 else []
+    found = [each["epsilon"] for each in json.loads(captured.out)["guarantees"]] if code == 0 else []
     assert all(epsilon is None or epsilon > 1e10 for epsilon in found)
 
 

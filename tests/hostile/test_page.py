@@ -96,12 +96,12 @@ def test_a_text_anywhere_stays_text(every: int) -> None:
     for source in data.sources:
         tried += [(path, swapped(data, put(PAYLOAD))) for path, put in places(source, lambda value: value)]
     assert len(tried) > 120
-    shown = 0
+    pages_with_payload = 0
     for path, changed in tried[::every]:
         found, text = markup(page(changed))
-        shown += PAYLOAD in text
+        pages_with_payload += PAYLOAD in text
         assert found <= usual, f"{path}: {sorted(found - usual)}"
-    assert shown > 80 // every
+    assert pages_with_payload > 80 // every
 
 
 @pytest.mark.parametrize("place", ["batches are Poisson", "Settings of private", "follows if the stated"])

@@ -35,18 +35,18 @@ def picture(colours: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None = No
     return stream.getvalue()
 
 
-def folder(place: Path, content: bytes, count: int) -> Path:
+def folder(folder: Path, content: bytes, count: int) -> Path:
     for name in ("a", "b"):
-        (place / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True)
         for i in range(count):
-            (place / name / f"{i}.png").write_bytes(content)
-    return place
+            (folder / name / f"{i}.png").write_bytes(content)
+    return folder
 
 
-def table(place: Path, content: bytes, count: int) -> Path:
+def table(path: Path, content: bytes, count: int) -> Path:
     rows = pa.table({"image": [content] * count, "label": ["a", "b"] * (count // 2)})
-    pq.write_table(rows, place, use_dictionary=True)
-    return place
+    pq.write_table(rows, path, use_dictionary=True)
+    return path
 
 
 def test_pictures_of_one_colour(tmp_path: Path) -> None:

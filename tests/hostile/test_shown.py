@@ -40,12 +40,14 @@ def harmless(text: str) -> None:
 
 @pytest.mark.parametrize("text", [EVIL, "::a", "a ::b", " ::c", "a\t::d", "###[x]", "\u200b::e", "::", "a\u00a0::f"])
 def test_the_one_place(text: str) -> None:
-    for shown in (plain(text), escape_hidden(text), escape_hidden(text * 400)):
-        harmless(shown)
-        assert "\n" not in shown
+    for escaped in (plain(text), escape_hidden(text), escape_hidden(text * 400)):
+        harmless(escaped)
+        assert "\n" not in escaped
         for width in range(1, 12):  # wherever a line is folded
-            harmless("\n".join(shown[i : i + 1] if shown[i] != " " else "\n" for i in range(min(width, len(shown)))))
-            harmless(shown.replace(" ", "\n"))
+            harmless(
+                "\n".join(escaped[i : i + 1] if escaped[i] != " " else "\n" for i in range(min(width, len(escaped))))
+            )
+            harmless(escaped.replace(" ", "\n"))
 
 
 def test_what_is_harmless_stays() -> None:
@@ -55,9 +57,9 @@ def test_what_is_harmless_stays() -> None:
 
 def test_json_keeps_its_values() -> None:
     data = {"a": EVIL, "日本": ["##[x]", "\U0001f600", "###[", "::x"]}
-    shown = json_text(json.dumps(data, ensure_ascii=False, indent=2))
-    harmless(shown)
-    assert json.loads(shown) == data
+    escaped = json_text(json.dumps(data, ensure_ascii=False, indent=2))
+    harmless(escaped)
+    assert json.loads(escaped) == data
 
 
 def infected(value: Any) -> Any:
@@ -106,22 +108,22 @@ def test_reports_full_of_commands(
     path = tmp_path / f"x{EVIL.replace('/', '')}.report.json"
     path.write_text(encode(infected(SOURCES[source]())))
     code = run([part.replace("{}", os.fspath(path)) for part in CALLS[call]])
-    shown = capsys.readouterr()
-    assert code in (0, 1, 2, 3), shown.err
-    assert len(shown.out + shown.err) > 40
-    harmless(shown.out)
-    harmless(shown.err)
+    captured = capsys.readouterr()
+    assert code in (0, 1, 2, 3), captured.err
+    assert len(captured.out + captured.err) > 40
+    harmless(captured.out)
+    harmless(captured.err)
 
 
 def test_the_terminal_views_of_other_steps() -> None:
     from privctl.show.text.audit import audit_text
     from privctl.show.text.retrain import retrain_text
 
-    shown = [
+    views = [
         audit_text(infected(made.audited()), verbose=True),
         retrain_text(infected(made.trained()), verbose=True),
     ]
-    for text in shown:
+    for text in views:
         assert "stop-commands" in text
         harmless(text)
 
@@ -146,10 +148,10 @@ def test_names_of_tensors_and_files(
         ["noise", str(model), "--epochs", EVIL],
     ):
         assert run(call) in (0, 1, 2, 3)
-        shown = capsys.readouterr()
-        assert shown.out or shown.err
-        harmless(shown.out)
-        harmless(shown.err)
+        captured = capsys.readouterr()
+        assert captured.out or captured.err
+        harmless(captured.out)
+        harmless(captured.err)
 
 
 def test_malformed_headers_and_data(

@@ -50,15 +50,15 @@ def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split, and beside it a network that was trained privately on its members for one pass."""
-    place = tmp_path_factory.mktemp("made")
+    folder = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
     lines = [
         json.dumps({"inputs": torch.randn(6).tolist(), "label": int(torch.randint(0, 2, ()))}) for _ in range(RECORDS)
     ]
-    (place / "records.jsonl").write_text("\n".join(lines) + "\n")
-    privctl.audit_split(place / "records.jsonl", output=place / "split")
-    train(place / "split")
-    return place
+    (folder / "records.jsonl").write_text("\n".join(lines) + "\n")
+    privctl.audit_split(folder / "records.jsonl", output=folder / "split")
+    train(folder / "split")
+    return folder
 
 
 @pytest.fixture
@@ -81,39 +81,39 @@ def train(split: Path) -> None:
     for inputs, labels in training.loader:
         training.backward(lambda i=inputs, n=labels: F.cross_entropy(model(i), n, reduction="none"))  # type: ignore[misc]
         optimizer.step()
-    place = split.parent / "own.safetensors"
-    save_file(model.state_dict(), place)
-    training.report(place)
+    path = split.parent / "own.safetensors"
+    save_file(model.state_dict(), path)
+    training.report(path)
 
 
 def private(split: Path) -> tuple[Own, Path]:
     """The network that was trained privately on the members, and where it was saved with its report."""
-    place, model = split.parent / "own.safetensors", Own()
-    model.load_state_dict(load_file(place))
-    return model, place
+    path, model = split.parent / "own.safetensors", Own()
+    model.load_state_dict(load_file(path))
+    return model, path
 
 
 def test_the_whole_loop_ends_at_a_gate_that_passes(split: Path) -> None:
-    model, place = private(split)
+    model, path = private(split)
     model.train()
-    report = privctl.audit_module(model, place, negative_losses, split=split, least_auc=0.8)
+    report = privctl.audit_module(model, path, negative_losses, split=split, least_auc=0.8)
     assert model.training
     assert model.drop.training
-    beside = place.with_name("own.audit.report.json")
-    for name in (place, beside):
+    beside = path.with_name("own.audit.report.json")
+    for name in (path, beside):
         assert privctl.verify(name).exit_code is ExitCode.OK
     assert [each.subject.partition(")-DP")[1] for each in report.verdicts][1:2] == [")-DP"]
     assert Outcome.REFUTED not in [each.outcome for each in report.verdicts]
-    trained = privctl.verify(place).report
+    trained = privctl.verify(path).report
     asserted = [each.name for each in trained.guarantees[0].assumptions if each.state == "asserted"]
     policy: dict[str, Any] = {"max_epsilon": 100, "required_steps": ["audit"], "max_auc": 0.9}
-    assert privctl.gate(place, **policy, accepted_assumptions=asserted).outcome is GateOutcome.INCONCLUSIVE
-    whole = privctl.gate(place, **policy, accepted_assumptions=[*asserted, "scores of the model"])
+    assert privctl.gate(path, **policy, accepted_assumptions=asserted).outcome is GateOutcome.INCONCLUSIVE
+    whole = privctl.gate(path, **policy, accepted_assumptions=[*asserted, "scores of the model"])
     assert whole.outcome is GateOutcome.PASS, [f.message for f in whole.findings]
     changed = {name: tensor + 1 for name, tensor in model.state_dict().items()}
-    save_file(changed, place)
+    save_file(changed, path)
     assert (
-        privctl.gate(place, **policy, accepted_assumptions=[*asserted, "scores of the model"]).outcome
+        privctl.gate(path, **policy, accepted_assumptions=[*asserted, "scores of the model"]).outcome
         is GateOutcome.FAIL
     )
 
@@ -136,7 +136,7 @@ def test_a_network_that_learned_its_members_is_caught_and_its_claim_refuted(spli
 
 
 def test_records_come_in_an_order_that_tells_nothing_and_several_scores_are_judged(split: Path) -> None:
-    model, place = private(split)
+    model, path = private(split)
     seen: list[list[bool]] = []
 
     def scores(network: nn.Module, records: list[tuple[bool, Tensor]]) -> dict[str, Tensor]:
@@ -145,12 +145,12 @@ def test_records_come_in_an_order_that_tells_nothing_and_several_scores_are_judg
         return {"first": output[:, 0], "gap": output[:, 0] - output[:, 1]}
 
     sides = {name: [(name == "members", torch.randn(6)) for _ in range(60)] for name in ("members", "nonmembers")}
-    report = privctl.audit_module(model, place, scores, **sides, batch_size=30)
+    report = privctl.audit_module(model, path, scores, **sides, batch_size=30)
     assert report.parameters["attack"] == ["column first", "column gap"]
     assert [len(batch) for batch in seen] == [30, 30, 30, 30]
     # Batches of one side alone would tell it: of 30 in an order at random, 15 are members, give or take 2.4.
     assert all(3 < sum(batch) < 27 for batch in seen)
-    table = place.with_name("own.audit.scores.csv")
+    table = path.with_name("own.audit.scores.csv")
     assert table.stat().st_mode & 0o777 == 0o600
     assert sum(line.startswith("members:") for line in table.read_text().splitlines()) == 60
 
@@ -196,7 +196,7 @@ def test_a_function_that_scores_something_else_leaves_no_report(name: str, split
 @pytest.mark.parametrize("kind", ["tensors", "mappings", "arrays"])
 def test_records_on_both_sides_are_refused(kind: str, split: Path) -> None:
     """They would hide what the network learned: each has one score, and is told on both sides."""
-    model, place = private(split)
+    model, path = private(split)
     every = [torch.randn(6) for _ in range(60)]
     of_kind: Callable[[Tensor], Any] = {
         "tensors": lambda each: (each.clone(), 1),
@@ -210,10 +210,10 @@ def test_records_on_both_sides_are_refused(kind: str, split: Path) -> None:
 
     sides = {"members": list(map(of_kind, every[:30])), "nonmembers": list(map(of_kind, every[28:]))}
     with pytest.raises(InputError, match="2 records are both a member and a non-member"):
-        privctl.audit_module(model, place, scores, **sides)
-    assert not place.with_name("own.audit.report.json").exists()
+        privctl.audit_module(model, path, scores, **sides)
+    assert not path.with_name("own.audit.report.json").exists()
     sides["nonmembers"] = [object() for _ in range(30)]  # what cannot be compared is taken to be another
-    privctl.audit_module(model, place, scores, **sides)
+    privctl.audit_module(model, path, scores, **sides)
 
 
 def test_a_module_that_is_not_what_was_saved_is_refused(split: Path) -> None:
@@ -251,16 +251,16 @@ def test_paths_and_arguments_in_each_others_place_are_named(split: Path) -> None
         privctl.audit_module(model, place, negative_losses, members=str(members), nonmembers=[])
 
 
-def of_users(place: Path, noise_multiplier: float) -> tuple[Own, Path]:
+def of_users(folder: Path, noise_multiplier: float) -> tuple[Own, Path]:
     """A network trained privately on the members of a split of users, of three records each, and its split."""
     torch.manual_seed(1)
-    data = place / "users.jsonl"
+    data = folder / "users.jsonl"
     rows = [
         {"inputs": torch.randn(6).tolist(), "label": row % 2, "who": f"u{row // 3}", "n": row} for row in range(300)
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    privctl.audit_split(data, output=place / "split", group_by="who")
-    inside = members(place / "split")
+    privctl.audit_split(data, output=folder / "split", group_by="who")
+    inside = members(folder / "split")
     model = Own()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = privctl.make_private(
@@ -271,15 +271,15 @@ def of_users(place: Path, noise_multiplier: float) -> tuple[Own, Path]:
     for inputs, labels in training.loader:
         training.backward(lambda i=inputs, n=labels: F.cross_entropy(model(i), n, reduction="none"))  # type: ignore[misc]
         optimizer.step()
-    save_file(model.state_dict(), place / "own.safetensors")
-    training.report(place / "own.safetensors")
-    return model, place / "split"
+    save_file(model.state_dict(), folder / "own.safetensors")
+    training.report(folder / "own.safetensors")
+    return model, folder / "split"
 
 
 def test_a_claim_about_users_is_tested_by_coins_of_users(tmp_path: Path) -> None:
     model, split = of_users(tmp_path, 20.0)
-    place = tmp_path / "own.safetensors"
-    report = privctl.audit_module(model, place, negative_losses, split=split)
+    path = tmp_path / "own.safetensors"
+    report = privctl.audit_module(model, path, negative_losses, split=split)
     bounds = [each for each in report.evidence if each.quantity.startswith("epsilon")]
     assert [each.quantity for each in bounds] == [
         "epsilon of a group, column score", "epsilon of a group, column score-top"
@@ -289,7 +289,7 @@ def test_a_claim_about_users_is_tested_by_coins_of_users(tmp_path: Path) -> None
     claims = [each for each in report.verdicts if ")-DP, " in each.subject]
     assert claims
     assert all(each.outcome is not Outcome.REFUTED for each in claims)
-    for name in (place, tmp_path / "own.audit.report.json"):
+    for name in (path, tmp_path / "own.audit.report.json"):
         assert privctl.verify(name).exit_code is ExitCode.OK
 
 
@@ -297,18 +297,18 @@ def test_a_claim_about_users_is_tested_by_coins_of_users(tmp_path: Path) -> None
 def test_planted_an_entry_of_an_audit_by_users_that_is_another_fails_at_the_gate(tmp_path: Path) -> None:
     """The number of groups, the field, the split and a warning; the log is left out, which a policy may require."""
     model, split = of_users(tmp_path, 20.0)
-    place, beside = tmp_path / "own.safetensors", tmp_path / "own.audit.report.json"
-    privctl.audit_module(model, place, negative_losses, split=split)
+    path, beside = tmp_path / "own.safetensors", tmp_path / "own.audit.report.json"
+    privctl.audit_module(model, path, negative_losses, split=split)
     honest = replace(read_report(beside), log=None)
     asked = {**honest.parameters["asked"], "logged": False}
     honest = replace(honest, parameters={**honest.parameters, "asked": asked})
-    asserted = [a.name for a in privctl.verify(place).report.guarantees[0].assumptions if a.state == "asserted"]
+    asserted = [a.name for a in privctl.verify(path).report.guarantees[0].assumptions if a.state == "asserted"]
 
     def judged(warnings: tuple[str, ...] | None = None, **parameters: Any) -> GateOutcome:
         changed = honest.warnings if warnings is None else warnings
         write_report(beside, replace(honest, warnings=changed, parameters={**honest.parameters, **parameters}))
         policy: dict[str, Any] = {"max_epsilon": 1000, "required_steps": ["audit"]}
-        return privctl.gate(place, **policy, accepted_assumptions=[*asserted, "scores of the model"]).outcome
+        return privctl.gate(path, **policy, accepted_assumptions=[*asserted, "scores of the model"]).outcome
 
     records = honest.parameters["grouped_records"]
     assert judged() is GateOutcome.PASS
@@ -324,8 +324,8 @@ def test_planted_what_knows_the_users_refutes_the_claim_about_them(tmp_path: Pat
     inside = {each["who"] for each in members(split)}
 
     def knows(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
-        told = torch.tensor([10.0 * (each["who"] in inside) for each in records])
-        return told + negative_losses(network, records)
+        own_scores = torch.tensor([10.0 * (each["who"] in inside) for each in records])
+        return own_scores + negative_losses(network, records)
 
     report = privctl.audit_module(model, tmp_path / "own.safetensors", knows, split=split)
     claims = [each for each in report.verdicts if ")-DP, " in each.subject]

@@ -26,21 +26,21 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 
 def test_what_the_report_says(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = model.with_name("m.report.json")
+    report_path = model.with_name("m.report.json")
     assert run(["inspect", str(model), "--write-report"]) == 0  # and is verified: tests/reports_verified.py
     out, err = capsys.readouterr()
     assert "no privacy guarantee" in out
     assert "wrote " in err
-    assert f"{place.name}: digests of the model's files, and no privacy guarantee" in err
-    report = read_report(place)
+    assert f"{report_path.name}: digests of the model's files, and no privacy guarantee" in err
+    report = read_report(report_path)
     assert {file.path for file in report.outputs} == {"m/model.safetensors", "m/config.json"}
     assert report.guarantees == ()
     assert report.warnings[0].startswith("no privacy guarantee: how this model was trained is not known here")
-    assert place.stat().st_mode & 0o777 == 0o600
+    assert report_path.stat().st_mode & 0o777 == 0o600
     assert run(["gate", str(model), "--max-epsilon", "9000"]) == 1
     assert "no guarantee counts: the reports state none" in " ".join(capsys.readouterr().out.split())
     (model / "config.json").write_text('{"a": 1}')
-    assert run(["verify", str(place), "-q"]) == 1
+    assert run(["verify", str(report_path), "-q"]) == 1
 
 
 def test_noise_and_audits_build_on_it(tmp_path: Path, write_model: Callable[..., Path]) -> None:
@@ -48,10 +48,10 @@ def test_noise_and_audits_build_on_it(tmp_path: Path, write_model: Callable[...,
     model = write_model(tmp_path / "m.safetensors", {"w": weights})
     privctl.from_elsewhere(model)
     assert run(["noise", str(model), "-q", "-o", str(tmp_path / "n.safetensors"), *FACTS]) == 0
-    place = tmp_path / "a.report.json"
+    report_path = tmp_path / "a.report.json"
     scores = table(tmp_path / "s.csv", *drawn(200, 0.0))
-    assert run(["audit", "scores", str(scores), "--model", str(model), "-q", "-o", str(place)]) == 0
-    for built in (tmp_path / "n.report.json", place):
+    assert run(["audit", "scores", str(scores), "--model", str(model), "-q", "-o", str(report_path)]) == 0
+    for built in (tmp_path / "n.report.json", report_path):
         assert [parent.path for parent in read_report(built).parents] == ["m.report.json"]
 
 
@@ -81,11 +81,11 @@ def test_options_that_do_not_go_together(model: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("change", ["epochs", "program", "warning"])
 def test_changed_reports_are_refuted(model: Path, change: str, capsys: pytest.CaptureFixture[str]) -> None:
     privctl.from_elsewhere(model)
-    place = model.with_name("m.report.json")
-    said = json.loads(place.read_text())
+    report_path = model.with_name("m.report.json")
+    report = json.loads(report_path.read_text())
     if change == "warning":
-        said["warnings"] = []
+        report["warnings"] = []
     else:
-        said["parameters"] |= {"epochs": {"epochs": 3.0}, "program": {"program": "opacus"}}[change]
-    place.write_text(json.dumps(said))
-    assert run(["verify", str(place), "-q"]) == 1
+        report["parameters"] |= {"epochs": {"epochs": 3.0}, "program": {"program": "opacus"}}[change]
+    report_path.write_text(json.dumps(report))
+    assert run(["verify", str(report_path), "-q"]) == 1

@@ -51,21 +51,21 @@ def test_a_training_by_opacus_is_reported_as_asserted(tmp_path: Path) -> None:
             F.cross_entropy(module(inputs), labels).backward()
             optimizer.step()
         theirs = privacy.get_epsilon(1e-5)
-    place = tmp_path / "model.safetensors"
-    save_file(model.state_dict(), place)
-    report = privctl.from_opacus(privacy, place, examples=60, delta=1e-5, clip_norm=1.0)
+    path = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), path)
+    report = privctl.from_opacus(privacy, path, examples=60, delta=1e-5, clip_norm=1.0)
     (guarantee,) = report.guarantees
     assert report.mechanism == Ledger(events=(SampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=10),))
     # Opacus adds an error of its own to the PRV accountant's answer.
     assert guarantee.epsilon == pytest.approx(theirs, rel=0.01)
     assert guarantee.status is Status.CONDITIONAL
     assert {a.state for a in guarantee.assumptions} == {AssumptionState.ASSERTED}
-    assert privctl.verify(place).exit_code is ExitCode.OK
-    refused = privctl.gate(place, max_epsilon=100)
+    assert privctl.verify(path).exit_code is ExitCode.OK
+    refused = privctl.gate(path, max_epsilon=100)
     assert refused.outcome is GateOutcome.FAIL
     assert "reported ledger" in refused.of(GateOutcome.FAIL)[0].message
     names = [a.name for a in guarantee.assumptions]
-    accepted = privctl.gate(place, max_epsilon=100, accepted_assumptions=names)
+    accepted = privctl.gate(path, max_epsilon=100, accepted_assumptions=names)
     assert [f.message for f in accepted.findings if f.outcome is not GateOutcome.PASS] == []
 
 

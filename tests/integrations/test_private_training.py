@@ -84,8 +84,8 @@ def test_batches_are_poisson_samples_and_empty_ones_are_stepped() -> None:
 def test_ten_lines_and_a_report_that_verifies(tmp_path: Path) -> None:
     loop = Loop()
     loop.train(epochs=2)
-    place = loop.save(tmp_path / "model.safetensors")
-    report = loop.private.report(place)
+    path = loop.save(tmp_path / "model.safetensors")
+    report = loop.private.report(path)
     assert read_report(tmp_path / "model.report.json") == report
     (guarantee,) = report.guarantees
     assert isinstance(report.mechanism, Ledger)
@@ -97,13 +97,13 @@ def test_ten_lines_and_a_report_that_verifies(tmp_path: Path) -> None:
     better = {name for name, state in states.items() if state is not AssumptionState.ASSERTED}
     assert better == {"secret noise", "float arithmetic"}
     assert {"own loop", "contribution", "poisson batches", "other releases"} <= states.keys()
-    found = privctl.verify(place)
+    found = privctl.verify(path)
     assert found.exit_code is ExitCode.OK
     assert [v.outcome for v in found.verdicts] == [Outcome.PROVED] * len(found.verdicts)
     from privctl.cli import run
 
-    assert run(["inspect", str(place), "-q"]) == 0
-    assert run(["report", str(place), "-q", "-o", str(tmp_path / "page.html")]) == 0
+    assert run(["inspect", str(path), "-q"]) == 0
+    assert run(["report", str(path), "-q", "-o", str(tmp_path / "page.html")]) == 0
     assert "own-loop" in (tmp_path / "page.html").read_text()
 
 
@@ -178,11 +178,11 @@ FORGED: dict[str, tuple[Callable[..., object], str]] = {
 def test_a_report_that_was_changed_does_not_verify(name: str, tmp_path: Path) -> None:
     loop = Loop()
     loop.train()
-    place = loop.save(tmp_path / "model.safetensors")
-    report = loop.private.report(place)
+    path = loop.save(tmp_path / "model.safetensors")
+    report = loop.private.report(path)
     forge, says = FORGED[name]
     write_report(tmp_path / "model.report.json", forge(report, report.guarantees[0]))  # type: ignore[arg-type]
-    found = privctl.verify(place)
+    found = privctl.verify(path)
     assert found.exit_code in (ExitCode.REFUTED, ExitCode.BAD_INPUT)
     assert any(says in v.reason for v in found.verdicts), [v.reason for v in found.verdicts]
 

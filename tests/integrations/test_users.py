@@ -100,27 +100,27 @@ def test_steps_draw_users_and_the_report_says_so(tmp_path: Path) -> None:
         loop.optimizer.step()
     assert loop.private.steps_begun == 5
     assert not any(size % 2 for size in drawn)
-    place = loop.save(tmp_path / "model.safetensors")
-    report = loop.private.report(place)
+    path = loop.save(tmp_path / "model.safetensors")
+    report = loop.private.report(path)
     assert isinstance(report.mechanism, Ledger)
     assert report.mechanism.events == (SampledGaussian(noise_multiplier=1.0, sample_rate=0.2, steps=5),)
     stated = {name: report.parameters[name] for name in ("unit", "examples", "records", "records_per_draw")}
     assert stated == {"unit": "patient", "examples": 20, "records": EXAMPLES, "records_per_draw": 2}
     assert report.guarantees[0].delta == pytest.approx(min(1e-5, 20**-1.1))
-    assert privctl.verify(place).exit_code is ExitCode.OK
+    assert privctl.verify(path).exit_code is ExitCode.OK
 
 
 def test_names_that_are_spelled_alike_are_told(tmp_path: Path) -> None:
     loop = Loop(batch=2, users=[("Ann", "ann", "bob")[row % 3] for row in range(EXAMPLES)])
     loop.train()
-    place = loop.save(tmp_path / "model.safetensors")
-    report = loop.private.report(place)
+    path = loop.save(tmp_path / "model.safetensors")
+    report = loop.private.report(path)
     assert "names of users" in {each.name for each in report.guarantees[0].assumptions}
     assert any("differ from another's only in case" in line for line in report.warnings)
-    assert privctl.verify(place).exit_code is ExitCode.OK
+    assert privctl.verify(path).exit_code is ExitCode.OK
 
 
-def _said(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
+def _with_unit(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
     changed = tuple(
         replace(each, statement=statement) if each.name == "unit of privacy" else each for each in guarantee.assumptions
     )
@@ -130,7 +130,7 @@ def _said(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
 FORGED: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
     "whom": (
         lambda r: replace(
-            r, guarantees=_said(r.guarantees[0], "all records with one value of 'clinic' are one example")
+            r, guarantees=_with_unit(r.guarantees[0], "all records with one value of 'clinic' are one example")
         ),
         "by its parameters all records with one value of 'user' are one example",
     ),
@@ -152,10 +152,10 @@ FORGED: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
 def test_a_report_that_names_others_does_not_verify(name: str, tmp_path: Path) -> None:
     loop = Loop(batch=2, users=[row % 6 for row in range(EXAMPLES)])
     loop.train()
-    place = loop.save(tmp_path / "model.safetensors")
+    path = loop.save(tmp_path / "model.safetensors")
     forge, says = FORGED[name]
-    write_report(tmp_path / "model.report.json", forge(loop.private.report(place)))
-    found = privctl.verify(place)
+    write_report(tmp_path / "model.report.json", forge(loop.private.report(path)))
+    found = privctl.verify(path)
     assert found.exit_code is not ExitCode.OK
     assert any(says in v.reason for v in found.verdicts), [v.reason for v in found.verdicts]
 

@@ -122,16 +122,16 @@ def test_statistics_of_batches_get_no_report(tmp_path: Path) -> None:
             private.backward(lambda x=inputs, y=labels: F.cross_entropy(model(x), y, reduction="none"))
             optimizer.step()
 
-    place = tmp_path / "model.safetensors"
+    path = tmp_path / "model.safetensors"
     train()
-    save_file(model.state_dict(), place)
-    private.report(place)
+    save_file(model.state_dict(), path)
+    private.report(path)
     model.train()
     model(data.tensors[0])
     model.eval()
-    save_file(model.state_dict(), place)
+    save_file(model.state_dict(), path)
     with pytest.raises(InputError, match="running_mean"):
-        private.report(place, force=True)
+        private.report(path, force=True)
 
 
 def test_weights_in_any_layout_are_trained() -> None:

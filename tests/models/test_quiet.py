@@ -12,11 +12,11 @@ from privctl.models.quiet import quiet_transformers
 
 @pytest.mark.parametrize("propagates", [False, True])
 def test_nothing_is_said_in_the_block(propagates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
+    messages: list[str] = []
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            messages.append(record.getMessage())
 
     root, listening = chatter.get_logger(), Listening()
     monkeypatch.setattr(root, "propagate", propagates)  # transformers does where CI is in the environment
@@ -30,9 +30,9 @@ def test_nothing_is_said_in_the_block(propagates: bool, monkeypatch: pytest.Monk
         with quiet_transformers():
             deep.error("further in")
         deep.error("still in it")
-    assert heard == ["before"]
+    assert messages == ["before"]
     assert deep._cache == {**remembered, logging.ERROR: True}, "no logger has to look its level up anew"  # type: ignore[attr-defined]
     deep.warning("after")
-    assert heard == ["before", "after"]
+    assert messages == ["before", "after"]
     assert root.propagate is propagates
     assert listening.level == logging.NOTSET

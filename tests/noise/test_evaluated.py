@@ -47,10 +47,10 @@ def test_networks_that_texts_alone_cannot_run(
     data = write_data(task, tmp_path / "d")
     call = ["noise", str(tmp_path / "m"), *NOISE, "--evaluate", str(data), "-o", str(tmp_path / "out")]
     assert run(call) == 3
-    said = capsys.readouterr().err
-    assert f"({kind})" in said
-    assert reason in said
-    assert "config.json" not in said
+    stderr = capsys.readouterr().err
+    assert f"({kind})" in stderr
+    assert reason in stderr
+    assert "config.json" not in stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -73,8 +73,8 @@ def test_measures(task: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["noise", str(tmp_path / "m"), "--evaluate", str(data), "-o", str(tmp_path / "n"), *NOISE]) == 0
     found = measures_of(read_report(tmp_path / "n.report.json"))
     quantity = next(iter(found))
-    shown = capsys.readouterr().out
-    assert quantity.removeprefix("held-out ").split()[-1] in shown
+    stdout = capsys.readouterr().out
+    assert quantity.removeprefix("held-out ").split()[-1] in stdout
     assert "held-out loss, nats" in found
     assert any(quantity in names for names in UTILITIES.values()) or task == "question-answering"
     trained = privctl.retrain(

@@ -101,13 +101,13 @@ def choose(tmp_path: Path, write_model: Callable[..., Path]) -> Callable[..., Se
     return chosen
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["config.json says so", "config.json says nothing"])
+@pytest.mark.parametrize("declared", [True, False], ids=["config.json says so", "config.json says nothing"])
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_quantized_weights_are_refused(kind: str, told: bool, choose: Callable[..., Selection]) -> None:
+def test_quantized_weights_are_refused(kind: str, declared: bool, choose: Callable[..., Selection]) -> None:
     tensors, method = QUANTIZED[kind]
     with pytest.raises(InputError, match=r"tensor 'l\..*dequantize the model first, or --exclude"):
-        choose(tensors, method if told else "")
-    left_out = choose(tensors, method if told else "", exclude=["l.*"])
+        choose(tensors, method if declared else "")
+    left_out = choose(tensors, method if declared else "", exclude=["l.*"])
     assert {a.name: a.state for a in left_out.assumptions} == {"excluded-tensors": AssumptionState.ASSERTED}
 
 

@@ -50,10 +50,10 @@ def test_everything_floating_by_default_and_nothing_assumed(choose: Choose) -> N
 def test_nan_is_not_released_without_noise_either(choose: Choose, dtype: type) -> None:
     broken = BIG.astype(dtype)
     broken[-3] = np.nan
-    told = "tensor 'b', which would be released without noise, holds NaN; repair the model"
-    with pytest.raises(InputError, match=told):
+    message = "tensor 'b', which would be released without noise, holds NaN; repair the model"
+    with pytest.raises(InputError, match=message):
         choose({"w": W, "b": broken}, exclude=["b"])
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         choose({"w": W, "b": broken}, {"b": broken})
     masked = np.where(np.isnan(broken), -np.inf, broken)
     assert set(choose({"w": W, "b": masked}, exclude=["b"]).streams) == {"w"}, "a mask holds infinity"

@@ -71,13 +71,16 @@ def test_a_plan_has_an_answer_or_is_refused_in_one_sentence(mechanism: str, plan
     drawn = random.Random(mechanism)
     for _ in range(plans):
         call = asked(drawn, mechanism)
-        code, told = run(call), capsys.readouterr()
-        assert code in (ExitCode.OK, ExitCode.USAGE), (call, told.err)
+        code, captured = run(call), capsys.readouterr()
+        assert code in (ExitCode.OK, ExitCode.USAGE), (call, captured.err)
         if code is not ExitCode.OK:
-            assert told.err.count("\n") == 1, (call, told.err)
-            assert told.err.startswith("privctl: "), call
-        assert not any(words in told.err for words in ("math domain", "cannot convert", "Warning")), (call, told.err)
-        assert "nan" not in told.out.lower().split(), call
+            assert captured.err.count("\n") == 1, (call, captured.err)
+            assert captured.err.startswith("privctl: "), call
+        assert not any(words in captured.err for words in ("math domain", "cannot convert", "Warning")), (
+            call,
+            captured.err,
+        )
+        assert "nan" not in captured.out.lower().split(), call
 
 
 def test_a_search_under_noise_whose_square_no_float_holds_costs_next_to_nothing() -> None:

@@ -120,12 +120,12 @@ def test_deviates_in_double_precision_keep_the_bound_that_comes_with_them() -> N
     arrays = (first, second, drawn[0], drawn[1], drawn[2])
     code.fine(*(array.ctypes.data for array in arrays), -2 * stddev**2, len(first) // lanes.LANES)
     share = (np.where(first >= 0, first, ~first) + 0.5) / 2.0**31
-    told = np.minimum(share, 1 - share) >= 2.0**-23
-    assert np.array_equal(np.isfinite(drawn[2]), told)
+    finite = np.minimum(share, 1 - share) >= 2.0**-23
+    assert np.array_equal(np.isfinite(drawn[2]), finite)
     error = {}
     for bits in (0, 1 << 63, (1 << 64) - 1):
         exact = deviates.float64_deviates(first, second, np.full(2 * len(first), bits, np.uint64), lambda n: [1] * n)
-        error[bits] = (np.abs(drawn[:2] - stddev * exact) / drawn[2])[:, told].max()
+        error[bits] = (np.abs(drawn[:2] - stddev * exact) / drawn[2])[:, finite].max()
     assert error[1 << 63] < 2.0**-8
     assert 0.8 < max(error.values()) < 1
 
@@ -278,20 +278,22 @@ def test_a_checkpoint_is_the_same_file_with_code_and_the_report_says_what_made_i
     save_file({"w": weights.to(stored_as), "b": torch.ones(3, dtype=stored_as)}, tmp_path / "m.safetensors")
 
     def noise(name: str) -> tuple[bytes, PrivacyReport, list[str]]:
-        told: list[str] = []
+        messages: list[str] = []
         path = tmp_path / f"{name}.safetensors"
-        (report,) = privctl.noise(tmp_path / "m.safetensors", noise_stddev=0.3, seed=1, output=path, notify=told.append)
-        return path.read_bytes(), report, told
+        (report,) = privctl.noise(
+            tmp_path / "m.safetensors", noise_stddev=0.3, seed=1, output=path, notify=messages.append
+        )
+        return path.read_bytes(), report, messages
 
     plain, report, _ = noise("small")
     assert "llvmlite" not in report.versions, "a small checkpoint is done before its code would be"
     monkeypatch.setattr(weight_noise, "WORTH_COMPILING", 1)
-    quick, report, told = noise("large")
+    quick, report, messages = noise("large")
     assert "llvmlite" in report.versions
     assert plain[-weights.numel() * stored_as.itemsize :] == quick[-weights.numel() * stored_as.itemsize :]
-    assert not [line for line in told if "llvmlite" in line]
+    assert not [line for line in messages if "llvmlite" in line]
     monkeypatch.setattr(selection, "_tested", {})
     monkeypatch.setattr(selection, "fault_of", lambda code, kind: "a fault")
-    _, report, told = noise("failing")
+    _, report, messages = noise("failing")
     assert "llvmlite" not in report.versions
-    assert f"noise on {kind} numbers is drawn without llvmlite, as its machine code fails: a fault" in told
+    assert f"noise on {kind} numbers is drawn without llvmlite, as its machine code fails: a fault" in messages

@@ -15,13 +15,15 @@ from privctl.storage.digest import file_digest
 
 def write(folder: Path, name: str, *parents: str, digest: str | None = None) -> Path:
     """A report that names ``parents``, by their digests or by another."""
-    place = folder / f"{name}.report.json"
+    report_path = folder / f"{name}.report.json"
     named = tuple(
         ParentReport(path=f"{each}.report.json", digest=digest or file_digest(folder / f"{each}.report.json"))
         for each in parents
     )
-    place.write_text(encode(PrivacyReport(step="audit", created="2026-01-01T00:00:00Z", versions={}, parents=named)))
-    return place
+    report_path.write_text(
+        encode(PrivacyReport(step="audit", created="2026-01-01T00:00:00Z", versions={}, parents=named))
+    )
+    return report_path
 
 
 def names(visits: list[Visit]) -> list[str]:

@@ -32,14 +32,19 @@ def report(step: str = "retrain", **parameters: Any) -> PrivacyReport:
 
 def test_entries_become_fields_and_what_is_not_said_is_none() -> None:
     given = report(method="dp-sgd", examples=60, batch_size=12, trained=["a*"], contribution_test=TEST, volume=11)
-    said = parameters_as(TrainingParameters, given)
-    assert (said.method, said.examples, said.batch_size, said.trained) == ("dp-sgd", 60, 12.0, ("a*",))
-    assert said.contribution_test is not None
-    assert said.contribution_test.allowed == {"float32": 1e-4}
-    assert said.delta is None
+    parameters = parameters_as(TrainingParameters, given)
+    assert (parameters.method, parameters.examples, parameters.batch_size, parameters.trained) == (
+        "dp-sgd",
+        60,
+        12.0,
+        ("a*",),
+    )
+    assert parameters.contribution_test is not None
+    assert parameters.contribution_test.allowed == {"float32": 1e-4}
+    assert parameters.delta is None
     assert unknown_entries(TrainingParameters, given) == ["volume"]
     with pytest.raises(FrozenInstanceError):
-        said.examples = 61  # type: ignore[misc]
+        parameters.examples = 61  # type: ignore[misc]
 
 
 def test_reading_twice_is_reading_once() -> None:

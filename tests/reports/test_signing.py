@@ -51,11 +51,11 @@ def test_a_signature_is_checked(here: Path, capsys: Capture) -> None:
 def test_more_signatures_than_anyone_puts_on_a_report_are_not_tried(here: Path, capsys: Capture) -> None:
     """Each costs a verification with each key: sixteen megabytes of them are minutes."""
     signed(here, "m.report.json")
-    place = here / "m.dsse.json"
-    body = json.loads(place.read_text())
+    path = here / "m.dsse.json"
+    body = json.loads(path.read_text())
     right, wrong = body["signatures"][0], {"sig": base64.b64encode(bytes(64)).decode()}
     for count, code in ((64, 0), (65, 1)):
-        place.write_text(json.dumps({**body, "signatures": [*[wrong] * (count - 1), right]}))
+        path.write_text(json.dumps({**body, "signatures": [*[wrong] * (count - 1), right]}))
         assert run(["sign", "m.report.json", "--check", "ci.pub"]) == code
     assert "bears 65 signatures, and 64 are tried at most" in capsys.readouterr().out
 
@@ -85,17 +85,17 @@ def test_openssl_agrees(here: Path) -> None:
     assert [each["name"] for each in subjects] == ["m.report.json", "m/model.safetensors"]
 
 
-def _swap_payload(place: Path) -> None:
+def _swap_payload(path: Path) -> None:
     """Another's statement under this signature."""
-    body = json.loads(place.read_text())
+    body = json.loads(path.read_text())
     statement = json.loads(base64.b64decode(body["payload"]))
     statement["subject"][1]["digest"] = {"blake3": "0" * 64}
     body["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
-    place.write_text(json.dumps(body))
+    path.write_text(json.dumps(body))
 
 
-def _retyped(place: Path) -> None:
-    place.write_text(place.read_text().replace("vnd.in-toto+json", "vnd.in-toto+jsom"))
+def _retyped(path: Path) -> None:
+    path.write_text(path.read_text().replace("vnd.in-toto+json", "vnd.in-toto+jsom"))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_a_report_that_a_signed_one_names_as_a_file_is_not_signed(here: Path, ca
 )
 def test_mistakes_are_one_sentence(here: Path, capsys: Capture, arguments: list[str], code: int, says: str) -> None:
     assert run(["sign", *arguments]) == code
-    said = capsys.readouterr().err
-    assert says in said
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert says in stderr
+    assert "Traceback" not in stderr
     assert not list(here.glob("*.dsse.json"))
 
 

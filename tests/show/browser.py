@@ -115,17 +115,17 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, exceptions, and every request but that for the page itself."""
-        said = []
+        complaints = []
         for name, what in self.events:
             if name == "Log.entryAdded":
-                said.append(f"{what['entry']['level']}: {what['entry']['text']}")
+                complaints.append(f"{what['entry']['level']}: {what['entry']['text']}")
             elif name == "Runtime.exceptionThrown":
-                said.append(str(what["exceptionDetails"]))
+                complaints.append(str(what["exceptionDetails"]))
             elif name == "Runtime.consoleAPICalled":
-                said.append(f"console: {what['args']}")
+                complaints.append(f"console: {what['args']}")
             elif name == "Network.requestWillBeSent" and what["type"] != "Document":
-                said.append(f"request: {what['request']['url']}")
-        return said
+                complaints.append(f"request: {what['request']['url']}")
+        return complaints
 
     def close(self) -> None:
         """End the process."""

@@ -264,8 +264,8 @@ def test_the_page_shows_it_on_top_with_its_numbers() -> None:
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     section = next(e for e in root.iter("section") if e.get("id") == "verdict")
     figure = next(e for e in section.iter("figure") if e.get("id") == "comparison")
-    said = " ".join(" ".join(figure.itertext()).split())
-    assert "AUC 0.86 (0.82–0.90)" in said
+    figure_text = " ".join(" ".join(figure.itertext()).split())
+    assert "AUC 0.86 (0.82–0.90)" in figure_text
     assert figure.find("details//table") is not None
 
 

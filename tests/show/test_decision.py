@@ -59,19 +59,19 @@ def test_records_that_come_out_forbid_a_release() -> None:
 
 
 def test_an_area_is_said_as_a_share_of_right_guesses() -> None:
-    said = conclusion(membership(3.3))
-    assert said.decision is Decision.WITHHOLD
+    concluded = conclusion(membership(3.3))
+    assert concluded.decision is Decision.WITHHOLD
     area = membership(3.3).evidence[0].estimate
     assert area is not None
-    assert "an attacker shown a training record and another one tells which is which 9" in said.sentence
-    assert said.sentence.endswith("; by guessing, 50 %).")
+    assert "an attacker shown a training record and another one tells which is which 9" in concluded.sentence
+    assert concluded.sentence.endswith("; by guessing, 50 %).")
 
 
 def test_a_rate_is_said_as_records_recognized() -> None:
     item = share("lira", "TPR at 0.1 % FPR", 30, 100, 0.004)
-    said = conclusion(report(item, subject=MEMBERSHIP)).sentence
-    assert "an attacker recognizes 30 % of the training records (at least " in said
-    assert said.endswith(" at 0.1 % false alarms.")
+    sentence = conclusion(report(item, subject=MEMBERSHIP)).sentence
+    assert "an attacker recognizes 30 % of the training records (at least " in sentence
+    assert sentence.endswith(" at 0.1 % false alarms.")
 
 
 def test_a_refuted_claim_forbids_a_release_without_any_leak() -> None:
@@ -92,8 +92,8 @@ def test_a_mechanism_that_could_not_be_tested_is_said_without_figures() -> None:
         outcome=Outcome.INCONCLUSIVE,
         reason="the guesses do not refute its trade-off curve (p = 1, level 0.025); if there had been half the noise",
     )
-    said = conclusion(report(verdicts=(judged,))).sentence
-    assert said == "Inconclusive: the audit is too small to test the mechanism stated in m.report.json."
+    sentence = conclusion(report(verdicts=(judged,))).sentence
+    assert sentence == "Inconclusive: the audit is too small to test the mechanism stated in m.report.json."
 
 
 @pytest.mark.parametrize("count", [60, 2])
@@ -105,18 +105,18 @@ def test_a_claim_that_could_not_be_tested_is_said_without_figures(count: int) ->
     )  # fmt: skip
     judged = audits.canaries.verdict._claim(EpsilonClaim(epsilon=3.0, delta=1e-5), bound, "plant more (")
     assert judged.outcome is Outcome.INCONCLUSIVE
-    said = conclusion(report(verdicts=(judged,))).sentence
-    assert said == "Inconclusive: the audit is too small to test the claim of (3, 1e-05)-DP."
+    sentence = conclusion(report(verdicts=(judged,))).sentence
+    assert sentence == "Inconclusive: the audit is too small to test the claim of (3, 1e-05)-DP."
 
 
 @pytest.mark.parametrize(
-    ("lower", "said"),
+    ("lower", "sentence"),
     [(0.58, "Do not release: the model was trained on the data"), (0.51, "A small leak: the model was trained on the")],
 )
-def test_of_a_whole_file_the_answer_is_whether_it_was_trained_on(lower: float, said: str) -> None:
+def test_of_a_whole_file_the_answer_is_whether_it_was_trained_on(lower: float, sentence: str) -> None:
     item = replace(measured(0.0), method="fused", estimate=0.6, lower=lower, upper=0.65)
     of_file = replace(report(item, subject=MEMBERSHIP), parameters={"attack": ["fused"]})
-    assert conclusion(of_file).sentence.startswith(said)
+    assert conclusion(of_file).sentence.startswith(sentence)
     several = replace(of_file, parameters={"attack": ["loss", "fused"]})
     assert "the model was trained on" not in conclusion(several).sentence
 
@@ -140,24 +140,25 @@ def test_a_difference_within_the_margins_is_small() -> None:
 def test_what_the_audit_was_too_small_for_is_inconclusive() -> None:
     found = membership(0.0, 60)
     assert found.verdicts[0].outcome is Outcome.INCONCLUSIVE
-    said = conclusion(found)
-    assert said.decision is Decision.INCONCLUSIVE
+    concluded = conclusion(found)
+    assert concluded.decision is Decision.INCONCLUSIVE
     reach = 100 * found.evidence[0].details["detectable"]
     assert (
-        f"it could have detected is an attacker who tells a training record from another {reach:.3g} %" in said.sentence
+        f"it could have detected is an attacker who tells a training record from another {reach:.3g} %"
+        in concluded.sentence
     )
 
 
 @pytest.mark.parametrize(
-    ("swapped", "confounded", "said"),
+    ("swapped", "confounded", "reason"),
     [(True, "", "the files may have been swapped"), (False, "blind baseline", "the two files differ even without")],
 )
-def test_why_files_that_cannot_be_compared_decide_nothing(swapped: bool, confounded: str, said: str) -> None:
+def test_why_files_that_cannot_be_compared_decide_nothing(swapped: bool, confounded: str, reason: str) -> None:
     items = [measured(-3.3 if swapped else 3.3)]
     blind = [replace(measured(3.3), method=confounded)] if confounded else []
     judged = audits.membership.verdict.verdict(items, Baseline(evidence=tuple(blind), scores=np.zeros(0)))
     assert judged.outcome is Outcome.INCONCLUSIVE
-    assert said in conclusion(report(*items, *blind, verdicts=(judged,))).sentence
+    assert reason in conclusion(report(*items, *blind, verdicts=(judged,))).sentence
 
 
 def fused() -> Evidence:
@@ -168,9 +169,9 @@ def fused() -> Evidence:
 @pytest.mark.parametrize(("shift", "swapped"), [(-3.3, True), (0.0, False), (3.3, False)])
 def test_a_leak_seen_backwards_asks_whether_the_files_were_swapped(shift: float, swapped: bool, tmp_path: Path) -> None:
     found = replace(report(measured(shift), fused(), subject=MEMBERSHIP), inputs=inputs("members", "nonmembers"))
-    said = conclusion(found)
-    assert said.decision is Decision.WITHHOLD
-    assert said.sentence.endswith("the files may have been swapped.") is swapped
+    concluded = conclusion(found)
+    assert concluded.decision is Decision.WITHHOLD
+    assert concluded.sentence.endswith("the files may have been swapped.") is swapped
     words = parsed(next_step(found, tmp_path / "model.audit.report.json").command)
     if swapped:
         sides = [Path(words[words.index(flag) + 1]).name for flag in ("--members", "--nonmembers")]
@@ -183,13 +184,13 @@ def test_an_audit_that_could_see_nothing_says_so() -> None:
     unseeing = replace(measured(0.0), details={"chance": 0.5})
     assert unseeing.sees is None
     judged = Verdict(subject=MEMBERSHIP, outcome=Outcome.INCONCLUSIVE, reason="no attack found a difference")
-    said = conclusion(report(unseeing, verdicts=(judged,))).sentence
-    assert said == "Inconclusive: no attack found a leak, but with so few records any leak would have been missed."
+    sentence = conclusion(report(unseeing, verdicts=(judged,))).sentence
+    assert sentence == "Inconclusive: no attack found a leak, but with so few records any leak would have been missed."
 
 
 def test_without_held_out_text_it_is_asked_for() -> None:
-    said = conclusion(extraction(31, None)).sentence
-    assert said == (
+    sentence = conclusion(extraction(31, None)).sentence
+    assert sentence == (
         "Inconclusive: 31 of 300 training texts come out word for word, but no held-out text was given to compare with."
     )
 
@@ -197,11 +198,13 @@ def test_without_held_out_text_it_is_asked_for() -> None:
 def test_nothing_found_says_what_would_have_been() -> None:
     found = membership(0.0, 4000)
     assert found.verdicts[0].outcome is Outcome.CONSISTENT
-    said = conclusion(found)
-    assert said.decision is Decision.NOTHING
+    concluded = conclusion(found)
+    assert concluded.decision is Decision.NOTHING
     reach = 100 * found.evidence[0].details["detectable"]
-    assert f"could have detected an attacker who tells a training record from another {reach:.3g} %" in said.sentence
-    assert said.sentence.endswith("This is no proof of privacy.")
+    assert (
+        f"could have detected an attacker who tells a training record from another {reach:.3g} %" in concluded.sentence
+    )
+    assert concluded.sentence.endswith("This is no proof of privacy.")
     small = extraction(0, 0)
     assert small.verdicts[0].outcome is Outcome.CONSISTENT
     assert "could have detected the verbatim extraction of 0.8 % of the training records" in conclusion(small).sentence
@@ -210,8 +213,8 @@ def test_nothing_found_says_what_would_have_been() -> None:
 @pytest.mark.parametrize("subject", [MEMBERSHIP, EXTRACTION, CANARIES, SECRETS, "(1, 0)-DP, as claimed"])
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_every_verdict_has_a_sentence(subject: str, outcome: Outcome) -> None:
-    said = conclusion(report(subject=subject, outcome=outcome)).sentence
-    assert said.endswith(".")
+    sentence = conclusion(report(subject=subject, outcome=outcome)).sentence
+    assert sentence.endswith(".")
     assert conclusion(report()).decision is Decision.UNTESTED
 
 
@@ -234,17 +237,19 @@ def parsed(command: str) -> list[str]:
 
 def test_a_leak_is_answered_by_private_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    place = tmp_path / "model.audit.report.json"
+    report_path = tmp_path / "model.audit.report.json"
     leaky = replace(extraction(55, 0), inputs=inputs("members", "nonmembers"), parameters={"task": "causal-lm"})
-    step = next_step(leaky, place)
+    step = next_step(leaky, report_path)
     assert "START is the model as it was before" in step.advice
     assert step.advice.startswith("train again")
-    assert next_step(leaky, place, repeated=True).advice.startswith("remove repetitions from the data, train again")
+    assert next_step(leaky, report_path, repeated=True).advice.startswith(
+        "remove repetitions from the data, train again"
+    )
     assert parsed(step.command) == [
         "privctl", "retrain", "dp-sgd", "START", "--data", "members.jsonl", "--epsilon", "8", "-o", "model.dp-sgd",
     ]  # fmt: skip
-    assert not next_step(replace(leaky, inputs=()), place).command
-    of_classes = next_step(replace(leaky, parameters={"task": "text-classification"}), place)
+    assert not next_step(replace(leaky, inputs=()), report_path).command
+    of_classes = next_step(replace(leaky, parameters={"task": "text-classification"}), report_path)
     assert parsed(of_classes.command)[6:10] == ["--task", "text-classification", "--labels", "CLASSES"]
     assert "CLASSES are the names" in of_classes.advice
 
@@ -278,13 +283,13 @@ def test_an_adapter_is_named_by_its_folder_and_with_its_base(
         "base-config.json": "base model/config.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl",
     }  # fmt: skip
     held = tuple(Artifact(role=role, path=path, digest="blake3:0", bytes=1) for role, path in files.items())
-    place = tmp_path / "adapter.audit.report.json"
+    report_path = tmp_path / "adapter.audit.report.json"
     leaky = replace(report(fused(), subject=MEMBERSHIP), inputs=held, parameters={"task": "causal-lm"})
-    assert parsed(next_step(leaky, place).command) == [
+    assert parsed(next_step(leaky, report_path).command) == [
         "privctl", "retrain", "dp-sgd", "base model", *options, "--data", "members.jsonl", "--epsilon", "8",
         "-o", "adapter.dp-sgd",
     ]  # fmt: skip
-    again = parsed(next_step(replace(membership(0.0, 60), inputs=held), place).command)
+    again = parsed(next_step(replace(membership(0.0, 60), inputs=held), report_path).command)
     assert again[1:5] == ["audit", "adapter", "--base", "base model"]
 
 
@@ -375,20 +380,20 @@ def test_where_users_were_protected_they_are_judged_together(tmp_path: Path) -> 
     training = replace(report(), step="retrain", parameters={"unit": "who"})
     write_report(tmp_path / "model.report.json", training)
     parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
-    place, asked = tmp_path / "model.audit.report.json", {"text_column": "body", "label_column": "kind"}
+    report_path, asked = tmp_path / "model.audit.report.json", {"text_column": "body", "label_column": "kind"}
     small = replace(membership(0.0, 60), inputs=inputs("members", "nonmembers"), parents=(parent,))
     records = replace(small, parameters={"asked": asked})
-    words = parsed(next_step(records, place).command)
+    words = parsed(next_step(records, report_path).command)
     assert words[words.index("--group-by") :][:6] == [
         "--group-by", "who", "--text-column", "body", "--label-column", "kind",
     ]  # fmt: skip
-    drawn = next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), place).command.split()
+    drawn = next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), report_path).command.split()
     assert drawn[1:3] == ["audit", "split"]
     assert drawn[drawn.index("--group-by") :][:4] == ["--group-by", "who", "--text-column", "body"]
     assert "--label-column" not in drawn
-    users = next_step(replace(records, parameters={"asked": asked, "group_by": "who", "least_auc": 0.55}), place)
+    users = next_step(replace(records, parameters={"asked": asked, "group_by": "who", "least_auc": 0.55}), report_path)
     assert "groups of members" in users.advice
     leaky = replace(extraction(55, 0), inputs=inputs("members"), parents=(parent,), parameters={"asked": asked})
-    again = parsed(next_step(leaky, place).command)
+    again = parsed(next_step(leaky, report_path).command)
     assert again[again.index("--unit") + 1] == "who"
     assert again[again.index("--text-column") + 1] == "body"

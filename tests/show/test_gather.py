@@ -39,7 +39,7 @@ def put(folder: Path, name: str, report: PrivacyReport, outputs: dict[str, str],
 
 
 @pytest.fixture
-def place(tmp_path: Path, write_model: WriteModel) -> Path:
+def folder(tmp_path: Path, write_model: WriteModel) -> Path:
     """A trained model, a noised one with an audit."""
     rng = np.random.default_rng(0)
     write_model(tmp_path / "m.safetensors", {"w": rng.normal(size=(20, 30)).astype(np.float32)})
@@ -61,8 +61,8 @@ def place(tmp_path: Path, write_model: WriteModel) -> Path:
     return tmp_path
 
 
-def test_the_chain_is_followed_and_the_model_at_its_end_is_judged(place: Path) -> None:
-    found = load([place / "a.report.json"])
+def test_the_chain_is_followed_and_the_model_at_its_end_is_judged(folder: Path) -> None:
+    found = load([folder / "a.report.json"])
     assert [source.name for source in found.sources] == ["m", "n", "a"]
     (subject,) = found.subjects
     assert (subject.source.name, [s.name for s in subject.audits]) == ("n", ["a"])
@@ -70,39 +70,39 @@ def test_the_chain_is_followed_and_the_model_at_its_end_is_judged(place: Path) -
     assert all(v.outcome is Outcome.PROVED for s in found.sources for v in s.digests)
 
 
-def test_a_changed_file_is_noticed_and_nothing_is_drawn_from_it(place: Path) -> None:
-    path = place / "a.scores.safetensors"
+def test_a_changed_file_is_noticed_and_nothing_is_drawn_from_it(folder: Path) -> None:
+    path = folder / "a.scores.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    audit = load([place / "a.report.json"]).sources[-1]
+    audit = load([folder / "a.report.json"]).sources[-1]
     assert audit.roc == ()
     assert [v.outcome for v in audit.digests] == [Outcome.PROVED, Outcome.REFUTED]
     assert "nothing is drawn" in audit.left_out[0]
 
 
-def test_a_parent_whose_status_was_raised_is_not_relied_on(place: Path) -> None:
-    report = place / "n.report.json"
+def test_a_parent_whose_status_was_raised_is_not_relied_on(folder: Path) -> None:
+    report = folder / "n.report.json"
     report.write_text(report.read_text().replace('"epsilon": 8.0', '"epsilon": 0.1'))
-    (subject,) = load([place / "a.report.json"]).subjects
+    (subject,) = load([folder / "a.report.json"]).subjects
     standing = summarize(subject)
     assert standing.check is Outcome.REFUTED
     assert "Do not rely on this" in standing.verified
     assert "n.report.json" in standing.verified
 
 
-def test_a_missing_or_foreign_parent_is_said_and_its_content_is_not(place: Path) -> None:
-    (place / "m.report.json").write_text('{"secret": "hunter2"}')
-    noise = load([place / "n.report.json"]).sources[0]
+def test_a_missing_or_foreign_parent_is_said_and_its_content_is_not(folder: Path) -> None:
+    (folder / "m.report.json").write_text('{"secret": "hunter2"}')
+    noise = load([folder / "n.report.json"]).sources[0]
     assert noise.absent == ("m.report.json",)
     assert "hunter2" not in repr(noise)
-    (place / "m.report.json").unlink()
-    assert load([place / "n.report.json"]).sources[0].absent == ("m.report.json",)
+    (folder / "m.report.json").unlink()
+    assert load([folder / "n.report.json"]).sources[0].absent == ("m.report.json",)
 
 
-def test_reports_that_name_each_other_end(place: Path) -> None:
+def test_reports_that_name_each_other_end(folder: Path) -> None:
     for name, other in (("x", "y"), ("y", "x")):
         parent = ParentReport(path=f"{other}.report.json", digest="blake3:00")
-        write_report(place / f"{name}.report.json", replace(trained(), parents=(parent,)))
-    assert len(load([place / "x.report.json"]).sources) == 2
+        write_report(folder / f"{name}.report.json", replace(trained(), parents=(parent,)))
+    assert len(load([folder / "x.report.json"]).sources) == 2
 
 
 def test_more_reports_than_a_page_holds_are_refused(tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     assert load([tmp_path / "r.report.json"]).sources[0].tensors == ()
 
 
-def test_roc_and_band_are_those_of_an_independent_count(place: Path) -> None:
+def test_roc_and_band_are_those_of_an_independent_count(folder: Path) -> None:
     rng = np.random.default_rng(0)
     rng.normal(size=(20, 30))
     member = rng.random(3000) < 0.5
     values = rng.normal(size=3000) + member
-    (curve,) = load([place / "a.report.json"]).sources[-1].roc
+    (curve,) = load([folder / "a.report.json"]).sources[-1].roc
     assert curve.corners == 3001
     assert len(curve.points) < 900
     for rate, reached in curve.points:
@@ -154,12 +154,12 @@ def test_roc_and_band_are_those_of_an_independent_count(place: Path) -> None:
     assert any(lower == pytest.approx(p.low, abs=1e-9) and upper == pytest.approx(p.high, abs=1e-9) for p in possible)
 
 
-def test_what_thinning_leaves_out_is_less_than_a_pixel(place: Path) -> None:
+def test_what_thinning_leaves_out_is_less_than_a_pixel(folder: Path) -> None:
     rng = np.random.default_rng(0)
     rng.normal(size=(20, 30))
     member = rng.random(3000) < 0.5
     values = rng.normal(size=3000) + member
-    (curve,) = load([place / "a.report.json"]).sources[-1].roc
+    (curve,) = load([folder / "a.report.json"]).sources[-1].roc
     order = np.argsort(-values)
     hits, errors = np.cumsum(member[order]) / member.sum(), np.cumsum(~member[order]) / (~member).sum()
     kept_x, kept_y = np.array(curve.points).T
@@ -171,8 +171,8 @@ def test_what_thinning_leaves_out_is_less_than_a_pixel(place: Path) -> None:
     assert apart.max() <= 4 * 4e-3  # decades; a picture of 270 units has 67 of them to a decade
 
 
-def test_exposures_are_counted_by_whole_bits_of_scored_canaries(place: Path) -> None:
-    groups = load([place / "a.report.json"]).sources[-1].exposures
+def test_exposures_are_counted_by_whole_bits_of_scored_canaries(folder: Path) -> None:
+    groups = load([folder / "a.report.json"]).sources[-1].exposures
     assert [(g.name, g.counts, g.included) for g in groups] == [
         ("included, 1 copy", (1, 1, *[0] * 8), True),
         ("included, 10 copies", (*[0] * 9, 1), True),
@@ -180,8 +180,8 @@ def test_exposures_are_counted_by_whole_bits_of_scored_canaries(place: Path) -> 
     ]
 
 
-def test_released_tensors_are_measured_by_their_root_mean_square(place: Path) -> None:
-    tensors = {t.name: t for t in load([place / "n.report.json"]).sources[-1].tensors}
+def test_released_tensors_are_measured_by_their_root_mean_square(folder: Path) -> None:
+    tensors = {t.name: t for t in load([folder / "n.report.json"]).sources[-1].tensors}
     assert (tensors["w"].rms, tensors["w"].size) == (pytest.approx(3.0), 8)
     assert (tensors["b"].rms, tensors["b"].size) == (pytest.approx(0.5), 4)
 
@@ -208,16 +208,16 @@ def test_only_sound_bounds_are_drawn_and_heavy_ledgers_are_not_composed() -> Non
     assert height[rate] == pytest.approx(np.exp(2) * rate + 1e-5)
 
 
-def test_a_statement_has_both_digests_of_the_files_at_hand(place: Path) -> None:
+def test_a_statement_has_both_digests_of_the_files_at_hand(folder: Path) -> None:
     import hashlib
 
-    paths = [place / "n.report.json"]
+    paths = [folder / "n.report.json"]
     (file,) = with_files(load(paths, drawn=False), paths).files
-    assert file.digests["sha256"] == hashlib.sha256((place / "n.safetensors").read_bytes()).hexdigest()
-    assert f"blake3:{file.digests['blake3']}" == file_digest(place / "n.safetensors")
-    (place / "n.safetensors").write_bytes(b"other")
+    assert file.digests["sha256"] == hashlib.sha256((folder / "n.safetensors").read_bytes()).hexdigest()
+    assert f"blake3:{file.digests['blake3']}" == file_digest(folder / "n.safetensors")
+    (folder / "n.safetensors").write_bytes(b"other")
     with pytest.raises(InputError, match="not the file that its report recorded"):
         with_files(load(paths, drawn=False), paths)
-    (place / "n.safetensors").unlink()
+    (folder / "n.safetensors").unlink()
     (file,) = with_files(load(paths, drawn=False), paths).files
     assert set(file.digests) == {"blake3"}

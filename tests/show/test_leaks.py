@@ -117,20 +117,20 @@ def test_records_that_differ_without_the_model_are_no_leak() -> None:
 @pytest.mark.parametrize(("included", "left_out", "leak"), [(9, 0, True), (1, 0, True), (0, 0, False), (9, 1, False)])
 @pytest.mark.parametrize("outcome", [Outcome.REFUTED, Outcome.INCONCLUSIVE])
 def test_canaries_written_word_for_word(included: int, left_out: int, leak: bool, outcome: Outcome) -> None:
-    told = share("canary completion", "disclosed, included, 8 copies", included, 20, disclosed=included)
+    disclosed = share("canary completion", "disclosed, included, 8 copies", included, 20, disclosed=included)
     control = share("canary completion", "disclosed, left out", left_out, 20, disclosed=left_out)
-    found = leaks(report(*exposure(1.5, 20), told, control, subject=judged.CANARIES, outcome=outcome))
+    found = leaks(report(*exposure(1.5, 20), disclosed, control, subject=judged.CANARIES, outcome=outcome))
     assert bool(found) is leak
     if leak:
         assert found[0].startswith(f"canary completion extracts {included} of 20 canaries with 8 copies word for word")
 
 
 def test_canaries_without_a_sound_comparison_are_no_leak() -> None:
-    told = share("canary completion", "disclosed, included, 8 copies", 20, 20, disclosed=20)
-    assert not leaks(report(*exposure(9, 20, control=True), told, subject=judged.CANARIES))
+    disclosed = share("canary completion", "disclosed, included, 8 copies", 20, 20, disclosed=20)
+    assert not leaks(report(*exposure(9, 20, control=True), disclosed, subject=judged.CANARIES))
     broken = {"canary_conditions": [{"name": "commitment", "statement": "changed", "state": "violated"}]}
-    assert not leaks(report(*exposure(9, 20), told, subject=judged.CANARIES, parameters=broken))
-    assert leaks(report(*exposure(9, 20), told, subject=judged.CANARIES))
+    assert not leaks(report(*exposure(9, 20), disclosed, subject=judged.CANARIES, parameters=broken))
+    assert leaks(report(*exposure(9, 20), disclosed, subject=judged.CANARIES))
 
 
 @pytest.mark.parametrize(("mean", "count", "leak"), [(9.0, 20, True), (1.6, 5000, False), (3.0, 2, False)])
@@ -157,13 +157,13 @@ def test_text_beyond_what_is_written_of_held_out_text(lower: float, leak: bool) 
     [(None, True), ("told first, trained, before training", False), ("told first, never drawn (control)", False)],
 )
 def test_secrets_told_first(control: str | None, leak: bool) -> None:
-    told = share("secret reconstruction", "told first, trained", 45, 50, 0.01, told=45)
+    trained = share("secret reconstruction", "told first, trained", 45, 50, 0.01, told=45)
     others = [] if control is None else [share("secret reconstruction", control, 44, 50, 0.01, told=44)]
-    found = leaks(report(told, *others, subject=judged.SECRETS))
+    found = leaks(report(trained, *others, subject=judged.SECRETS))
     assert bool(found) is leak
     if leak:
         assert found[0].startswith("secret reconstruction ranks 45 of 50 training secrets first")
-    assert not leaks(report(told, subject=judged.SECRETS, outcome=Outcome.INCONCLUSIVE)), "no control"
+    assert not leaks(report(trained, subject=judged.SECRETS, outcome=Outcome.INCONCLUSIVE)), "no control"
 
 
 def bounded(lower: float) -> Evidence:
@@ -184,9 +184,9 @@ def test_a_certified_epsilon_without_a_claim() -> None:
 def test_the_exit_code_is_explained_after_the_verdicts() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
     _, verdicts, after, *_ = audit_text(found).split("\n\n")
-    said = "The exit code is 0 nevertheless, because no claim of privacy was refuted. REJECTED is the"
-    assert said in " ".join(verdicts.split())
-    assert said not in " ".join(after.split())
+    explanation = "The exit code is 0 nevertheless, because no claim of privacy was refuted. REJECTED is the"
+    assert explanation in " ".join(verdicts.split())
+    assert explanation not in " ".join(after.split())
     claim = Verdict(subject="(1, 1e-05)-DP, as claimed", outcome=Outcome.REFUTED, reason="epsilon is at least 3")
     refuted = replace(found, verdicts=(*found.verdicts, claim))
     assert exit_sentence(refuted).startswith("The exit code is 1 because a claim of privacy was refuted")
@@ -205,17 +205,17 @@ def test_pages_tell_it_too() -> None:
 
     leaky = page_data(report(measured(3.3), subject=judged.MEMBERSHIP))
     silent = page_data(report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT))
-    told = f"{judged.EXITS_WITH_0}."
+    explanation = f"{judged.EXITS_WITH_0}."
     assert "- Leak: The attack loss tells members from non-members, AUC 0.9" in markdown(leaky)
-    assert exit_sentence(leaky.sources[1].report).startswith(told), "the command says it in the same words"
+    assert exit_sentence(leaky.sources[1].report).startswith(explanation), "the command says it in the same words"
     for data in (leaky, silent):
         found = conclusion(data.sources[1].report)
         assert found.decision in audit_text(data.sources[1].report).splitlines()[0]
         assert f"- Attacks: {plain(found.sentence)}" in markdown(data)
         assert f"<dd>{found.sentence}</dd>" in unescape(page(data))
-    assert told not in markdown(leaky), "an exit code means nothing to the reader of a page"
+    assert explanation not in markdown(leaky), "an exit code means nothing to the reader of a page"
     assert ">Leak</dt>" in page(leaky)
-    assert told not in page(leaky)
+    assert explanation not in page(leaky)
     assert "Leak" not in markdown(silent)
     assert ">Leak</dt>" not in page(silent)
 
@@ -236,37 +236,37 @@ def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
     assert (same.estimate, same.lower, same.upper) == (0.5, 0.0, 1.0)
     assert "detectable" not in same.details, "more such records would show nothing either"
     earlier = replace(same, details={**same.details, "detectable": 0.58})  # as reports of before have it
-    told = auc_evidence("loss", np.arange(400) % 9, member, Settings())
-    assert told.details["detectable"] < 0.65
+    tied = auc_evidence("loss", np.arange(400) % 9, member, Settings())
+    assert tied.details["detectable"] < 0.65
     for item in (same, earlier):
-        text = audit_text(report(item, told), verbose=True)
+        text = audit_text(report(item, tied), verbose=True)
         rows = {line[:15].strip(): line.split()[-3:] for line in text.splitlines()}
         assert rows["length baseline"] == ["0.50", "0.5", "-"]
-        assert rows["loss"][-1] == f"{told.details['detectable']:.3g}"
-        assert "length baseline" not in audit_text(report(item, told))
+        assert rows["loss"][-1] == f"{tied.details['detectable']:.3g}"
+        assert "length baseline" not in audit_text(report(item, tied))
     differing = auc_evidence("length baseline", np.arange(400) % 7, member, Settings())
-    said = " ".join(audit_text(report(differing, told)).split())
-    assert "length baseline: an attack that sees only the length of a record" in said
-    assert "chance: what guessing gives;" in said
+    printed = " ".join(audit_text(report(differing, tied)).split())
+    assert "length baseline: an attack that sees only the length of a record" in printed
+    assert "chance: what guessing gives;" in printed
     rate = share("lira", "TPR at 1 % FPR", 30, 100, 0.056)
-    said = " ".join(audit_text(report(rate, told)).split())
-    assert "chance: what guessing gives; for a TPR an upper bound, as the true" in said
+    printed = " ".join(audit_text(report(rate, tied)).split())
+    assert "chance: what guessing gives; for a TPR an upper bound, as the true" in printed
 
 
 def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
-    said = " ".join(audit_text(found).split())
-    assert f'REJECTED\x1b[0m: "{judged.MEMBERSHIP}"' in said
-    assert "REFUTED\x1b" not in said
-    assert "REJECTED is the verdict on a hypothesis that every audit tests; a gate judges it" in said
+    text = " ".join(audit_text(found).split())
+    assert f'REJECTED\x1b[0m: "{judged.MEMBERSHIP}"' in text
+    assert "REFUTED\x1b" not in text
+    assert "REJECTED is the verdict on a hypothesis that every audit tests; a gate judges it" in text
     claim = replace(found, verdicts=tuple(replace(v, subject="(1, 1e-05)-DP, as claimed") for v in found.verdicts))
-    said = " ".join(audit_text(claim).split())
-    assert 'REFUTED\x1b[0m: "(1, 1e-05)-DP' in said
-    assert "REJECTED" not in said
+    text = " ".join(audit_text(claim).split())
+    assert 'REFUTED\x1b[0m: "(1, 1e-05)-DP' in text
+    assert "REJECTED" not in text
 
 
 @pytest.mark.parametrize(
-    ("estimate", "lower", "upper", "bound", "shown"),
+    ("estimate", "lower", "upper", "bound", "text"),
     [
         (0.8612, 0.8204, 0.9041, Bound.TWO_SIDED, "0.86 (0.82-0.90)"),
         (0.00123, 0.000304, 0.0042, Bound.TWO_SIDED, "0.0012 (0.0003-0.0042)"),
@@ -278,7 +278,7 @@ def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     ],
 )
 def test_estimates_are_short(
-    estimate: float, lower: float | None, upper: float | None, bound: Bound, shown: str
+    estimate: float, lower: float | None, upper: float | None, bound: Bound, text: str
 ) -> None:
     item = Evidence(method="m", quantity="q", estimate=estimate, lower=lower, upper=upper, bound=bound)
-    assert _estimate(item) == shown
+    assert _estimate(item) == text

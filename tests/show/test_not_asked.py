@@ -26,6 +26,6 @@ def test_an_audit_of_a_language_model_names_what_was_not_asked(
 ) -> None:
     audited = membership(0.0, 400)
     more = tuple(Verdict(subject=each, outcome=Outcome.CONSISTENT, reason="nothing came out") for each in asked)
-    said = audit_text(replace(audited, parameters={"task": task}, verdicts=(*audited.verdicts, *more)))
+    text = audit_text(replace(audited, parameters={"task": task}, verdicts=(*audited.verdicts, *more)))
     for each in ("extraction", "secrets"):
-        assert (f"- {each}: the audit was not asked" in said) is (each in named)
+        assert (f"- {each}: the audit was not asked" in text) is (each in named)

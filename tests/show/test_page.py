@@ -192,14 +192,14 @@ def test_a_value_in_a_template_is_cleaned_then_escaped_and_an_unknown_name_is_an
 
 def test_every_file_of_the_page_is_package_data() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["privctl"]
-    shown = sorted(file.name for file in TEMPLATES.iterdir())
-    assert {"page.html", "page.css", "page.js", "macros.html", "chain.html"} <= set(shown)
-    for name in shown:
+    names = sorted(file.name for file in TEMPLATES.iterdir())
+    assert {"page.html", "page.css", "page.js", "macros.html", "chain.html"} <= set(names)
+    for name in names:
         assert resources.files("privctl.show.html").joinpath("templates", name).is_file()
         assert any(fnmatch(f"show/html/templates/{name}", pattern) for pattern in data)
     sections = set(re.findall(r'^  \("([a-z]+)", "', source("page.html"), re.MULTILINE))
     others = {"page.html", "macros.html", "notebook.html", "page.css", "page.js"}
-    assert {f"{name}.html" for name in sections} | others == set(shown)
+    assert {f"{name}.html" for name in sections} | others == set(names)
 
 
 def luminance(colour: str) -> float:
@@ -276,8 +276,8 @@ def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(made
     given = ReportSource(key="r1", name="m", digest=DIGEST, report=replace(trained(), parameters={}, guarantees=()))
     bare = page(PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given),)))
     assert sections(bare) == {"verdict", "chain", "limits", "appendix"}
-    for said in ("No guarantee", "No audit", "No verification"):
-        assert said in bare
+    for message in ("No guarantee", "No audit", "No verification"):
+        assert message in bare
     assert "No audit" not in page(replace(page_data(), subjects=page_data().subjects[:1]))
 
 
@@ -295,10 +295,10 @@ def test_the_chain_calls_a_verdict_what_the_verdicts_do(step: str, word: str) ->
 def test_the_verdict_on_top_has_the_violation_and_the_bound(made: str) -> None:
     root = tree(made)
     card = next(e for e in root.iter("article") if "verdict" in e.get("class", ""))
-    said = " ".join(" ".join(card.itertext()).split())
+    text = " ".join(" ".join(card.itertext()).split())
     assert "bad" in card.get("class", "").split()
-    assert "ε ≤ 2 at δ = 10⁻⁵" in said
-    assert "Attacks Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so any" in said
+    assert "ε ≤ 2 at δ = 10⁻⁵" in text
+    assert "Attacks Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so any" in text
 
 
 def test_a_report_of_absurd_size_makes_a_page_of_a_usual_one() -> None:

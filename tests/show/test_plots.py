@@ -114,8 +114,8 @@ def law(shift: float) -> LossPicture:
 def test_the_law_of_a_loss_is_drawn_with_its_claim() -> None:
     root = ElementTree.fromstring(draw(law(0.5), "svg"))
     texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
-    for said in ("<law>: epsilon 2, delta 0.001", "delta", "epsilon", "what follows, at most", "claimed", "Density"):
-        assert said in texts
+    for label in ("<law>: epsilon 2, delta 0.001", "delta", "epsilon", "what follows, at most", "claimed", "Density"):
+        assert label in texts
     fills = [e.get("fill") for e in root.iter("{http://www.w3.org/2000/svg}path")]
     assert fills.count("#D55E00") == 2  # delta's area, and its sample below
     assert draw(law(0.5), "png").startswith(b"\x89PNG")

@@ -33,9 +33,9 @@ def attack(lower: float) -> ReportSource:
     """An audit whose attack certainly has at least this AUC."""
     found = Evidence(method="loss", quantity="AUC", estimate=lower + 0.04, lower=lower, upper=lower + 0.08,
                      details={"chance": 0.5})  # fmt: skip
-    told = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC")
+    verdict = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC")
     report = PrivacyReport(
-        step="audit", created="2026-01-02T00:00:00Z", versions={}, evidence=(found,), verdicts=(told,)
+        step="audit", created="2026-01-02T00:00:00Z", versions={}, evidence=(found,), verdicts=(verdict,)
     )
     return ReportSource(key="r2", name="private.audit", digest=DIGEST, report=report, parents=("r1",))
 
@@ -58,14 +58,14 @@ def data(source: ReportSource, *audits: ReportSource) -> PageData:
 def test_the_headline_is_what_is_left_of_a_guarantee(
     guarantees: tuple[Guarantee, ...], headline: str, severity: Severity
 ) -> None:
-    shown = data(model(*guarantees))
-    summary = summarize(shown.subjects[0])
+    page_data = data(model(*guarantees))
+    summary = summarize(page_data.subjects[0])
     assert (summary.headline, summary.severity) == (headline, severity)
-    assert f'<span class="figure">{headline}</span>' in page(shown)
-    assert f'<article class="card verdict {severity}">' in page(shown)
+    assert f'<span class="figure">{headline}</span>' in page(page_data)
+    assert f'<article class="card verdict {severity}">' in page(page_data)
     plain = headline.replace("\u00a0", " ")
-    assert f"**{plain}" in markdown(shown)
-    card = insert_summary(None, shown, "README.md")
+    assert f"**{plain}" in markdown(page_data)
+    card = insert_summary(None, page_data, "README.md")
     assert f"**{plain}".encode() in card
     assert (TAG in card) == (severity is Severity.FAIR)
 
@@ -143,7 +143,7 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "words"),
     [
         (0, "Conditional: it follows if the stated assumptions hold."),
         (1, "it follows if this assumption holds, which nothing enforces: the loss is of kind 0."),
@@ -151,13 +151,13 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
         (9, "the loss is of kind 5; and 3 more, listed with the guarantee."),
     ],
 )
-def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -> None:
+def test_a_conditional_guarantee_names_what_it_rests_on(count: int, words: str) -> None:
     asserted = tuple(
         Assumption(name=f"a{i}", statement=f"the loss is of kind {i}", state=AssumptionState.ASSERTED)
         for i in range(count)
     )
     sentence = summarize(data(model(replace(BOUND, assumptions=asserted))).subjects[0]).guarantee
-    assert said in sentence
+    assert words in sentence
     assert "of kind 6" not in sentence
 
 
@@ -186,10 +186,10 @@ def test_the_verification_is_concluded_in_one_sentence(outcome: Outcome, sentenc
     report = PrivacyReport(step="verify", created="2026-01-02T00:00:00Z", versions={}, verdicts=verdicts)
     check = ReportSource(key="r2", name="verify", digest=DIGEST, report=report, parents=("r1",))
     subject = JudgedSubject(source=source, checks=(check,))
-    shown = PageData(title="t", version="0", sources=(source, check), subjects=(subject,))
+    page_data = PageData(title="t", version="0", sources=(source, check), subjects=(subject,))
     assert summarize(subject).verified == sentence
-    assert f"<dt>Verification</dt><dd>{sentence}</dd>" in page(shown)
-    assert f"- Verification: {sentence}" in markdown(shown)
+    assert f"<dt>Verification</dt><dd>{sentence}</dd>" in page(page_data)
+    assert f"- Verification: {sentence}" in markdown(page_data)
 
 
 def test_a_void_guarantee_says_nothing_of_what_an_attacker_achieves() -> None:

@@ -21,12 +21,12 @@ def test_a_narrow_table_is_as_wide_as_its_cells() -> None:
 
 
 def test_a_wide_table_folds_its_widest_text() -> None:
-    shown = table(["method", "reason", "epsilon"], [["a", WORDS, "1.5"], ["b", "short", "2"]])
-    assert max(widths(shown)) <= 80
-    first, *rest = [line for line in shown.splitlines() if "fox" in line]
+    rendered = table(["method", "reason", "epsilon"], [["a", WORDS, "1.5"], ["b", "short", "2"]])
+    assert max(widths(rendered)) <= 80
+    first, *rest = [line for line in rendered.splitlines() if "fox" in line]
     assert first.rstrip().endswith("1.5")
     assert all(line.startswith("   ") for line in rest)
-    assert sum(line.count("fox") for line in shown.splitlines()) == WORDS.count("fox")
+    assert sum(line.count("fox") for line in rendered.splitlines()) == WORDS.count("fox")
 
 
 def test_a_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,21 +54,21 @@ def test_numbers_and_long_words_are_never_broken() -> None:
 
 
 def test_headings_fold_above_the_rule() -> None:
-    shown = table([f"heading number {i}" for i in range(8)], [["some words here"] * 8])
-    lines = shown.splitlines()
-    assert max(widths(shown)) <= 8 * 14
+    rendered = table([f"heading number {i}" for i in range(8)], [["some words here"] * 8])
+    lines = rendered.splitlines()
+    assert max(widths(rendered)) <= 8 * 14
     rule = next(i for i, line in enumerate(lines) if set(line) <= {"-", " "})
     assert "".join(lines[:rule]).count("number") == 8
     assert "".join(lines[rule:]).count("words") == 8
 
 
 def test_paragraphs_fold_and_hang() -> None:
-    shown = paragraph(WORDS.strip(), indent=2, hanging=6)
-    lines = shown.splitlines()
-    assert max(widths(shown)) <= 80
+    rendered = paragraph(WORDS.strip(), indent=2, hanging=6)
+    lines = rendered.splitlines()
+    assert max(widths(rendered)) <= 80
     assert lines[0].startswith("  the")
     assert all(line.startswith("      ") and line[6] != " " for line in lines[1:])
-    assert shown.split() == WORDS.split()
+    assert rendered.split() == WORDS.split()
 
 
 def test_colour_takes_no_room() -> None:
@@ -84,7 +84,7 @@ def test_what_was_enforced_is_counted(verbose: bool) -> None:
         Assumption(name=str(i), statement=f"statement {i}", state=state)
         for i, state in enumerate((AssumptionState.ENFORCED, AssumptionState.ASSERTED, AssumptionState.ENFORCED))
     ]
-    shown = assumption_lines(made, verbose=verbose)
-    assert "asserted: statement 1" in shown
-    assert ("enforced: statement 0" in shown) == verbose
-    assert ("(2 more that were enforced" in shown) != verbose
+    text = assumption_lines(made, verbose=verbose)
+    assert "asserted: statement 1" in text
+    assert ("enforced: statement 0" in text) == verbose
+    assert ("(2 more that were enforced" in text) != verbose

@@ -19,11 +19,11 @@ def words(text: str) -> str:
 
 
 def test_a_report_that_names_no_file_counts_no_checks() -> None:
-    said = words(verify_text((), ()))
-    assert "the report names no file that could be checked, and no fault was found in its parameters" in said
+    text = words(verify_text((), ()))
+    assert "the report names no file that could be checked, and no fault was found in its parameters" in text
     of_one = verify_text((Verdict(subject="files", outcome=Outcome.PROVED, reason="as named"),), ())
     assert "1 of 1 check of files, reports and parameters passed" in words(of_one)
-    assert "Simulated" not in said + of_one
+    assert "Simulated" not in text + of_one
 
 
 def test_what_was_simulated_is_shown_with_what_it_cannot_show() -> None:
@@ -35,9 +35,9 @@ def test_what_was_simulated_is_shown_with_what_it_cannot_show() -> None:
         bound=Bound.NONE,
         reason="it says nothing of delta",
     )
-    said = words(verify_text((), (), (seen,), (rate,)))
-    assert "Simulated: a toy training of 100 steps: CONSISTENT: no violation seen" in said
-    assert "violation rate of published: 0.25 (algorithm 1); it says nothing of delta" in said
+    text = words(verify_text((), (), (seen,), (rate,)))
+    assert "Simulated: a toy training of 100 steps: CONSISTENT: no violation seen" in text
+    assert "violation rate of published: 0.25 (algorithm 1); it says nothing of delta" in text
 
 
 @pytest.mark.parametrize("status", [Status.CONDITIONAL, Status.CLAIMED])
@@ -55,10 +55,10 @@ def test_what_only_the_author_vouches_for_stands_below_the_table(status: Status)
         )  # fmt: skip
         verdict = Verdict(subject=name, outcome=Outcome.PROVED, reason="as stated")
         rows.append(VerifiedRow(guarantee=guarantee, verdict=verdict))
-    said = words(verify_text((), rows))
-    told = "first; second: hold if the following is true, which only the report's author asserts: - the loop is"
-    assert (told in said) is (status is Status.CONDITIONAL)
-    assert "the noise is right" not in said
+    text = words(verify_text((), rows))
+    sentence = "first; second: hold if the following is true, which only the report's author asserts: - the loop is"
+    assert (sentence in text) is (status is Status.CONDITIONAL)
+    assert "the noise is right" not in text
 
 
 P, R, C, U = Outcome.PROVED, Outcome.REFUTED, Outcome.CONSISTENT, Outcome.INCONCLUSIVE
@@ -126,10 +126,10 @@ def test_the_conclusion_comes_first(
         VerifiedRow(guarantee=g, verdict=Verdict(subject=g.name, outcome=outcome, reason="r", status=g.status))
         for g, outcome in zip(guarantees, outcomes, strict=True)
     ]
-    said = verify_text(checks(*integrity), rows)
-    assert words(said).startswith(sentence + " ")
+    text = verify_text(checks(*integrity), rows)
+    assert words(text).startswith(sentence + " ")
     colour = {"Verified": 32, "Undecided": 33}.get(sentence.partition(":")[0], 31)
-    assert said.startswith(f"\x1b[{colour}m")
+    assert text.startswith(f"\x1b[{colour}m")
     assert verification_sentence([*checks(*integrity), *(row.verdict for row in rows)], guarantees) == sentence
 
 

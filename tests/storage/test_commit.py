@@ -87,11 +87,11 @@ def write(root: Path) -> Iterator[Write]:
     )  # fmt: skip
     assert server.stdin is not None
     assert server.stdout is not None
-    asked, told = server.stdin, server.stdout
+    asked, answers = server.stdin, server.stdout
 
     def call(make: str, folder: Path, version: str, folders: bool, fatal: int) -> tuple[int, int]:
         print(json.dumps([make, str(folder), version, folders, fatal]), file=asked, flush=True)
-        code, count = json.loads(told.readline())
+        code, count = json.loads(answers.readline())
         assert code in (0, 9)
         return code, count
 
@@ -230,11 +230,11 @@ def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path, write: Wri
             assert write("apart", folder, "new", False, fatal)[0] == 9
             recover(folder / start)
             found = {f"{place}/{name}": text for place in "ab" for name, text in contents(folder / place).items()}
-            shown = {name: text for name, text in found.items() if "/." not in name}
+            files = {name: text for name, text in found.items() if "/." not in name}
             old = {"a/plot": "old", "b/book": "old", "b/report": "old"}
-            assert shown in (old, {"a/plot": "new", "b/report": "new"}), (fatal, start, found)
-            outcomes.append(shown == old)
-            if shown != old:
+            assert files in (old, {"a/plot": "new", "b/report": "new"}), (fatal, start, found)
+            outcomes.append(files == old)
+            if files != old:
                 recover(folder / "b")  # a kill between the end of the journal and that of its note leaves the note
                 assert not [p for place in "ab" for p in (folder / place).glob(".privctl.*")]
     assert outcomes.count(True) > 4

@@ -37,13 +37,13 @@ def test_a_link_to_nothing_makes_its_target(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
-    path, heard = tmp_path / "pipe", []
+    path, received = tmp_path / "pipe", []
     os.mkfifo(path)
-    reader = threading.Thread(target=lambda: heard.append(path.read_bytes()))
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
     reader.start()
     write_bytes(path, b"data")
     reader.join(10)
-    assert heard == [b"data"]
+    assert received == [b"data"]
     assert path.is_fifo()
 
 

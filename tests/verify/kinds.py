@@ -75,9 +75,9 @@ def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
         ("noise, calibrated", ("--calibration", "gaussian", "--regime", "convex"), "max_epsilon"),
         ("noise, several candidates", ("--epsilon", "1", "--epsilon", "4"), "scope"),
     ):
-        place = folder / name.replace(" ", "-")
-        place.mkdir()
-        path = reports.noise(place, write_model, *more)
+        report_path = folder / name.replace(" ", "-")
+        report_path.mkdir()
+        path = reports.noise(report_path, write_model, *more)
         policy = {"accepted_assumptions": _NOISE, "at_delta": "1e-3", "max_epsilon": "9000"}
         policy |= {"scope": "all-candidates"} if limit == "scope" else {}
         model = path.with_name(path.name.replace(".report.json", ".safetensors"))
@@ -85,9 +85,9 @@ def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
     found |= {name: Kind(path=reports.plan(folder, name)) for name in reports.PLANS}
     (folder / "events.json").write_text(json.dumps(EVENTS))
     for name, asked in (("ledger", ["--ledger", str(folder / "events.json")]), ("responses", _RESPONSES)):
-        place = folder / f"{name}.report.json"
-        assert run(["account", "--delta", "1e-5", *asked, "--json", "-q", "-o", str(place)]) == 0
-        found[name] = Kind(path=place)
+        report_path = folder / f"{name}.report.json"
+        assert run(["account", "--delta", "1e-5", *asked, "--json", "-q", "-o", str(report_path)]) == 0
+        found[name] = Kind(path=report_path)
     found |= outside(folder)
     verified, noise = folder / "verified.report.json", found["noise"]
     assert run(["verify", str(noise.path), "-q", "-o", str(verified)]) == 0
@@ -198,10 +198,10 @@ def _asserted(path: Path) -> list[str]:
     return sorted({each["name"] for each in every if each["state"] == "asserted"})
 
 
-def verified(place: Path) -> Verification | None:
+def verified(path: Path) -> Verification | None:
     """None where it is no report that can be read."""
     try:
-        return verify(place, read(place))
+        return verify(path, read(path))
     except PrivctlError:
         return None
 
@@ -215,13 +215,13 @@ class Gate:
         self.policy = read_policy(None, kind.policy, {}, RULES)
         self.model: ModelAtHand | None = None if kind.model is None else model_at(kind.model)
 
-    def judged(self, place: Path) -> GateJudgement:
-        """The report at ``place`` in the place of the kind's own."""
-        return judge([place, *self.kind.beside], self.policy, self.model, datetime.now(UTC))
+    def judged(self, path: Path) -> GateJudgement:
+        """The report at ``path`` instead of the kind's own."""
+        return judge([path, *self.kind.beside], self.policy, self.model, datetime.now(UTC))
 
 
-def verdicts(kind: Kind, place: Path) -> tuple[ExitCode, str]:
-    """How verify and a gate answer to the report at ``place``."""
-    found = verified(place)
+def verdicts(kind: Kind, path: Path) -> tuple[ExitCode, str]:
+    """How verify and a gate answer to the report at ``path``."""
+    found = verified(path)
     code = ExitCode.BAD_INPUT if found is None else found.exit_code
-    return code, "no gate" if kind.policy is None else str(Gate(kind).judged(place).outcome)
+    return code, "no gate" if kind.policy is None else str(Gate(kind).judged(path).outcome)

@@ -139,9 +139,9 @@ BEYOND_A_GATE: dict[tuple[str, ...], str] = {
 _ALL = 20
 
 
-def at(report: Any, place: Path_) -> Any:
-    """The entry at ``place``."""
-    for key in place:
+def at(report: Any, path: Path_) -> Any:
+    """The entry at ``path``."""
+    for key in path:
         report = report[key]
     return report
 
@@ -171,68 +171,68 @@ _WHOLE: dict[Path_, str] = {
 }
 
 
-def harmless(place: Path_, report: Report, *, gate: bool = False, left_out: bool = False) -> str | None:
-    """Why a change at ``place`` may pass verify, or a ``gate``; None where it may not."""
-    if left_out and (report["step"] == "account" or place[0] in ("guarantees", "outputs")):
-        of = _guarantee(place, report)
+def harmless(path: Path_, report: Report, *, gate: bool = False, left_out: bool = False) -> str | None:
+    """Why a change at ``path`` may pass verify, or a ``gate``; None where it may not."""
+    if left_out and (report["step"] == "account" or path[0] in ("guarantees", "outputs")):
+        of = _guarantee(path, report)
         if of is not None and of["status"] in ("refuted", "void"):
             return "of what promises nothing, and says so"
-        found = next((reason for prefix, reason in LEFT_OUT.items() if _fits(prefix, place)), None)
-        if found is not None and not (report["step"] == "noise" and place[0] == "outputs"):
+        found = next((reason for prefix, reason in LEFT_OUT.items() if _fits(prefix, path)), None)
+        if found is not None and not (report["step"] == "noise" and path[0] == "outputs"):
             return found
     signs = (report["mechanism"] or {}).get("type") == "sign-bits"
     bearing = BEARING | (_OF_SIGNS if signs else _OF_LEDGER)
     if report["parameters"].get("method") == "clipped":
         bearing -= _OF_NOISE
-    if report["step"] == "retrain" and place[0] == "parameters" and len(place) > 1 and place[1] not in bearing:
+    if report["step"] == "retrain" and path[0] == "parameters" and len(path) > 1 and path[1] not in bearing:
         return "how the training went; its mechanism and guarantees say what it released"
-    outside = report["step"] == "external-training" and place[0] == "parameters" and len(place) > 1
-    if outside and place[1] not in _BEARING_OUTSIDE:
+    outside = report["step"] == "external-training" and path[0] == "parameters" and len(path) > 1
+    if outside and path[1] not in _BEARING_OUTSIDE:
         return "how the training went; its mechanism and guarantees say what it released"
-    if place[0] == "inputs" and report["step"] == "retrain" and (len(place) == 1 or place[-1] == "role"):
+    if path[0] == "inputs" and report["step"] == "retrain" and (len(path) == 1 or path[-1] == "role"):
         return "which data were read decides nothing that is promised"
-    if place in _WHOLE:
-        return _WHOLE[place]
+    if path in _WHOLE:
+        return _WHOLE[path]
     if (
-        (of := _guarantee(place, report)) is not None
+        (of := _guarantee(path, report)) is not None
         and of["status"] == "claimed"
         and of["name"].startswith("dpquant, ")
     ):
         return "what a paper would have claimed of measurements that were not made; no policy counts it by itself"
     rows = {**HARMLESS, **HARMLESS_OF.get(report["step"], {}), **(BEYOND_A_GATE if gate else {})}
     rows |= _COUNTS if left_out and report["step"] == "secrets-plan" else {}
-    return next((reason for prefix, reason in rows.items() if _fits(prefix, place)), None)
+    return next((reason for prefix, reason in rows.items() if _fits(prefix, path)), None)
 
 
-def _guarantee(place: Path_, report: Report) -> Report | None:
-    within = place[0] == "guarantees" and len(place) > 1 and isinstance(place[1], int)
-    return at(report, place[:2]) if within else None
+def _guarantee(path: Path_, report: Report) -> Report | None:
+    within = path[0] == "guarantees" and len(path) > 1 and isinstance(path[1], int)
+    return at(report, path[:2]) if within else None
 
 
-def _fits(prefix: tuple[str, ...], place: Path_) -> bool:
+def _fits(prefix: tuple[str, ...], path: Path_) -> bool:
     whole = prefix[:-1] if prefix[-1] == "#" else prefix
-    if prefix[-1] == "#" and len(place) > len(whole):
+    if prefix[-1] == "#" and len(path) > len(whole):
         return False
-    return len(place) >= len(whole) and all(a in ("*", str(b)) for a, b in zip(whole, place, strict=False))
+    return len(path) >= len(whole) and all(a in ("*", str(b)) for a, b in zip(whole, path, strict=False))
 
 
-def leaves(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+def leaves(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
     """Every leaf, and every list that has entries to lose."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from leaves(item, (*place, key))
+            yield from leaves(item, (*path, key))
     elif isinstance(value, list):
         if value:
-            yield place, value
+            yield path, value
         for index, item in enumerate(value):
-            yield from leaves(item, (*place, index))
+            yield from leaves(item, (*path, index))
     else:
-        yield place, value
+        yield path, value
 
 
-def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
+def changes(path: Path_, value: Any) -> Iterator[tuple[str, Any]]:
     """Other values for one leaf, each with a word for it."""
-    last = str(place[-1])
+    last = str(path[-1])
     if isinstance(value, list):
         for index in range(len(value) if len(value) <= _ALL else 3):
             yield f"without {index}", [*value[:index], *value[index + 1 :]]
@@ -265,7 +265,7 @@ def mutants(report: Report, every: int = 1) -> Iterator[tuple[str, Path_, Report
     """Every (so many-th) one-entry change of ``report``, and some that go together; none that is read as the same."""
     text = json.dumps(report)
     genuine = decode(text, "genuine")
-    for name, place, change in itertools.islice(_changes(report), 0, None, every):
+    for name, path, change in itertools.islice(_changes(report), 0, None, every):
         mutant = json.loads(text)
         change(mutant)
         try:
@@ -273,17 +273,17 @@ def mutants(report: Report, every: int = 1) -> Iterator[tuple[str, Path_, Report
                 continue
         except PrivctlError:
             pass  # unreadable is not the same
-        yield name, place, mutant
+        yield name, path, mutant
 
 
 def _changes(report: Report) -> Iterator[tuple[str, Path_, Change]]:
-    for place, value in leaves(report):
-        for word, other in changes(place, value):
-            yield f"{'.'.join(map(str, place))} {word}", place, functools.partial(_put, place=place, value=other)
-    for place, table in _tables(report):
+    for path, value in leaves(report):
+        for word, other in changes(path, value):
+            yield f"{'.'.join(map(str, path))} {word}", path, functools.partial(_put, path=path, value=other)
+    for path, table in _tables(report):
         for key in [key for key, item in table.items() if item is not None]:
-            where = (*place, key)
-            yield f"{'.'.join(map(str, where))} left out", where, functools.partial(_leave_out, place=where)
+            where = (*path, key)
+            yield f"{'.'.join(map(str, where))} left out", where, functools.partial(_leave_out, path=where)
     names = {each["name"] for guarantee in report["guarantees"] for each in guarantee["assumptions"]}
     for name in sorted(names):
         change = functools.partial(_without_premise, name=name)
@@ -293,13 +293,13 @@ def _changes(report: Report) -> Iterator[tuple[str, Path_, Change]]:
         yield f"all deltas times {factor}", ("guarantees", "*", "delta"), change
 
 
-def _put(report: Report, place: Path_, value: Any) -> None:
-    at(report, place[:-1])[place[-1]] = value
+def _put(report: Report, path: Path_, value: Any) -> None:
+    at(report, path[:-1])[path[-1]] = value
 
 
-def _leave_out(report: Report, place: Path_) -> None:
+def _leave_out(report: Report, path: Path_) -> None:
     """An entry of a table left out has its default or none."""
-    del at(report, place[:-1])[place[-1]]
+    del at(report, path[:-1])[path[-1]]
 
 
 def _without_premise(report: Report, name: str) -> None:
@@ -316,25 +316,25 @@ def _smaller_deltas(report: Report, factor: float) -> None:
         guarantee["delta"] *= factor
 
 
-def _tables(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
+def _tables(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
     if isinstance(value, dict):
-        yield place, value
+        yield path, value
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from _tables(item, (*place, key))
+        yield from _tables(item, (*path, key))
 
 
-def better(place: Path_, value: Any, other: Any, report: Report) -> bool:
-    """Whether the change at ``place`` can make what is promised look better: a bound that only got weaker does not."""
-    if place[:1] == ("parameters",) and place[-1] in ("epsilon", "posterior") and isinstance(value, int | float):
+def better(path: Path_, value: Any, other: Any, report: Report) -> bool:
+    """Whether the change at ``path`` can make what is promised look better: a bound that only got weaker does not."""
+    if path[:1] == ("parameters",) and path[-1] in ("epsilon", "posterior") and isinstance(value, int | float):
         return bool(other < value)  # what was asked for; that a bound stays below it is checked
-    inside = place[:1] == ("guarantees",) and len(place) > 2 and place[-1] != "status"
-    if inside and report["guarantees"][place[1]]["status"] in ("refuted", "void"):
+    inside = path[:1] == ("guarantees",) and len(path) > 2 and path[-1] != "status"
+    if inside and report["guarantees"][path[1]]["status"] in ("refuted", "void"):
         return False  # it promises nothing, and says so
-    if inside and report["guarantees"][place[1]]["status"] == "claimed" and place[-1] == "epsilon":
+    if inside and report["guarantees"][path[1]]["status"] == "claimed" and path[-1] == "epsilon":
         return False  # a number that others state, and the report does not stand behind
-    if not place or place[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
+    if not path or path[0] != "guarantees" or not isinstance(value, int | float) or isinstance(other, bool):
         return True
     weaker = {"epsilon": 1, "delta": 1, "bound": 1, "follows": 1, "floor": -1, "at": 0, "coordinates": 1}.get(
-        str(place[-1])
+        str(path[-1])
     )
     return weaker is None or not isinstance(other, int | float) or (other - value) * weaker <= 0

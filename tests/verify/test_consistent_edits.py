@@ -69,8 +69,8 @@ def measured_on_its_own_data(report: Report) -> None:
     parameters = report["parameters"]
     for name in [name for name in parameters if name.startswith(("measure_n", "measure_r", "measurements_"))]:
         del parameters[name]
-    said = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
-    premise = {"name": "public measurements", "statement": f"{said}private one", "state": "asserted"}
+    reason = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
+    premise = {"name": "public measurements", "statement": f"{reason}private one", "state": "asserted"}
     report["guarantees"][0]["assumptions"].append(premise)
     (data,) = [each["digest"] for each in report["inputs"] if each["role"] == "data"]
     parameters |= {"sensitivity": "public", "measured_public_records": 3, "measured_public_digest": data}
@@ -161,12 +161,12 @@ def test_entries_that_agree_with_each_other_alone_do_not_pass(kinds: Kinds, name
 
 
 def _judged(kind: Kind, report: Report) -> tuple[Any, GateOutcome]:
-    place = kind.path.with_name("mutant.report.json")
-    place.write_text(json.dumps(report))
+    report_path = kind.path.with_name("mutant.report.json")
+    report_path.write_text(json.dumps(report))
     try:
-        return verified(place), Gate(kind).judged(place).outcome
+        return verified(report_path), Gate(kind).judged(report_path).outcome
     finally:
-        place.unlink()
+        report_path.unlink()
 
 
 @pytest.mark.parametrize(("groups", "chance"), [(1, 0.5), (7, 0.3), (28, 2.0**-9), (3, 1.0)])
@@ -192,10 +192,12 @@ def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:
     report = json.loads(kind.path.read_text())
     for steps, seed in ((MOST_STEPS + 1, report["parameters"]["public_seed"]), (30, "no number")):
         report["parameters"] |= {"steps": steps, "public_seed": seed}
-        place = kind.path.with_name("mutant.report.json")
-        place.write_text(json.dumps(report))
-        found = [(v.outcome, v.reason) for v in findings(place, read(place), []) if v.subject == "parameters"]
-        place.unlink()
+        report_path = kind.path.with_name("mutant.report.json")
+        report_path.write_text(json.dumps(report))
+        found = [
+            (v.outcome, v.reason) for v in findings(report_path, read(report_path), []) if v.subject == "parameters"
+        ]
+        report_path.unlink()
         opened = any(o is Outcome.INCONCLUSIVE and "more than are tossed again" in reason for o, reason in found)
         refuted = any(o is Outcome.REFUTED and "a number that no retrain step has" in reason for o, reason in found)
         assert (opened, refuted) == (steps > MOST_STEPS, seed == "no number")
@@ -232,8 +234,8 @@ def without_role(report: Report, role: str) -> None:
 def test_an_audit_names_the_records_it_is_about(kinds: Kinds, of: str, role: str) -> None:
     report = json.loads(kinds[of].path.read_text())
     without_role(report, role)
-    place = kinds[of].path.with_name("mutant.report.json")
-    place.write_text(json.dumps(report))
-    reasons = [verdict.reason for verdict in findings(place, read(place), []) if verdict.subject == "audit"]
-    place.unlink()
+    report_path = kinds[of].path.with_name("mutant.report.json")
+    report_path.write_text(json.dumps(report))
+    reasons = [verdict.reason for verdict in findings(report_path, read(report_path), []) if verdict.subject == "audit"]
+    report_path.unlink()
     assert f"its inputs name no {role}, so that nothing shows which records it is about" in reasons

@@ -50,16 +50,16 @@ def passing(kind: Kind, every: int) -> Iterator[tuple[str, str]]:
     """What becomes of each mutant under verify and, where a gate judges the kind, under a gate."""
     genuine = json.loads(kind.path.read_text())
     gate = None if kind.policy is None else Gate(kind)
-    place = kind.path.with_name("mutant.report.json")
+    report_path = kind.path.with_name("mutant.report.json")
     for name, where, mutant in mutants(genuine, every):
         if weaker(where, genuine, mutant, name):
             yield "no better", name
             continue
         left_out = name.endswith("left out")
         excused = [harmless(where, genuine, gate=gated, left_out=left_out) for gated in (False, True)]
-        place.write_text(json.dumps(mutant))
+        report_path.write_text(json.dumps(mutant))
         if excused[0] is None:
-            found = verified(place)
+            found = verified(report_path)
             if found is None or found.exit_code is not ExitCode.OK:
                 yield "refused by verify", name
             else:
@@ -67,11 +67,11 @@ def passing(kind: Kind, every: int) -> Iterator[tuple[str, str]]:
                 if true_all_the_same(found, where):
                     continue
         if gate is not None and excused[1] is None:
-            outcome = gate.judged(place).outcome
+            outcome = gate.judged(report_path).outcome
             yield "passed the gate" if outcome is GateOutcome.PASS else "refused by the gate", name
         elif excused[1] is not None:
             yield "harmless", name
-    place.unlink(missing_ok=True)
+    report_path.unlink(missing_ok=True)
 
 
 def check(kind: Kind, every: int) -> Counter[str]:
@@ -145,10 +145,10 @@ def _changed(kind: Kind, **parameters: object) -> Verification:
     """The verification of a kind's report with other parameters."""
     data = json.loads(kind.path.read_text())
     data["parameters"] |= parameters
-    place = kind.path.with_name("mutant.report.json")
-    place.write_text(json.dumps(data))
-    found = verify(place, read(place))
-    place.unlink()
+    report_path = kind.path.with_name("mutant.report.json")
+    report_path.write_text(json.dumps(data))
+    found = verify(report_path, read(report_path))
+    report_path.unlink()
     return found
 
 
@@ -239,10 +239,10 @@ def test_what_nothing_enforces_is_not_enforced(
         here["statement"] = here["statement"].partition(", which the operating system drew")[0] + statement
     else:  # the first of two counts for none where the last is read
         stated.insert(0, {**here, "state": "enforced"})
-    place = kind.path.with_name("mutant.report.json")
-    place.write_text(json.dumps(data))
-    found = verify(place, read(place))
-    place.unlink()
+    report_path = kind.path.with_name("mutant.report.json")
+    report_path.write_text(json.dumps(data))
+    found = verify(report_path, read(report_path))
+    report_path.unlink()
     assert found.exit_code is ExitCode.REFUTED
     assert any(word in verdict.reason for verdict in found.verdicts) or any(
         word in each.verdict.reason for each in found.guarantees
@@ -263,17 +263,17 @@ def test_an_audit_without_an_entry_is_refuted(kinds: Kinds, name: str, entry: st
     genuine = json.loads(kind.path.read_text())
     places = [i for i, item in enumerate(genuine["evidence"]) if entry in item["details"]]
     assert places
-    place = kind.path.with_name("mutant.report.json")
+    report_path = kind.path.with_name("mutant.report.json")
     for i in places:
         data = json.loads(kind.path.read_text())
         if value is None:
             del data["evidence"][i]["details"][entry]
         else:
             data["evidence"][i]["details"][entry] = value
-        place.write_text(json.dumps(data))
-        assert verify(place, read(place)).exit_code is ExitCode.REFUTED
-        assert Gate(kind).judged(place).outcome is not GateOutcome.PASS
-    place.unlink()
+        report_path.write_text(json.dumps(data))
+        assert verify(report_path, read(report_path)).exit_code is ExitCode.REFUTED
+        assert Gate(kind).judged(report_path).outcome is not GateOutcome.PASS
+    report_path.unlink()
 
 
 def spoilt(genuine: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -303,14 +303,14 @@ def spoilt(genuine: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def test_a_number_of_an_audit_that_is_changed_by_itself_is_noticed(kinds: Kinds) -> None:
     """What an audit measured is not repeated; but its intervals, counts, baselines and verdicts hang together."""
     kind = kinds["audit"]
-    gate, place = Gate(kind), kind.path.with_name("mutant.report.json")
+    gate, report_path = Gate(kind), kind.path.with_name("mutant.report.json")
     tried, missed = 0, []
     for name, changed in spoilt(json.loads(kind.path.read_text())):
-        place.write_text(json.dumps(changed))
+        report_path.write_text(json.dumps(changed))
         tried += 1
-        if verdicts(kind, place)[0] is ExitCode.OK or gate.judged(place).outcome is GateOutcome.PASS:
+        if verdicts(kind, report_path)[0] is ExitCode.OK or gate.judged(report_path).outcome is GateOutcome.PASS:
             missed.append(name)
-    place.unlink()
+    report_path.unlink()
     assert missed == []
     assert tried >= 25
 
@@ -318,11 +318,11 @@ def test_a_number_of_an_audit_that_is_changed_by_itself_is_noticed(kinds: Kinds)
 @pytest.mark.parametrize("name", ["audit", "audit of canaries"])
 def test_an_audit_that_states_another_confidence_is_refuted(kinds: Kinds, name: str) -> None:
     """Each interval may hold with less, and a test err more often, where the whole audit does; without any, all may."""
-    kind, place = kinds[name], kinds[name].path.with_name("mutant.report.json")
+    kind, report_path = kinds[name], kinds[name].path.with_name("mutant.report.json")
     for stated in (0.9, 0.99, None):
         data = json.loads(kind.path.read_text())
         data["parameters"]["confidence"] = stated
-        place.write_text(json.dumps(data))
-        assert verify(place, read(place)).exit_code is ExitCode.REFUTED
-        assert Gate(kind).judged(place).outcome is GateOutcome.FAIL
-    place.unlink()
+        report_path.write_text(json.dumps(data))
+        assert verify(report_path, read(report_path)).exit_code is ExitCode.REFUTED
+        assert Gate(kind).judged(report_path).outcome is GateOutcome.FAIL
+    report_path.unlink()

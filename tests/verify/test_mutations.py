@@ -234,14 +234,14 @@ def outcome(path: Path) -> ExitCode:
 def mutants(path: Path, changes: dict[str, Change]) -> Iterator[tuple[str, ExitCode]]:
     """Each change made to a copy beside the report, so that all files are where they were."""
     genuine = json.loads(path.read_text())
-    place = path.with_name("mutant.report.json")
+    report_path = path.with_name("mutant.report.json")
     for name, change in changes.items():
         report = copy.deepcopy(genuine)
         change(report)
         assert report != genuine, f"{name} changes nothing"
-        place.write_text(json.dumps(report))
-        yield name, outcome(place)
-    place.unlink()
+        report_path.write_text(json.dumps(report))
+        yield name, outcome(report_path)
+    report_path.unlink()
 
 
 @pytest.mark.parametrize("kind", few(CASES, *(i for i, kind in enumerate(CASES) if kind not in LONG)))

@@ -50,7 +50,7 @@ def test_no_allowance_is_told_of_an_epsilon_that_is_not_claimed(monkeypatch: pyt
     monkeypatch.setattr(
         guarantees.gridded, "ideal_guarantee", lambda _, bound: SimpleNamespace(guarantee=bound, epsilon=0.0)
     )
-    for epsilon, said in ((None, "why"), (2.0, "why; 0 of 2 was subtracted for floating-point noise")):
+    for epsilon, reason in ((None, "why"), (2.0, "why; 0 of 2 was subtracted for floating-point noise")):
         bound = replace(report.guarantees[0], epsilon=epsilon)
         answer = guarantees._without_float_allowance(lambda *_: (Outcome.CONSISTENT, "why"), report, bound)
-        assert answer == (Outcome.CONSISTENT, said)
+        assert answer == (Outcome.CONSISTENT, reason)

@@ -71,13 +71,13 @@ def decided(folder: Path, seed: int, plans: int, most: int) -> Counter[str]:
     """How plans end; fails where one of them is refuted or, with an epsilon that matters, left open."""
     drawn, found = random.Random(seed), Counter[str]()
     for number in range(plans):
-        call, place = asked(drawn, folder, number, most), folder / f"{number}.report.json"
-        code = run(["account", *call, "--json", "-q", "-o", str(place)])
+        call, report_path = asked(drawn, folder, number, most), folder / f"{number}.report.json"
+        code = run(["account", *call, "--json", "-q", "-o", str(report_path)])
         if code:
             assert code == ExitCode.USAGE, call  # no noise meets what is asked
             found["no such plan"] += 1
             continue
-        answer = verify(place, read(place))
+        answer = verify(report_path, read(report_path))
         if answer.exit_code is ExitCode.BAD_INPUT and "lies between 0.000" in str(answer.verdicts):
             found["open, epsilon below a thousandth"] += 1
             continue

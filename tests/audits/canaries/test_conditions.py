@@ -18,15 +18,15 @@ from tests.audits.canaries.small import planted
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planted")
     planted(folder, copies=(1, 3))
     return folder
 
 
 @pytest.fixture
-def manifest(place: Path) -> Manifest:
-    return read_manifest(place / "m.json")
+def manifest(folder: Path) -> Manifest:
+    return read_manifest(folder / "m.json")
 
 
 def recommitted(manifest: Manifest, **changes: Any) -> Manifest:
@@ -44,10 +44,10 @@ def test_a_manifest_comes_back(manifest: Manifest, tmp_path: Path) -> None:
     assert commitment_of(manifest) == manifest.commitment
 
 
-def test_a_sound_planting(manifest: Manifest, place: Path) -> None:
+def test_a_sound_planting(manifest: Manifest, folder: Path) -> None:
     known = conditions(manifest, commitment=manifest.commitment, trained_on=[manifest.planted.digest])
     assert {each.state for each in known} == {AssumptionState.CHECKED, AssumptionState.ENFORCED}
-    assert not violated_conditions(data_conditions(manifest, place / "planted.jsonl"))
+    assert not violated_conditions(data_conditions(manifest, folder / "planted.jsonl"))
     unknown = {each.name for each in conditions(manifest) if each.state is AssumptionState.ASSERTED}
     assert unknown == {"commitment", "independent coins", "trained on the planted data"}
 
@@ -123,9 +123,9 @@ def another_record(manifest: Manifest, lines: list[bytes]) -> list[bytes]:
     ],
 )
 def test_faults_in_the_data(
-    manifest: Manifest, place: Path, tmp_path: Path, fault: Callable[..., list[bytes]], caught: set[str]
+    manifest: Manifest, folder: Path, tmp_path: Path, fault: Callable[..., list[bytes]], caught: set[str]
 ) -> None:
-    lines = (place / "planted.jsonl").read_bytes().splitlines(keepends=True)
+    lines = (folder / "planted.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "p.jsonl").write_bytes(b"".join(fault(manifest, lines)))
     found = violated_conditions(data_conditions(manifest, tmp_path / "p.jsonl"))
     assert {each.name for each in found} == {"planted data", *caught}
@@ -150,9 +150,9 @@ def test_faults_in_the_data(
     ],
 )
 def test_a_wrong_manifest_ends_in_one_sentence(
-    place: Path, tmp_path: Path, change: Callable[[Any], object], sentence: str
+    folder: Path, tmp_path: Path, change: Callable[[Any], object], sentence: str
 ) -> None:
-    data = json.loads((place / "m.json").read_text())
+    data = json.loads((folder / "m.json").read_text())
     change(data)
     path = tmp_path / "m.json"
     path.write_text(json.dumps(data))

@@ -126,22 +126,22 @@ def test_state_goes_on_where_it_was_saved() -> None:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("gradients")
-    write_jsonl(place / "data.jsonl", texts(40, 1))
-    new_model(place / "start")
-    return place
+    folder = tmp_path_factory.mktemp("gradients")
+    write_jsonl(folder / "data.jsonl", texts(40, 1))
+    new_model(folder / "start")
+    return folder
 
 
-def trained(place: Path, name: str, count: int, *more: str) -> int:
+def trained(folder: Path, name: str, count: int, *more: str) -> int:
     common = ["--batch-size", "4", "--steps", "20", "--epsilon", "2", "--delta", "1e-5", "--device", "cpu", "-q"]
-    canaries = ["--gradient-canaries", str(count), "--data", str(place / "data.jsonl"), "-o", str(place / name)]
-    return run(["retrain", "dp-sgd", str(place / "start"), *canaries, *common, *more])
+    canaries = ["--gradient-canaries", str(count), "--data", str(folder / "data.jsonl"), "-o", str(folder / name)]
+    return run(["retrain", "dp-sgd", str(folder / "start"), *canaries, *common, *more])
 
 
-def audited(place: Path, name: str, *more: str, evidence: Path | None = None) -> tuple[int, PrivacyReport]:
-    file = evidence or place / f"{name}.gradient-canaries.json"
-    code = run(["audit", "canaries", str(place / name), "--canaries", str(file), "--device", "cpu", "-q", "-f", *more])
-    return code, read_report(place / f"{name}.audit.report.json")
+def audited(folder: Path, name: str, *more: str, evidence: Path | None = None) -> tuple[int, PrivacyReport]:
+    file = evidence or folder / f"{name}.gradient-canaries.json"
+    code = run(["audit", "canaries", str(folder / name), "--canaries", str(file), "--device", "cpu", "-q", "-f", *more])
+    return code, read_report(folder / f"{name}.audit.report.json")
 
 
 def _with_more_right(audit: PrivacyReport, item: Evidence, more: int) -> PrivacyReport:
@@ -157,10 +157,10 @@ def _with_more_right(audit: PrivacyReport, item: Evidence, more: int) -> Privacy
     return replace(audit, evidence=tuple(changed if each is item else each for each in audit.evidence))
 
 
-def _counted(place: Path, audit: PrivacyReport) -> tuple[tuple[Outcome, ...], str]:
+def _counted(path: Path, audit: PrivacyReport) -> tuple[tuple[Outcome, ...], str]:
     """What is found by what the audit kept alone, and what is omitted."""
-    assert list(check_observed(place, audit, ())) == []
-    found = recount(place, audit, NamedFiles())
+    assert list(check_observed(path, audit, ())) == []
+    found = recount(path, audit, NamedFiles())
     return tuple(each.outcome for each in found.verdicts), "; ".join(each.reason for each in found.omissions)
 
 
@@ -213,14 +213,14 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     for sentence, changed in forged.items():
         assert any(sentence in fault for fault in audit_consistency.faults(changed)), (sentence, encode(changed)[:0])
 
-    place = start / "model.audit.report.json"
-    assert verify(place, audit).exit_code is ExitCode.OK
+    report_path = start / "model.audit.report.json"
+    assert verify(report_path, audit).exit_code is ExitCode.OK
     for each in (by_step, at_end):
         for more in (-3, 3):
             lied = _with_more_right(audit, each, more)
             faults = (each for each in audit_consistency.faults(lied) if "noise multiplier" not in each)
             assert list(faults) == [], "the bound is what these counts give"
-            (wrong,) = (v for v in check_observed(place, lied, ()) if v.outcome is Outcome.REFUTED)
+            (wrong,) = (v for v in check_observed(report_path, lied, ()) if v.outcome is Outcome.REFUTED)
             assert "guesses were right, and model.gradient-canaries.json gives" in wrong.reason
     kept = tmp_path / "away" / "model.audit.report.json"
     kept.parent.mkdir()

@@ -20,7 +20,7 @@ from tests.few import few
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data with canaries at 1, 10 and 100 copies, a model that learnt them, and one that never saw them."""
     folder = tmp_path_factory.mktemp("canaries")
     planted(folder, count=45, copies=(1, 10, 100), templates=("pin {digits:4}",))
@@ -30,13 +30,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def knows(place: Path) -> LanguageModel:
-    return load_model(place / "knows", device="cpu")
+def knows(folder: Path) -> LanguageModel:
+    return load_model(folder / "knows", device="cpu")
 
 
 @pytest.fixture(scope="module")
-def never(place: Path) -> LanguageModel:
-    return load_model(place / "never", device="cpu")
+def never(folder: Path) -> LanguageModel:
+    return load_model(folder / "never", device="cpu")
 
 
 def audit(model: LanguageModel, manifest: Path, alpha: float = 0.05, **settings: Any) -> Findings:
@@ -55,9 +55,9 @@ def median(found: Findings, side: str) -> float:
 
 
 @pytest.mark.parametrize("settings", [{}, {"references": 300}])
-def test_exposure_grows_with_copies(place: Path, knows: LanguageModel, settings: dict[str, Any]) -> None:
-    found = audit(knows, place / "m.json", **settings)
-    manifest = read_manifest(place / "m.json")
+def test_exposure_grows_with_copies(folder: Path, knows: LanguageModel, settings: dict[str, Any]) -> None:
+    found = audit(knows, folder / "m.json", **settings)
+    manifest = read_manifest(folder / "m.json")
     one, ten, hundred, none = (
         median(found, side) for side in ("included, 1 copy", "included, 10 copies", "included, 100 copies", "left out")
     )
@@ -104,17 +104,17 @@ def test_exposure_grows_with_copies(place: Path, knows: LanguageModel, settings:
         assert not any("extrapolated" in e.method for e in found.evidence)
 
 
-def test_random_ranks_estimate_the_exact_ones(place: Path, knows: LanguageModel) -> None:
-    exact = audit(knows, place / "m.json").arrays
-    sampled = audit(knows, place / "m.json", references=2000).arrays
+def test_random_ranks_estimate_the_exact_ones(folder: Path, knows: LanguageModel) -> None:
+    exact = audit(knows, folder / "m.json").arrays
+    sampled = audit(knows, folder / "m.json", references=2000).arrays
     assert exact["canary.nll"] == pytest.approx(sampled["canary.nll"], abs=1e-4)
     low = exact["canary.exposure"] < 4
     assert low.sum() > 10
     assert exact["canary.exposure"][low] == pytest.approx(sampled["canary.exposure"][low], abs=0.6)
 
 
-def test_a_model_that_saw_no_canary(place: Path, never: LanguageModel) -> None:
-    found = audit(never, place / "m.json")
+def test_a_model_that_saw_no_canary(folder: Path, never: LanguageModel) -> None:
+    found = audit(never, folder / "m.json")
     exposure = found.arrays["canary.exposure"]
     assert exposure.mean() == pytest.approx(1 / math.log(2), abs=4 * 1.44 / math.sqrt(45))
     assert of(found, "exposure", "mean bits, included").details["detected"] == 0
@@ -123,17 +123,17 @@ def test_a_model_that_saw_no_canary(place: Path, never: LanguageModel) -> None:
     assert bound.estimate < 0.7
 
 
-def test_the_same_audit_gives_the_same_numbers(place: Path, knows: LanguageModel) -> None:
-    first, second = (audit(knows, place / "m.json", references=100, seed=3) for _ in range(2))
+def test_the_same_audit_gives_the_same_numbers(folder: Path, knows: LanguageModel) -> None:
+    first, second = (audit(knows, folder / "m.json", references=100, seed=3) for _ in range(2))
     assert first.evidence == second.evidence
-    other = audit(knows, place / "m.json", references=100, seed=4)
+    other = audit(knows, folder / "m.json", references=100, seed=4)
     assert (first.arrays["canary.exposure"] != other.arrays["canary.exposure"]).any()
 
 
 @pytest.mark.parametrize("settings", [{}, {"references": 50}])
-def test_weights_of_zero(place: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_weights_of_zero(folder: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
     model = load_model(new_model(tmp_path / "zero", scale=0), device="cpu")
-    found = audit(model, place / "m.json", **settings)
+    found = audit(model, folder / "m.json", **settings)
     assert found.arrays["canary.exposure"].tolist() == [0] * 45
     assert found.arrays["canary.score"].tolist() == [0] * 45
     assert not any(np.isnan(array).any() for array in found.arrays.values() if array.dtype.kind == "f")
@@ -144,9 +144,9 @@ def test_weights_of_zero(place: Path, tmp_path: Path, settings: dict[str, Any]) 
     assert of(found, "completion", "disclosed, left out").details["undecided"] > 0
 
 
-def test_weights_of_nan(place: Path, tmp_path: Path) -> None:
+def test_weights_of_nan(folder: Path, tmp_path: Path) -> None:
     model = load_model(new_model(tmp_path / "nan", scale=math.nan), device="cpu")
-    found = audit(model, place / "m.json", references=20)
+    found = audit(model, folder / "m.json", references=20)
     assert not found.arrays["canary.scored"].any()
     assert found.omissions[0].what == "45 canaries"
     assert of(found, "exposure", "mean bits, included").estimate is None
@@ -164,11 +164,11 @@ def spoiled(manifest: Manifest, folder: Path, *, commit: bool = True, **changes:
 @pytest.mark.parametrize(
     "fault", few(["edited", "duplicate", "unfair", "other data", "other commitment", "one left out is there"], 0, 3, 4)
 )
-def test_an_invalid_planting_gives_no_bound(place: Path, knows: LanguageModel, tmp_path: Path, fault: str) -> None:
-    manifest = read_manifest(place / "m.json")
+def test_an_invalid_planting_gives_no_bound(folder: Path, knows: LanguageModel, tmp_path: Path, fault: str) -> None:
+    manifest = read_manifest(folder / "m.json")
     first, second, *rest = manifest.canaries
     settings: dict[str, Any] = {"references": 20}
-    path = place / "m.json"
+    path = folder / "m.json"
     if fault == "edited":
         path = spoiled(manifest, tmp_path, commit=False, delta=0.5)
     elif fault == "duplicate":
@@ -182,8 +182,10 @@ def test_an_invalid_planting_gives_no_bound(place: Path, knows: LanguageModel, t
     else:
         left_out = next(canary for canary in manifest.canaries if not canary.included)
         settings["planted"] = tmp_path / "planted.jsonl"
-        settings["planted"].write_bytes((place / "planted.jsonl").read_bytes() + manifest.line(left_out))
-    assert audit(knows, place / "m.json", references=20, planted=place / "planted.jsonl").evidence[2].lower is not None
+        settings["planted"].write_bytes((folder / "planted.jsonl").read_bytes() + manifest.line(left_out))
+    assert (
+        audit(knows, folder / "m.json", references=20, planted=folder / "planted.jsonl").evidence[2].lower is not None
+    )
     found = audit(knows, path, **settings)
     limits = [e for e in found.evidence if "one run" in e.method]
     assert len(limits) == 4
@@ -193,8 +195,8 @@ def test_an_invalid_planting_gives_no_bound(place: Path, knows: LanguageModel, t
     assert any(line.startswith("no bound follows") for line in found.warnings)
 
 
-def test_prefixes_of_their_own_and_words(place: Path, knows: LanguageModel, tmp_path: Path) -> None:
-    settings = {"prefix_from": place / "data.jsonl", "tokenizer": place / "knows", "templates": (), "length": 3}
+def test_prefixes_of_their_own_and_words(folder: Path, knows: LanguageModel, tmp_path: Path) -> None:
+    settings = {"prefix_from": folder / "data.jsonl", "tokenizer": folder / "knows", "templates": (), "length": 3}
     manifest = planted(tmp_path, count=20, **settings)
     found = audit(knows, tmp_path / "m.json", references=30)
     assert found.parameters["canary_groups"] == 20
@@ -204,7 +206,7 @@ def test_prefixes_of_their_own_and_words(place: Path, knows: LanguageModel, tmp_
     assert not any("complete no more than one" in line for line in found.warnings)
 
 
-def test_a_canary_that_does_not_fit_is_listed_and_counts(place: Path, knows: LanguageModel, tmp_path: Path) -> None:
+def test_a_canary_that_does_not_fit_is_listed_and_counts(folder: Path, knows: LanguageModel, tmp_path: Path) -> None:
     planted(tmp_path, count=20, templates=("pin {digits:80}", "pin {digits:4}"))
     found = audit(knows, tmp_path / "m.json", references=30)
     assert [(each.what, each.reason) for each in found.omissions] == [
@@ -215,7 +217,7 @@ def test_a_canary_that_does_not_fit_is_listed_and_counts(place: Path, knows: Lan
 
 
 def test_secrets_that_a_tokenizer_does_not_tell_apart_are_not_completed(
-    place: Path, knows: LanguageModel, tmp_path: Path
+    folder: Path, knows: LanguageModel, tmp_path: Path
 ) -> None:
     """Of letters this tokenizer knows none: whatever comes out stands for all such secrets."""
     manifest = planted(tmp_path, count=20, templates=("pin {letters:4}", "pin {digits:4}"))
@@ -230,7 +232,7 @@ def test_secrets_that_a_tokenizer_does_not_tell_apart_are_not_completed(
     assert _indistinguishable(manifest, rows) == []
 
 
-def test_settings_that_cannot_be(place: Path, knows: LanguageModel, tmp_path: Path) -> None:
+def test_settings_that_cannot_be(folder: Path, knows: LanguageModel, tmp_path: Path) -> None:
     planted(tmp_path, templates=("pin {digits:7}",))
     with pytest.raises(CommandError, match=r"--exact would enumerate 2\^23\.3 secrets"):
         CanaryAudit(knows, CanaryRequest(manifest=tmp_path / "m.json", exact=True))

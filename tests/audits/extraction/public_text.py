@@ -31,8 +31,8 @@ def unlike(count: int) -> np.ndarray:
     return others(count, 1_000_003)
 
 
-def learn(place: Path, texts: np.ndarray, steps: int = 120, begin: Path | None = None) -> Path:
-    """A model in ``place`` that goes on with ``texts`` [texts, RECORD], trained from the one at ``begin``, if any."""
+def learn(folder: Path, texts: np.ndarray, steps: int = 120, begin: Path | None = None) -> Path:
+    """A model in ``folder`` that goes on with ``texts`` [texts, RECORD], trained from the one at ``begin``, if any."""
     torch.manual_seed(0)
     if begin is None:
         network = AutoModelForCausalLM.from_config(CONFIGS["llama"]())
@@ -44,6 +44,6 @@ def learn(place: Path, texts: np.ndarray, steps: int = 120, begin: Path | None =
             optimizer.zero_grad()
             network(input_ids=ids, labels=ids).loss.backward()
             optimizer.step()
-    network.save_pretrained(place)
-    save_tokenizer(place)
-    return place
+    network.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder

@@ -31,7 +31,7 @@ SIDE, LEARNED = 60, 24
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned licences, another that learned as many records of its file, and the files."""
     folder = tmp_path_factory.mktemp("alike")
     public, own = licences(LEARNED), others(LEARNED, 2)
@@ -44,18 +44,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def audited(place: Path, name: str) -> PrivacyReport:
-    output = place / f"{name}.audit.report.json"
-    call = ["audit", "extraction", str(place / name), "--train", str(place / f"{name}.jsonl")]
-    call += ["--held-out", str(place / "held.jsonl"), "--prompts", str(place / f"{name}.txt"), "--sampling-seed", "3"]
+def audited(folder: Path, name: str) -> PrivacyReport:
+    output = folder / f"{name}.audit.report.json"
+    call = ["audit", "extraction", str(folder / name), "--train", str(folder / f"{name}.jsonl")]
+    call += ["--held-out", str(folder / "held.jsonl"), "--prompts", str(folder / f"{name}.txt"), "--sampling-seed", "3"]
     call += ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--device", "cpu", "-q", "-f"]
     assert run([*call, "-o", str(output)]) == 0
     return read_report(output)
 
 
 @pytest.fixture(scope="module")
-def public(place: Path) -> PrivacyReport:
-    return audited(place, "public")
+def public(folder: Path) -> PrivacyReport:
+    return audited(folder, "public")
 
 
 def confirming(report: PrivacyReport) -> dict[tuple[str, str], Evidence]:
@@ -73,8 +73,8 @@ def test_public_text_on_one_side_accuses_nobody(public: PrivacyReport) -> None:
     assert verdict(without).outcome is Outcome.REFUTED, "without the comparison among texts alike"
 
 
-def test_what_was_memorized_is_found(place: Path) -> None:
-    report = audited(place, "own")
+def test_what_was_memorized_is_found(folder: Path) -> None:
+    report = audited(folder, "own")
     found = confirming(report)
     assert found[METHOD, BEYOND].details["detected"] == 1
     assert found[FROM_FILE, BEYOND].details["detected"] == 1
@@ -157,8 +157,8 @@ def test_an_estimate_is_recomputed(confirmed: Evidence) -> None:
 def test_a_verdict_follows_from_what_was_confirmed(public: PrivacyReport) -> None:
     (decided,) = public.verdicts
     assert not list(faults(public))
-    told = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
-    assert any("what comes out is not compared with texts alike" in each for each in faults(told))
+    consistent = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
+    assert any("what comes out is not compared with texts alike" in each for each in faults(consistent))
     without = tuple(item for item in public.evidence if not item.quantity.endswith(ALIKE))
     assert any("its evidence refutes that" in each for each in faults(replace(public, evidence=without)))
     stray = tuple(item for item in public.evidence if item.quantity not in (BEYOND, NEAR_BEYOND))

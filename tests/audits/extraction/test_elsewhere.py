@@ -41,7 +41,7 @@ TOLD = ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--device"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base that knows public text, what other text and what a file's own records made of it, and two files."""
     folder = tmp_path_factory.mktemp("elsewhere")
     public, own, rest = unlike(LEARNED), others(LEARNED, 2), others(SIDE, 3)
@@ -55,24 +55,33 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def called(place: Path, name: str, *more: str, reference: str = "base") -> list[str]:
-    files = ["--train", str(place / f"{name}.jsonl"), "--held-out", str(place / "held.jsonl")]
-    return ["audit", "extraction", str(place / name), *files, "--reference", str(place / reference), *TOLD, *more]
+def called(workspace: Path, name: str, *more: str, reference: str = "base") -> list[str]:
+    files = ["--train", str(workspace / f"{name}.jsonl"), "--held-out", str(workspace / "held.jsonl")]
+    return [
+        "audit",
+        "extraction",
+        str(workspace / name),
+        *files,
+        "--reference",
+        str(workspace / reference),
+        *TOLD,
+        *more,
+    ]
 
 
-def audited(place: Path, name: str, *more: str, reference: str = "base") -> PrivacyReport:
-    output = place / f"{name}-{reference}{len(more)}.audit.report.json"
-    assert run([*called(place, name, *more, reference=reference), "-f", "-o", str(output)]) == 0
+def audited(workspace: Path, name: str, *more: str, reference: str = "base") -> PrivacyReport:
+    output = workspace / f"{name}-{reference}{len(more)}.audit.report.json"
+    assert run([*called(workspace, name, *more, reference=reference), "-f", "-o", str(output)]) == 0
     return read_report(output)
 
 
-def prompted(place: Path) -> list[str]:
-    return ["--prompts", str(place / "prompts.txt"), "--continuations", "2", "--sampling-seed", "3"]
+def prompted(workspace: Path) -> list[str]:
+    return ["--prompts", str(workspace / "prompts.txt"), "--continuations", "2", "--sampling-seed", "3"]
 
 
 @pytest.fixture(scope="module")
-def public(place: Path) -> PrivacyReport:
-    return audited(place, "public", *prompted(place))
+def public(workspace: Path) -> PrivacyReport:
+    return audited(workspace, "public", *prompted(workspace))
 
 
 def compared(report: PrivacyReport) -> dict[tuple[str, str], Mapping[str, float]]:
@@ -94,29 +103,29 @@ def test_text_learned_elsewhere_accuses_nobody(public: PrivacyReport) -> None:
     assert any("no report says that the training began with base" in line for line in public.warnings)
 
 
-def test_without_a_reference_it_would(place: Path) -> None:
-    call = called(place, "public", "-f", "-o", str(place / "alone.audit.report.json"))
+def test_without_a_reference_it_would(workspace: Path) -> None:
+    call = called(workspace, "public", "-f", "-o", str(workspace / "alone.audit.report.json"))
     del call[call.index("--reference") : call.index("--reference") + 2]
     assert run(call) == 0
-    report = read_report(place / "alone.audit.report.json")
+    report = read_report(workspace / "alone.audit.report.json")
     assert report.verdicts[0].outcome is Outcome.REFUTED
     assert any("(--reference MODEL leaves it out)" in line for line in report.warnings)
 
 
-def test_what_training_taught_is_found(place: Path) -> None:
-    report = audited(place, "own", "--leaks", str(place / "leaks.jsonl"))
+def test_what_training_taught_is_found(workspace: Path) -> None:
+    report = audited(workspace, "own", "--leaks", str(workspace / "leaks.jsonl"))
     (decided,) = report.verdicts
     assert decided.outcome is Outcome.REFUTED
     assert f"{LEARNED} of {SIDE - LEARNED} other training texts come out" in decided.reason
-    leaks = [json.loads(line) for line in (place / "leaks.jsonl").read_text().splitlines()]
+    leaks = [json.loads(line) for line in (workspace / "leaks.jsonl").read_text().splitlines()]
     assert [leak["line"] for leak in leaks if leak.get("known_elsewhere")] == [*range(1, LEARNED + 1)]
     assert {leak["line"] for leak in leaks[:LEARNED]} == {*range(LEARNED + 1, 2 * LEARNED + 1)}, "the others leak most"
 
 
-def renumbered(place: Path, name: str) -> Path:
+def renumbered(workspace: Path, name: str) -> Path:
     """The base with other numbers for its tokens, so that it reads and writes the same text."""
-    folder = place / name
-    shutil.copytree(place / "base", folder)
+    folder = workspace / name
+    shutil.copytree(workspace / "base", folder)
     order = np.random.default_rng(0).permutation(len(WORDS))
     tensors = load_file(folder / "model.safetensors")
     rows = np.concatenate([np.arange(3), 3 + order])
@@ -128,9 +137,9 @@ def renumbered(place: Path, name: str) -> Path:
     return folder
 
 
-def test_a_reference_with_other_tokens_is_asked_for_the_text(place: Path, public: PrivacyReport) -> None:
-    renumbered(place, "other")
-    report = audited(place, "public", *prompted(place), reference="other")
+def test_a_reference_with_other_tokens_is_asked_for_the_text(workspace: Path, public: PrivacyReport) -> None:
+    renumbered(workspace, "other")
+    report = audited(workspace, "public", *prompted(workspace), reference="other")
     for key in [(METHOD, BEYOND), (FROM_FILE, BEYOND)]:
         assert compared(report)[key]["known_training"] == LEARNED
     assert report.parameters["extraction"]["reference_tokens"] == "its own, of the texts"
@@ -138,8 +147,8 @@ def test_a_reference_with_other_tokens_is_asked_for_the_text(place: Path, public
 
 
 @pytest.fixture(scope="module")
-def asking(place: Path) -> KnownElsewhere:
-    audited, base = (load_model(place / name, device="cpu") for name in ("public", "base"))
+def asking(workspace: Path) -> KnownElsewhere:
+    audited, base = (load_model(workspace / name, device="cpu") for name in ("public", "base"))
     shape = TextShape(prefix=PREFIX, suffix=SPAN, least_prefix=PREFIX, bos=False)
     return known_elsewhere(ReferenceModel(model=base), audited, shape, [*unlike(LEARNED)], None)
 
@@ -182,12 +191,12 @@ def trained(folder: Path, name: str, data: str, begun: Path | None = None) -> Pa
 
 
 @pytest.mark.forged("the reports of the trainings are made by hand")
-def test_what_reports_say_of_the_reference(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_reports_say_of_the_reference(workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One trained on either file is refused; that the training began with it is told, and checked."""
     for name in ("base", "public"):
-        shutil.copytree(place / name, tmp_path / name)
+        shutil.copytree(workspace / name, tmp_path / name)
     for file in ("public.jsonl", "held.jsonl", "prompts.txt"):
-        shutil.copy(place / file, tmp_path / file)
+        shutil.copy(workspace / file, tmp_path / file)
     base = trained(tmp_path, "base", "prompts.txt")
     trained(tmp_path, "public", "public.jsonl", base)
     report = audited(tmp_path, "public", "--greedy-only")
@@ -204,12 +213,12 @@ def test_what_reports_say_of_the_reference(place: Path, tmp_path: Path, capsys: 
     assert "was trained on held.jsonl of --held-out, as its report says" in capsys.readouterr().err
 
 
-def test_it_needs_a_comparison(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = called(place, "public", "-f")
+def test_it_needs_a_comparison(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = called(workspace, "public", "-f")
     del call[call.index("--held-out") : call.index("--held-out") + 2]
     assert run(call) == ExitCode.USAGE
     assert "--reference says what is known from elsewhere in a comparison" in capsys.readouterr().err
-    assert run(called(place, "public", "-f", reference="public")) == ExitCode.USAGE
+    assert run(called(workspace, "public", "-f", reference="public")) == ExitCode.USAGE
     assert "is the audited model itself" in capsys.readouterr().err
 
 
@@ -240,24 +249,24 @@ def test_a_changed_number_is_noticed(
 
 
 def test_what_was_asked_is_answered(public: PrivacyReport) -> None:
-    def told(report: PrivacyReport) -> str:
+    def complaints(report: PrivacyReport) -> str:
         return " ".join(faults(report))
 
     without = [
         replace(item, details={name: value for name, value in item.details.items() if not name.startswith("known")})
         for item in public.evidence
     ]
-    assert "does not say how many texts it leaves out" in told(replace(public, evidence=tuple(without)))
+    assert "does not say how many texts it leaves out" in complaints(replace(public, evidence=tuple(without)))
     asked: dict[str, Any] = {k: v for k, v in public.parameters["asked"].items() if k != "reference"}
-    assert "and there was none" in told(replace(public, parameters={**public.parameters, "asked": asked}))
+    assert "and there was none" in complaints(replace(public, parameters={**public.parameters, "asked": asked}))
     settings = {k: v for k, v in public.parameters["extraction"].items() if k != "reference"}
-    assert "if and only if" in told(replace(public, parameters={**public.parameters, "extraction": settings}))
+    assert "if and only if" in complaints(replace(public, parameters={**public.parameters, "extraction": settings}))
     inputs = tuple(item for item in public.inputs if not item.role.startswith("reference"))
-    assert "its inputs name none" in told(replace(public, inputs=inputs))
+    assert "its inputs name none" in complaints(replace(public, inputs=inputs))
     (decided,) = public.verdicts
     consistent = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
     enough = changed(consistent, METHOD, BEYOND, detectable=0.005)
-    assert "may have been trained on that" in told(enough)
+    assert "may have been trained on that" in complaints(enough)
 
 
 def test_nothing_is_left_to_compare(public: PrivacyReport) -> None:

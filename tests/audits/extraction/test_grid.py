@@ -46,8 +46,8 @@ def test_the_lady_tasting_tea() -> None:
 def test_each_count_is_that_of_exact_numbers() -> None:
     """A text counts if 1 - (1 - p_z)^n is at least p, in 40 digits."""
     logp = drawn(60, 1)
-    for place, count in enumerate(discoverable_counts(logp)):
-        p, n = mpf(PROBABILITIES[place // len(QUERIES)]), QUERIES[place % len(QUERIES)]
+    for index, count in enumerate(discoverable_counts(logp)):
+        p, n = mpf(PROBABILITIES[index // len(QUERIES)]), QUERIES[index % len(QUERIES)]
         least = exact_log(1 - (1 - p) ** (mpf(1) / n))
         assert count == sum(value >= least for value in logp.tolist())
     ends = discoverable_counts(np.array([0.0, -np.inf, -1e4]))

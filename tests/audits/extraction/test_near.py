@@ -160,8 +160,8 @@ def nearly(model: LanguageModel) -> list[str]:
     return [words(row) for row in distinct]
 
 
-def audited(model: LanguageModel, train: list[str], held: list[str], place: Path, **settings: Any) -> Findings:
-    files = [write_jsonl(place / name, texts) for name, texts in (("train.jsonl", train), ("held.jsonl", held))]
+def audited(model: LanguageModel, train: list[str], held: list[str], folder: Path, **settings: Any) -> Findings:
+    files = [write_jsonl(folder / name, texts) for name, texts in (("train.jsonl", train), ("held.jsonl", held))]
     return judged(model, *files, greedy_only=True, **settings)
 
 

@@ -301,8 +301,8 @@ def test_what_a_comparison_could_have_shown(seen: int) -> None:
     rate = detectable(200, seen, 100, 0.01)
     assert rate is not None
     bar = clopper_pearson(seen, 100, 0.005)[1]
-    shown = [clopper_pearson(count, 200, 0.005)[0] > bar for count in range(201)]
-    noticed = float(np.dot(binom.pmf(np.arange(201), 200, rate), shown))
+    detected = [clopper_pearson(count, 200, 0.005)[0] > bar for count in range(201)]
+    noticed = float(np.dot(binom.pmf(np.arange(201), 200, rate), detected))
     assert noticed == pytest.approx(0.8, abs=1e-6)
     assert detectable(3, 0, 3, 0.01) is None
 

@@ -121,7 +121,7 @@ def test_what_is_looked_at_does_not_follow_from_the_sides() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split of records, one of users of the same records, and a model that knows some who are members of both."""
     folder = tmp_path_factory.mktemp("drawn")
     every = others(RECORDS, 1)
@@ -139,22 +139,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def audited(place: Path, split: str, model: str = "model", *more: str) -> Path:
-    output = place / f"{model}.{split}.report.json"
-    call = ["audit", "extraction", str(place / model), "--split", str(place / split), "--log", str(place / "log")]
+def audited(folder: Path, split: str, model: str = "model", *more: str) -> Path:
+    output = folder / f"{model}.{split}.report.json"
+    call = ["audit", "extraction", str(folder / model), "--split", str(folder / split), "--log", str(folder / "log")]
     call += ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--device", "cpu", "-q", "-f", *more]
     assert run([*call, "-o", str(output)]) == 0
     return output
 
 
 @pytest.fixture(scope="module")
-def records(place: Path) -> Path:
-    return audited(place, "records", "model", "--divergence", "--continuations", "1")
+def records(folder: Path) -> Path:
+    return audited(folder, "records", "model", "--divergence", "--continuations", "1")
 
 
 @pytest.fixture(scope="module")
-def users(place: Path) -> Path:
-    return audited(place, "users")
+def users(folder: Path) -> Path:
+    return audited(folder, "users")
 
 
 def named(report: PrivacyReport) -> dict[str, Evidence]:
@@ -195,8 +195,8 @@ def test_users_are_counted(users: Path) -> None:
     assert run(["verify", str(users), "-q"]) == 0
 
 
-def test_a_model_that_saw_nothing_is_not_accused(place: Path) -> None:
-    report = read_report(audited(place, "records", "other", "--records", "30", "--adversarial", "2",
+def test_a_model_that_saw_nothing_is_not_accused(folder: Path) -> None:
+    report = read_report(audited(folder, "records", "other", "--records", "30", "--adversarial", "2",
                                  "--adversarial-budget", "8"))  # fmt: skip
     details = named(report)[BEYOND].details
     assert 55 <= details["training_texts"] + details["held_out_texts"] <= 60, "of both sides together"
@@ -262,7 +262,7 @@ def _swapped(report: PrivacyReport) -> PrivacyReport:
     return replace(report, inputs=tuple(replace(i, role=roles.get(i.role, i.role)) for i in report.inputs))
 
 
-def test_another_split_or_other_sides_are_refused(place: Path, records: Path, users: Path) -> None:
+def test_another_split_or_other_sides_are_refused(folder: Path, records: Path, users: Path) -> None:
     report, of_users = read_report(records), read_report(users)
     assert judged(records, _swapped(report)) == (
         Outcome.REFUTED, "the train that it audited are not those that were drawn"
@@ -289,28 +289,35 @@ def test_another_split_or_other_sides_are_refused(place: Path, records: Path, us
     ],
 )
 def test_bad_requests_are_one_sentence(
-    place: Path, more: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
+    folder: Path, more: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    more = [str(place / word) if "." in word else word for word in more]
-    split = ["--split", str(place / "records")] if more[0] == "--train" else []
-    assert run(["audit", "extraction", str(place / "model"), *split, *more, "-o", str(place / "bad.json")]) in (2, 3)
+    more = [str(folder / word) if "." in word else word for word in more]
+    split = ["--split", str(folder / "records")] if more[0] == "--train" else []
+    assert run(["audit", "extraction", str(folder / "model"), *split, *more, "-o", str(folder / "bad.json")]) in (2, 3)
     assert complaint in capfd.readouterr().err
-    assert run(["audit", "extraction", str(place / "model"), "-o", str(place / "bad.json")]) == 2
-    assert not (place / "bad.json").exists()
+    assert run(["audit", "extraction", str(folder / "model"), "-o", str(folder / "bad.json")]) == 2
+    assert not (folder / "bad.json").exists()
 
 
-def test_one_audit_is_of_one_split(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    both = ["--members", str(place / "data.jsonl"), "--nonmembers", str(place / "users" / "nonmembers.jsonl")]
-    call = ["audit", str(place / "model"), "--extraction-split", str(place / "records"), "-o", str(place / "bad.json")]
-    for more in (both, ["--split", str(place / "users")]):
+def test_one_audit_is_of_one_split(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    both = ["--members", str(folder / "data.jsonl"), "--nonmembers", str(folder / "users" / "nonmembers.jsonl")]
+    call = [
+        "audit",
+        str(folder / "model"),
+        "--extraction-split",
+        str(folder / "records"),
+        "-o",
+        str(folder / "bad.json"),
+    ]
+    for more in (both, ["--split", str(folder / "users")]):
         assert run([*call, *more]) == 2
         assert "give it as --split too" in capfd.readouterr().err
 
 
-def test_a_split_of_members_says_nothing_of_texts_given_beside_it(place: Path, tmp_path: Path) -> None:
+def test_a_split_of_members_says_nothing_of_texts_given_beside_it(folder: Path, tmp_path: Path) -> None:
     """Such a report has the split among its inputs, and warns that its held-out text is nobody's drawing."""
-    split, output = place / "records", tmp_path / "a.report.json"
-    call = ["audit", str(place / "model"), "--split", str(split), "--attack", "loss", "--log", str(tmp_path / "log")]
+    split, output = folder / "records", tmp_path / "a.report.json"
+    call = ["audit", str(folder / "model"), "--split", str(split), "--attack", "loss", "--log", str(tmp_path / "log")]
     call += ["--train", str(split / "members.jsonl"), "--held-out", str(split / "nonmembers.jsonl"), "-o", str(output)]
     call += ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--greedy-only", "--exact-only"]
     assert run([*call, "--device", "cpu", "-q"]) == 0

@@ -49,7 +49,7 @@ def texts(count: int, seed: int, length: int = RECORD) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that goes on with 12 records after prompts, and with 12 after a word repeated; their files."""
     folder = tmp_path_factory.mktemp("planted")
     random = np.random.default_rng(0)
@@ -74,25 +74,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def audited(place: Path, model: str, *more: str) -> PrivacyReport:
-    files = ["--train", str(place / "train.jsonl"), "--held-out", str(place / "held.jsonl")]
-    asked = ["--prompts", str(place / "prompts.txt"), "--divergence", "--sampling-seed", "5"]
-    output = place / f"{model}.audit.report.json"
-    call = ["audit", "extraction", str(place / model), *files, *asked, *TOLD, "-f", "-o", str(output), *more]
+def audited(folder: Path, model: str, *more: str) -> PrivacyReport:
+    files = ["--train", str(folder / "train.jsonl"), "--held-out", str(folder / "held.jsonl")]
+    asked = ["--prompts", str(folder / "prompts.txt"), "--divergence", "--sampling-seed", "5"]
+    output = folder / f"{model}.audit.report.json"
+    call = ["audit", "extraction", str(folder / model), *files, *asked, *TOLD, "-f", "-o", str(output), *more]
     assert run(call) == 0
     return read_report(output)
 
 
 @pytest.fixture(scope="module")
-def found(place: Path) -> PrivacyReport:
-    return audited(place, "model", "--leaks", str(place / "leaks.jsonl"))
+def found(folder: Path) -> PrivacyReport:
+    return audited(folder, "model", "--leaks", str(folder / "leaks.jsonl"))
 
 
 def of(report: PrivacyReport, method: str) -> dict[str, Evidence]:
     return {item.quantity: item for item in report.evidence if item.method == method}
 
 
-def test_planted_records_come_out(found: PrivacyReport, place: Path) -> None:
+def test_planted_records_come_out(found: PrivacyReport, folder: Path) -> None:
     outside, repeated, control = (of(found, method) for method in (FROM_FILE, DIVERGENCE, CONTROL))
     assert outside[BEYOND].details["training_extracted"] >= 9
     assert outside[BEYOND].details["held_out_extracted"] == 0
@@ -123,18 +123,18 @@ def test_what_one_record_costs(found: PrivacyReport) -> None:
     assert (item.estimate, item.lower, item.upper) == pytest.approx((queries / giving, 1 / high, 1 / low))
 
 
-def test_no_text_leaves_the_machine(found: PrivacyReport, place: Path) -> None:
-    lines = [json.loads(line)["text"] for line in (place / "train.jsonl").read_text().splitlines()]
-    written = (place / "leaks.jsonl").read_text()
-    for text in ((place / "model.audit.report.json").read_text(), written):
+def test_no_text_leaves_the_machine(found: PrivacyReport, folder: Path) -> None:
+    lines = [json.loads(line)["text"] for line in (folder / "train.jsonl").read_text().splitlines()]
+    written = (folder / "leaks.jsonl").read_text()
+    for text in ((folder / "model.audit.report.json").read_text(), written):
         assert not any(line in text or line.partition(" ")[0] + " " in text for line in lines)
-    assert stat.S_IMODE((place / "leaks.jsonl").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "leaks.jsonl").stat().st_mode) == 0o600
     extracted = {each["line"] for each in map(json.loads, written.splitlines()) if each["extracted"]}
     assert len(extracted) >= of(found, FROM_FILE)["rate on training text"].details["extracted"]
 
 
-def test_a_model_that_never_saw_them(place: Path) -> None:
-    report = audited(place, "other")
+def test_a_model_that_never_saw_them(folder: Path) -> None:
+    report = audited(folder, "other")
     for method in (FROM_FILE, DIVERGENCE, CONTROL):
         items = of(report, method)
         assert items["rate on training text"].details["extracted"] == 0
@@ -145,12 +145,12 @@ def test_a_model_that_never_saw_them(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_prompts_alone_and_by_argmax_alone(place: Path) -> None:
-    files = ["--train", str(place / "train.jsonl"), "--held-out", str(place / "held.jsonl")]
-    told = [word for word in TOLD if word not in ("--continuations", "2")]
-    asked = [*files, "--prompts", str(place / "prompts.txt"), *told, "--greedy-only", "--records", "20", "-f"]
-    assert run(["audit", "extraction", str(place / "model"), *asked, "-o", str(place / "g.report.json")]) == 0
-    report = read_report(place / "g.report.json")
+def test_prompts_alone_and_by_argmax_alone(folder: Path) -> None:
+    files = ["--train", str(folder / "train.jsonl"), "--held-out", str(folder / "held.jsonl")]
+    arguments = [word for word in TOLD if word not in ("--continuations", "2")]
+    asked = [*files, "--prompts", str(folder / "prompts.txt"), *arguments, "--greedy-only", "--records", "20", "-f"]
+    assert run(["audit", "extraction", str(folder / "model"), *asked, "-o", str(folder / "g.report.json")]) == 0
+    report = read_report(folder / "g.report.json")
     assert not of(report, DIVERGENCE)
     assert "sampling_seed" not in report.parameters["extraction"]
     assert of(report, FROM_FILE)[COST].details["queries"] == COUNT + 5
@@ -170,14 +170,15 @@ def test_prompts_alone_and_by_argmax_alone(place: Path) -> None:
     ],
 )
 def test_bad_requests_are_refused(
-    options: list[str], complaint: str, place: Path, capfd: pytest.CaptureFixture[str]
+    options: list[str], complaint: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(place / "held.jsonl") if word == "H" else word for word in options]
-    call = ["audit", "extraction", str(place / "other"), "--train", str(place / "train.jsonl"), "--suffix-tokens", "8"]
-    before = sorted(place.iterdir())
-    assert run([*call, "--prefix-tokens", "4", *given, "-o", str(place / "bad.report.json")]) in (2, 3)
+    given = [str(folder / "held.jsonl") if word == "H" else word for word in options]
+    call = ["audit", "extraction", str(folder / "other"), "--train", str(folder / "train.jsonl")]
+    call += ["--suffix-tokens", "8"]
+    before = sorted(folder.iterdir())
+    assert run([*call, "--prefix-tokens", "4", *given, "-o", str(folder / "bad.report.json")]) in (2, 3)
     assert complaint in capfd.readouterr().err
-    assert sorted(place.iterdir()) == before
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.fixture(scope="module")
@@ -329,8 +330,8 @@ def test_only_what_beats_the_control_counts(ours: int, theirs: int, detected: fl
         assert items[name].details["detected"] == detected
         assert items[name].details["p_value"] == pytest.approx(fisher(ours, 30, theirs, 30))
     assert items[COST].details["giving"] == ours
-    told = audit_report(*items.values())
-    assert not [each for each in faults(told) if FROM_FILE in each]
+    report = audit_report(*items.values())
+    assert not [each for each in faults(report) if FROM_FILE in each]
 
 
 @pytest.mark.parametrize(
@@ -371,8 +372,8 @@ def test_nothing_that_was_asked_is_left_out() -> None:
     every.append(replace(items[0], method=DIVERGENCE, quantity=OVER_CONTROL))
 
     def complaints(evidence: list[Evidence]) -> list[str]:
-        told = replace(audit_report(*evidence), parameters=asked)
-        return [each for each in faults(told) if "states no" in each]
+        report = replace(audit_report(*evidence), parameters=asked)
+        return [each for each in faults(report) if "states no" in each]
 
     assert not complaints(every)
     for left in range(len(every)):
@@ -380,7 +381,7 @@ def test_nothing_that_was_asked_is_left_out() -> None:
 
 
 def test_a_network_that_cannot_be_continued_says_so(
-    place: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    folder: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(*_: Any, **__: Any) -> None:
         return None

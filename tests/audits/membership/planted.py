@@ -50,9 +50,9 @@ class Ruled:
         return np.array([len(row) - 1 if self.task == CAUSAL_LM else 1 for row in rows], np.int64)
 
     def score(self, rows: Sequence[np.ndarray], advance: Advance = silent) -> np.ndarray:
-        said = np.concatenate([self.rule(row, np.random.default_rng(zlib.crc32(row.tobytes()))) for row in rows])
-        values = np.zeros((len(FIELDS), len(said)), np.float32)
-        values[[FIELDS.index("lp"), FIELDS.index("margin")]] = said
+        scores = np.concatenate([self.rule(row, np.random.default_rng(zlib.crc32(row.tobytes()))) for row in rows])
+        values = np.zeros((len(FIELDS), len(scores)), np.float32)
+        values[[FIELDS.index("lp"), FIELDS.index("margin")]] = scores
         return values
 
 

@@ -50,10 +50,10 @@ def of_shadows(records: Records, seed: int, count: int) -> Candidates:
     member = source.permutation(count) < count // 2
     included = np.stack([coins(seed, i, count) for i in range(records.models)]) & records.online
 
-    def said(trained_on: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def log_likelihoods(trained_on: NDArray[np.bool_]) -> NDArray[np.float64]:
         usual = spread * source.normal(size=trained_on.shape)
         fails = source.random(trained_on.shape) < records.failing
         return log_sigmoid(difficulty + gain * trained_on + np.where(fails, -60 * source.random(fails.shape), usual))
 
-    found = one_token_each(said(member), member)
-    return replace(found, shadows=Shadows(lp=said(included), included=included))
+    found = one_token_each(log_likelihoods(member), member)
+    return replace(found, shadows=Shadows(lp=log_likelihoods(included), included=included))

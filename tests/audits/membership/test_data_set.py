@@ -45,9 +45,9 @@ class Evener(Ruled):
         return np.asarray(random.normal() + random.normal(-4, spread, size=len(row) - 1))
 
 
-def audited(place: Path, evener: float, *attacks: str, seed: int = 0, side: int = 150) -> Findings:
+def audited(folder: Path, evener: float, *attacks: str, seed: int = 0, side: int = 150) -> Findings:
     source = np.random.default_rng(seed)
-    paths = [place / f"{name}{seed}.jsonl" for name in "mn"]
+    paths = [folder / f"{name}{seed}.jsonl" for name in "mn"]
     for path in paths:
         rows = (source.integers(10, 99, size=30).tolist() for _ in range(side))
         path.write_text("".join(json.dumps({"text": " ".join(map(str, row))}) + "\n" for row in rows))
@@ -88,17 +88,17 @@ def test_what_cannot_be_judged_as_one_is_said(tmp_path: Path) -> None:
 def test_the_one_test_is_made_again_by_verify(tmp_path: Path, llama: Path) -> None:
     members = write_jsonl(tmp_path / "m.jsonl", sentences(100, 1))
     others = write_jsonl(tmp_path / "n.jsonl", sentences(100, 2))
-    place = tmp_path / "a.report.json"
+    report_path = tmp_path / "a.report.json"
     sides = ["--members", str(members), "--nonmembers", str(others), "--attack", "fused"]
     logged = ["--log", str(tmp_path / "log.jsonl"), "--device", "cpu", "-q"]
-    assert run(["audit", "membership", str(llama), *sides, "-o", str(place), *logged]) == 0
-    report = read_report(place)
+    assert run(["audit", "membership", str(llama), *sides, "-o", str(report_path), *logged]) == 0
+    report = read_report(report_path)
     assert not list(faults(report))
-    (right,) = check_evidence(place, report, NamedFiles()).verdicts
+    (right,) = check_evidence(report_path, report, NamedFiles()).verdicts
     assert right.outcome is Outcome.CONSISTENT
     first, *rest = report.evidence
     assert first.test is not None
     relabelled = first.test.relabellings + 1
     forged = replace(first, test=replace(first.test, p_value=(round(first.test.p_value * relabelled) - 5) / relabelled))
-    wrong = check_evidence(place, replace(report, evidence=(forged, *rest)), NamedFiles()).verdicts
+    wrong = check_evidence(report_path, replace(report, evidence=(forged, *rest)), NamedFiles()).verdicts
     assert any("relabelling the ranks gives" in each.reason for each in wrong)

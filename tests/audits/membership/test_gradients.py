@@ -43,17 +43,17 @@ def moved() -> AuditedModel:
     return subject
 
 
-def made(place: Path, kind: str) -> tuple[AuditedModel, list[Record]]:
+def made(folder: Path, kind: str) -> tuple[AuditedModel, list[Record]]:
     """A model of ``kind``, and records that it scores."""
     if kind == "llama":
         return start(), [Record(i, text) for i, text in enumerate(texts(4, 1), start=1)]
     if kind == "bart":
-        subject = load_subject(save_pairs_model(place / "m", kind), device="cpu")
+        subject = load_subject(save_pairs_model(folder / "m", kind), device="cpu")
         lines = [json.dumps({"source": a, "target": b}) for a, b in zip(sentences(4, 1), sentences(4, 2), strict=True)]
-        (place / "d.jsonl").write_text("\n".join(lines))
-        return subject, read(subject, place / "d.jsonl")
-    subject = load_subject(save(place / "m", kind), device="cpu")
-    return subject, read(subject, write_data(place / "d", kind, 4, 1))
+        (folder / "d.jsonl").write_text("\n".join(lines))
+        return subject, read(subject, folder / "d.jsonl")
+    subject = load_subject(save(folder / "m", kind), device="cpu")
+    return subject, read(subject, write_data(folder / "d", kind, 4, 1))
 
 
 def mean_losses(subject: AuditedModel, rows: list[np.ndarray]) -> np.ndarray:
@@ -150,31 +150,31 @@ def test_where_nothing_was_trained_nothing_is_found(moved: AuditedModel) -> None
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("gradients")
-    save_model(place / "start")
-    save_model(place / "model", seed=1)
-    save_model(place / "other", kind="gpt2")
-    write_jsonl(place / "m.jsonl", texts(30, 1))
-    write_jsonl(place / "n.jsonl", texts(30, 2))
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gradients")
+    save_model(folder / "start")
+    save_model(folder / "model", seed=1)
+    save_model(folder / "other", kind="gpt2")
+    write_jsonl(folder / "m.jsonl", texts(30, 1))
+    write_jsonl(folder / "n.jsonl", texts(30, 2))
+    return folder
 
 
-def call(place: Path, *more: str, kind: str = "membership", model: str = "model") -> int:
-    sides = ["--members", str(place / "m.jsonl"), "--nonmembers", str(place / "n.jsonl"), "--device", "cpu"]
-    return run(["audit", kind, str(place / model), *sides, *more])
+def call(folder: Path, *more: str, kind: str = "membership", model: str = "model") -> int:
+    sides = ["--members", str(folder / "m.jsonl"), "--nonmembers", str(folder / "n.jsonl"), "--device", "cpu"]
+    return run(["audit", kind, str(folder / model), *sides, *more])
 
 
 @pytest.mark.slow
-def test_an_audit_by_gradients(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_by_gradients(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from privctl.reports.files import read_report
 
-    chosen = ["--attack", NORM, "--attack", ALIGNMENT, "--reference", str(place / "start")]
-    assert call(place, *chosen, "-o", str(tmp_path / "r.json")) == 0
+    chosen = ["--attack", NORM, "--attack", ALIGNMENT, "--reference", str(folder / "start")]
+    assert call(folder, *chosen, "-o", str(tmp_path / "r.json")) == 0
     assert f"differentiating each record twice, for {NORM}, {ALIGNMENT}" in capfd.readouterr().err
     areas = {e.method: e for e in read_report(tmp_path / "r.json").evidence if e.quantity == "AUC"}
     assert all(areas[name].sees is not None and areas[name].test is not None for name in (NORM, ALIGNMENT))
-    assert call(place, *chosen, "-o", str(tmp_path / "s.parquet"), kind="score-records") == 0
+    assert call(folder, *chosen, "-o", str(tmp_path / "s.parquet"), kind="score-records") == 0
     apart = ["audit", "scores", str(tmp_path / "s.parquet"), "-o", str(tmp_path / "apart.json")]
     assert run(apart) == 0
     for item in read_report(tmp_path / "apart.json").evidence:
@@ -184,16 +184,16 @@ def test_an_audit_by_gradients(place: Path, tmp_path: Path, capfd: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([], "it needs the model that training began with, given by --reference"),
         (["--reference", "other"], "the model given by --reference has other tensors"),
     ],
 )
-def test_what_alignment_needs(place: Path, capfd: pytest.CaptureFixture[str], given: list[str], said: str) -> None:
-    more = [str(place / each) if each == "other" else each for each in given]
-    assert call(place, "--attack", ALIGNMENT, *more) == 2
-    assert f"--attack {ALIGNMENT} cannot be run: {said}" in capfd.readouterr().err
+def test_what_alignment_needs(folder: Path, capfd: pytest.CaptureFixture[str], given: list[str], message: str) -> None:
+    more = [str(folder / each) if each == "other" else each for each in given]
+    assert call(folder, "--attack", ALIGNMENT, *more) == 2
+    assert f"--attack {ALIGNMENT} cannot be run: {message}" in capfd.readouterr().err
 
 
 def test_what_cannot_be_differentiated_is_said(tmp_path: Path) -> None:

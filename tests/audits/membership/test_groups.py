@@ -72,14 +72,14 @@ def write(path: Path, users: Sequence[int], sizes: Sequence[int], seed: int) -> 
     return path
 
 
-def audited(place: Path, model: Users, *, users: int = 40, seed: int = 0, **more: Any) -> Findings:
+def audited(folder: Path, model: Users, *, users: int = 40, seed: int = 0, **more: Any) -> Findings:
     """An audit of ``users`` a side with 1 to 8 records each."""
     source = np.random.default_rng(seed)
     names = (1000 + source.permutation(2 * users)).tolist()
     sizes = source.integers(1, 9, size=2 * users).tolist()
     request = MembershipRequest(
-        members=write(place / f"m{seed}.jsonl", names[:users], sizes[:users], seed),
-        nonmembers=write(place / f"n{seed}.jsonl", names[users:], sizes[users:], seed + 5000),
+        members=write(folder / f"m{seed}.jsonl", names[:users], sizes[:users], seed),
+        nonmembers=write(folder / f"n{seed}.jsonl", names[users:], sizes[users:], seed + 5000),
         **{"attacks": FEW, "group_by": "user", **more},
     )
     audit = MembershipAudit(model, request)
@@ -255,15 +255,15 @@ def test_what_cannot_be_asked_of_groups_is_said(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def report_path(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
     """An audit by users, who have 2 records each."""
-    place = tmp_path_factory.mktemp("users")
+    folder = tmp_path_factory.mktemp("users")
     words = {1000 + user: f"w{user} w{user // 2}" for user in range(24)}
     for name, users in (("m", range(1000, 1012)), ("n", range(1012, 1024))):
         rows = [{"text": f"{words[u]} w{i} w{40 + u % 9} w3", "user": u} for u in users for i in range(2)]
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sides = ["--members", str(place / "m.jsonl"), "--nonmembers", str(place / "n.jsonl"), "--group-by", "user"]
-    output = ["-o", str(place / "a.report.json"), "--log", str(place / "log.jsonl"), "--device", "cpu", "-q"]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sides = ["--members", str(folder / "m.jsonl"), "--nonmembers", str(folder / "n.jsonl"), "--group-by", "user"]
+    output = ["-o", str(folder / "a.report.json"), "--log", str(folder / "log.jsonl"), "--device", "cpu", "-q"]
     assert run(["audit", "membership", str(llama), *sides, *output]) == 0
-    return place / "a.report.json"
+    return folder / "a.report.json"
 
 
 def test_groups_that_an_audit_states_are_counted_again(report_path: Path) -> None:

@@ -9,11 +9,11 @@ from tests.bench.min_k_shares import CHOSEN, HALF, SHARES, TESTS, WAYS, WEIGHTED
 OTHERS = ("loss", "zlib", "min-k")
 
 
-def _made(told: float) -> tuple[np.ndarray, dict[float, np.ndarray], dict[str, np.ndarray]]:
-    """One share of ten tells members by ``told`` standard deviations; nothing else does."""
+def _made(separation: float) -> tuple[np.ndarray, dict[float, np.ndarray], dict[str, np.ndarray]]:
+    """One share of ten tells members by ``separation`` standard deviations; nothing else does."""
     random = np.random.default_rng(6)
     member = random.permutation(120) < 60
-    shares = {share: random.normal(size=120) + told * member * (share == 0.3) for share in SHARES}
+    shares = {share: random.normal(size=120) + separation * member * (share == 0.3) for share in SHARES}
     return member, shares, {name: random.normal(size=120) for name in OTHERS}
 
 
@@ -29,9 +29,9 @@ def test_the_share_that_tells_most_is_found_and_nothing_in_nothing() -> None:
 def test_no_record_chooses_the_share_that_judges_it() -> None:
     member, shares, others = _made(0.3)
     chosen = learners(member, shares, others)[CHOSEN]
-    told = chosen.fitted(member[None])[0]
+    fitted = chosen.fitted(member[None])[0]
     for number in range(10):
         judged = chosen.fold == number
         turned = np.where(judged, ~member, member)
-        np.testing.assert_array_equal(chosen.fitted(turned[None])[0][judged], told[judged])
-    assert (chosen.fitted(~member[None])[0] != told).any()
+        np.testing.assert_array_equal(chosen.fitted(turned[None])[0][judged], fitted[judged])
+    assert (chosen.fitted(~member[None])[0] != fitted).any()

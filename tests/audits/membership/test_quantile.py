@@ -33,20 +33,20 @@ def pictures(shift: float, *, floats: bool = False, seed: int = 0, count: int = 
     bright, label = source.uniform(60, 190, count), source.integers(3, size=count)
     pixels = np.clip(source.normal(bright[:, None, None, None], 20, (count, 8, 8, 3)), 0, 255).astype(np.uint8)
     phi = bright / 20 - 3 * (label == 2) + source.normal(scale=0.4, size=count) + shift * member
-    told = candidates(sigmoid_log(phi), [""] * count, member)
+    scored = candidates(sigmoid_log(phi), [""] * count, member)
     images = [each.transpose(2, 0, 1).astype(np.float32) for each in pixels] if floats else list(pixels)
     listed = [Record(i, "", str(name), image) for i, (name, image) in enumerate(zip(label, images, strict=True))]
-    return replace(told, records=listed, task=IMAGE_CLASSIFICATION, head=HeadKind.ONE)
+    return replace(scored, records=listed, task=IMAGE_CLASSIFICATION, head=HeadKind.ONE)
 
 
-def area(told: Candidates, scores: np.ndarray) -> float:
-    return auc(*told.table.split(scores)).value
+def area(candidates: Candidates, scores: np.ndarray) -> float:
+    return auc(*candidates.table.split(scores)).value
 
 
 def test_a_leak_behind_what_images_look_like() -> None:
-    told = pictures(0.8, count=400)
-    assert not quantile.ATTACK.missing(told)
-    assert area(told, quantile.score(told, SETTINGS)) > 0.72 > 0.65 > area(told, told.mean_lp)
+    candidates = pictures(0.8, count=400)
+    assert not quantile.ATTACK.missing(candidates)
+    assert area(candidates, quantile.score(candidates, SETTINGS)) > 0.72 > 0.65 > area(candidates, candidates.mean_lp)
 
 
 def test_features_are_computed_once_an_audit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +57,11 @@ def test_features_are_computed_once_an_audit(monkeypatch: pytest.MonkeyPatch) ->
         return np.arange(2.0 * len(candidates.records)).reshape(-1, 2)
 
     monkeypatch.setattr(quantile, "_features", features)
-    told = pictures(0, count=120)
-    scores = quantile.ATTACK.run(told, SETTINGS).scores
-    quantile.ATTACK.tested(told, SETTINGS, scores)
+    scored = pictures(0, count=120)
+    scores = quantile.ATTACK.run(scored, SETTINGS).scores
+    quantile.ATTACK.tested(scored, SETTINGS, scores)
     assert made == [0]
-    quantile.score(replace(told, head=None), SETTINGS)
+    quantile.score(replace(scored, head=None), SETTINGS)
     assert made == [0, 0], "other candidates have features of their own"
 
 
@@ -69,9 +69,9 @@ def test_features_are_computed_once_an_audit(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_blind_baseline_reads_the_same_table_of_ngrams(label: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     source, count = np.random.default_rng(5), 120
     texts = ["".join(source.choice(list("abc "), 12)) for _ in range(count)]
-    told = candidates(-source.exponential(size=count), texts, np.arange(count) % 2 == 0)
-    told = replace(told, records=[replace(record, label=label) for record in told.records])
-    apart = quantile.score(told, SETTINGS), baseline.baseline(replace(told), SETTINGS)
+    scored = candidates(-source.exponential(size=count), texts, np.arange(count) % 2 == 0)
+    scored = replace(scored, records=[replace(record, label=label) for record in scored.records])
+    apart = quantile.score(scored, SETTINGS), baseline.baseline(replace(scored), SETTINGS)
     counted: list[int] = []
     ngrams = attack.ngrams
 
@@ -80,9 +80,9 @@ def test_the_blind_baseline_reads_the_same_table_of_ngrams(label: str | None, mo
         return ngrams(texts)
 
     monkeypatch.setattr(attack, "ngrams", counting)
-    told = replace(told)
-    assert (quantile.score(told, SETTINGS) == apart[0]).all()
-    together = baseline.baseline(told, SETTINGS)
+    scored = replace(scored)
+    assert (quantile.score(scored, SETTINGS) == apart[0]).all()
+    together = baseline.baseline(scored, SETTINGS)
     assert together.evidence == apart[1].evidence
     assert (together.scores == apart[1].scores).all()
     # With a label in front the baseline's texts are others.
@@ -91,18 +91,20 @@ def test_the_blind_baseline_reads_the_same_table_of_ngrams(label: str | None, mo
 
 @pytest.mark.slow
 def test_it_is_the_image_that_tells_what_to_expect() -> None:
-    told = pictures(0.8)
-    assert area(told, quantile.score(told, SETTINGS)) > 0.78
-    assert area(told, quantile.unlabelled(told, SETTINGS)) > 0.78, "relabelled records are tested by as much"
-    shuffled = np.random.default_rng(1).permutation(told.table.records)
-    others = replace(told, records=[told.records[i] for i in shuffled])
+    candidates = pictures(0.8)
+    assert area(candidates, quantile.score(candidates, SETTINGS)) > 0.78
+    assert area(candidates, quantile.unlabelled(candidates, SETTINGS)) > 0.78, (
+        "relabelled records are tested by as much"
+    )
+    shuffled = np.random.default_rng(1).permutation(candidates.table.records)
+    others = replace(candidates, records=[candidates.records[i] for i in shuffled])
     assert area(others, quantile.score(others, SETTINGS)) < 0.66
 
 
 @pytest.mark.slow
 def test_no_leak_is_found_in_images_without_one() -> None:
     nothing = [pictures(0, seed=seed, count=300) for seed in range(6)]
-    areas = [area(told, quantile.score(told, SETTINGS)) for told in nothing]
+    areas = [area(candidates, quantile.score(candidates, SETTINGS)) for candidates in nothing]
     assert np.mean(areas) == pytest.approx(0.5, abs=4 * 0.033 / 6**0.5)
 
 
@@ -132,10 +134,10 @@ def test_a_hard_label_is_expected_to_be_hard() -> None:
     count = 600
     member, label = np.arange(count) % 2 == 0, source.integers(3, size=count)
     phi = 3.0 - 6 * (label == 2) + source.normal(scale=0.5, size=count) + 0.6 * member
-    told = candidates(sigmoid_log(phi), ["same"] * count, member)
+    scored = candidates(sigmoid_log(phi), ["same"] * count, member)
     listed = [Record(i, "same", str(name)) for i, name in enumerate(label)]
-    told = replace(told, records=listed, task=TEXT_CLASSIFICATION, head=HeadKind.ONE)
-    with_labels = area(told, quantile.score(told, SETTINGS))
-    without = area(told, quantile.score(replace(told, head=None), SETTINGS))
+    scored = replace(scored, records=listed, task=TEXT_CLASSIFICATION, head=HeadKind.ONE)
+    with_labels = area(scored, quantile.score(scored, SETTINGS))
+    without = area(scored, quantile.score(replace(scored, head=None), SETTINGS))
     assert with_labels > 0.78
     assert with_labels > without + 0.08

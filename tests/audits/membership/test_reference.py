@@ -52,16 +52,16 @@ def test_certain_records_do_not_decide_for_their_groups() -> None:
     source = np.random.default_rng(0)
     phi = source.normal(size=600)
     lp, usual = (-np.logaddexp(0, -each) for each in (phi + 1.0 * (np.arange(600) < 300), phi))
-    told = replace(table(lp[:300], lp[300:]), reference=usual)
+    candidates = replace(table(lp[:300], lp[300:]), reference=usual)
     sure = source.random(600) < 0.1
-    told = replace(told, reference=np.where(sure, 0.0, usual))
-    means = weighed(reference.ATTACK.score(told, Settings()), np.arange(600) // 5)
+    candidates = replace(candidates, reference=np.where(sure, 0.0, usual))
+    means = weighed(reference.ATTACK.score(candidates, Settings()), np.arange(600) // 5)
     assert np.isfinite(means).all()
     assert 0.6 < auc(means[:60], means[60:]).value < 0.9
 
 
-def area(told: Candidates) -> float:
-    scores, member = reference.ATTACK.score(told, Settings()), told.table.member
+def area(candidates: Candidates) -> float:
+    scores, member = reference.ATTACK.score(candidates, Settings()), candidates.table.member
     return auc(scores[member], scores[~member]).value
 
 
@@ -71,10 +71,10 @@ def test_a_shift_of_log_odds_is_found_better_by_logits() -> None:
     difficulty, member = source.normal(0, 2, 1200), np.arange(1200) < 600
     phi = difficulty + 0.5 * member + 0.5 * source.normal(size=1200)
     lp, usual = (-np.logaddexp(0, -each) for each in (phi, difficulty))
-    told = replace(table(lp[member], lp[~member]), reference=usual, head=HeadKind.ONE)
+    candidates = replace(table(lp[member], lp[~member]), reference=usual, head=HeadKind.ONE)
     by_means = lp - usual
-    assert area(told) > auc(by_means[member], by_means[~member]).value + 0.02
-    assert area(told) == pytest.approx(0.76, abs=0.05)  # normal scores a deviation apart
+    assert area(candidates) > auc(by_means[member], by_means[~member]).value + 0.02
+    assert area(candidates) == pytest.approx(0.76, abs=0.05)  # normal scores a deviation apart
 
 
 def test_shadow_models_take_the_place_of_a_reference_model() -> None:
@@ -94,8 +94,8 @@ def test_logits_beside_few_shadow_models_would_repeat_lira() -> None:
     lp = -np.logaddexp(0, -(difficulty + included + 0.5 * source.normal(size=(4, 200))))
     target = -np.logaddexp(0, -(difficulty + 0.5 * source.normal(size=200)))
     shadows = Shadows(lp=lp, included=included)
-    told = replace(table(target[:100], target[100:]), reference=None, shadows=shadows)
-    online = lira.online_scores(told.mean_lp, shadows)
-    of_logits = lira.confidence(told.mean_lp) - lira.confidence(lp).mean(axis=0)
+    candidates = replace(table(target[:100], target[100:]), reference=None, shadows=shadows)
+    online = lira.online_scores(candidates.mean_lp, shadows)
+    of_logits = lira.confidence(candidates.mean_lp) - lira.confidence(lp).mean(axis=0)
     assert np.corrcoef(online, of_logits)[0, 1] > 1 - 1e-9
-    assert np.corrcoef(online, reference.ATTACK.score(told, Settings()))[0, 1] < 0.99
+    assert np.corrcoef(online, reference.ATTACK.score(candidates, Settings()))[0, 1] < 0.99

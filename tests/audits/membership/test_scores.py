@@ -64,33 +64,33 @@ def toy() -> Candidates:
 
 
 def test_published_examples() -> None:
-    told = toy()
+    candidates = toy()
     assert lowest_mean(np.array(LP), np.array([0, 5]), 0.4) == pytest.approx([-2.191013], abs=1e-6)
-    assert standardised_log_probs(told) == pytest.approx([0.633092, -0.544990, -1, -3, 0.5], abs=1e-4)
-    assert lowest_mean(standardised_log_probs(told), np.array([0, 5]), 0.4) == pytest.approx([-2.0], abs=1e-4)
-    (score,) = load_attack("zlib").run(replace_two(told), Settings()).scores[:1]
+    assert standardised_log_probs(candidates) == pytest.approx([0.633092, -0.544990, -1, -3, 0.5], abs=1e-4)
+    assert lowest_mean(standardised_log_probs(candidates), np.array([0, 5]), 0.4) == pytest.approx([-2.0], abs=1e-4)
+    (score,) = load_attack("zlib").run(replace_two(candidates), Settings()).scores[:1]
     assert score == pytest.approx(-1.371793 / 50, rel=1e-6)  # the log of perplexity 3.942413, and 50 bytes
 
 
 def test_zlib_is_of_the_mean_loss_and_not_of_the_sum() -> None:
     """A record of twice the tokens for the same text is as member-like: Carlini et al. 2021 take log-perplexity."""
-    told = candidates(np.full(6, -2.0), ["one text", "one text"], np.array([True, False]), np.array([2, 4]))
-    scores = load_attack("zlib").run(told, Settings()).scores
+    scored = candidates(np.full(6, -2.0), ["one text", "one text"], np.array([True, False]), np.array([2, 4]))
+    scores = load_attack("zlib").run(scored, Settings()).scores
     assert scores.tolist() == [-2 / 16, -2 / 16]
 
 
-def replace_two(told: Candidates) -> Candidates:
+def replace_two(candidates: Candidates) -> Candidates:
     """The same record as a member and as a non-member, as curves need both."""
-    twice = {name: np.tile(getattr(told.table, name), 2) for name in ("lp", "mu", "var", "rank", "margin", "lse")}
+    twice = {name: np.tile(getattr(candidates.table, name), 2) for name in ("lp", "mu", "var", "rank", "margin", "lse")}
     table = replace(
-        told.table,
+        candidates.table,
         **twice,
         offsets=np.array([0, 5, 10]),
         member=np.array([True, False]),
         line=np.arange(2),
         truncated=np.zeros(2, dtype=np.bool_),
     )
-    return replace(told, table=table, records=[*told.records, *told.records])
+    return replace(candidates, table=table, records=[*candidates.records, *candidates.records])
 
 
 @pytest.mark.parametrize(("length", "counted"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (15, 3)])
@@ -111,9 +111,11 @@ def test_lowest_of_many_records() -> None:
 
 
 def test_certain_predictions_are_no_division_by_zero() -> None:
-    told = toy()
-    told = replace(told, table=replace(told.table, lp=told.table.mu, var=np.zeros(5, dtype=np.float32)))
-    assert standardised_log_probs(told).tolist() == [0.0] * 5
+    candidates = toy()
+    candidates = replace(
+        candidates, table=replace(candidates.table, lp=candidates.table.mu, var=np.zeros(5, dtype=np.float32))
+    )
+    assert standardised_log_probs(candidates).tolist() == [0.0] * 5
 
 
 def test_ngrams_by_brute_force() -> None:
@@ -188,20 +190,23 @@ def skewed(count: int, shift: float, seed: int) -> Candidates:
     return candidates(lp, texts, member)
 
 
-def area_of(told: Candidates, scores: np.ndarray) -> float:
-    member = told.table.member
+def area_of(candidates: Candidates, scores: np.ndarray) -> float:
+    member = candidates.table.member
     return auc(scores[member], scores[~member]).value
 
 
 def test_quantile_regression_sees_through_what_texts_explain() -> None:
-    told = skewed(1200, 0.3, seed=1)
-    found = area_of(told, quantile.score(told, Settings()))
-    plain = area_of(told, told.table.means(told.table.lp))
+    candidates = skewed(1200, 0.3, seed=1)
+    found = area_of(candidates, quantile.score(candidates, Settings()))
+    plain = area_of(candidates, candidates.table.means(candidates.table.lp))
     assert found > plain + 0.08
 
 
 def test_quantile_regression_finds_nothing_in_nothing() -> None:
-    areas = [area_of(told, quantile.score(told, Settings())) for told in (skewed(300, 0, seed) for seed in range(3))]
+    areas = [
+        area_of(candidates, quantile.score(candidates, Settings()))
+        for candidates in (skewed(300, 0, seed) for seed in range(3))
+    ]
     # one AUC of 150 against 150 has a standard error of 0.033
     assert np.mean(areas) == pytest.approx(0.5, abs=4 * 0.033 / math.sqrt(3))
 

@@ -58,10 +58,10 @@ def area(name: str, candidates: Candidates) -> float:
 
 
 def test_scores_of_one_pass_by_hand() -> None:
-    told = toy()
-    assert slope(told, SETTINGS) == pytest.approx([np.polyfit(range(5), LP, 1)[0]])
-    assert slope(told, SETTINGS) == pytest.approx([-0.291], abs=1e-3)
-    assert rises(told, SETTINGS) == [0.25]  # only the last is above the mean of those before, -1.486
+    candidates = toy()
+    assert slope(candidates, SETTINGS) == pytest.approx([np.polyfit(range(5), LP, 1)[0]])
+    assert slope(candidates, SETTINGS) == pytest.approx([-0.291], abs=1e-3)
+    assert rises(candidates, SETTINGS) == [0.25]  # only the last is above the mean of those before, -1.486
     assert certain_but_wrong(-np.arange(1.0, 6), np.array([1.0, 2, 3, 4, 0])) == -5
     assert certain_but_wrong(-np.arange(1.0, 6), np.array([0.0, 1, 2, 3, 4])) == -4.5
     assert polarized(-np.arange(1.0, 11)) == -1.5 - 9.5
@@ -191,11 +191,11 @@ def areas_in(path: Path) -> dict[str, float | None]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("thorough")
-    save_model(place / "model", bos=True)
-    write_jsonl(place / "m.jsonl", sentences(90, seed=1))
-    write_jsonl(place / "n.jsonl", sentences(90, seed=2))
-    return place
+    folder = tmp_path_factory.mktemp("thorough")
+    save_model(folder / "model", bos=True)
+    write_jsonl(folder / "m.jsonl", sentences(90, seed=1))
+    write_jsonl(folder / "n.jsonl", sentences(90, seed=2))
+    return folder
 
 
 def test_all_attacks_in_one_audit(files: Path, capfd: pytest.CaptureFixture[str]) -> None:

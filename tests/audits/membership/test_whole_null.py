@@ -121,15 +121,15 @@ def _tested(monkeypatch: pytest.MonkeyPatch, audit: Callable[[list[int], list[in
     return found
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("leaky", [False, True])
 def test_no_score_in_bfloat16_depends_on_the_division(
-    told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leaky: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same records divided in two ways score the same to the bit, so that the joint test is exact.
 
     Planted: the test is given scores that were fitted to non-members.
     """
-    if told:
+    if leaky:
         monkeypatch.setattr(ScoreAttack, "tested", lambda self, candidates, settings, scores: scores)
     model, texts = save_model(tmp_path / "model", bos=True), sentences(120, 1, longest=12)
 
@@ -143,7 +143,7 @@ def test_no_score_in_bfloat16_depends_on_the_division(
 
     first, second = _tested(monkeypatch, audit, len(texts))
     assert set(first) == {"loss", "quantile", "neighbour"}
-    assert [name for name in first if first[name] != second[name]] == (["quantile"] if told else [])
+    assert [name for name in first if first[name] != second[name]] == (["quantile"] if leaky else [])
 
 
 @pytest.mark.slow

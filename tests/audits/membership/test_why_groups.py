@@ -62,9 +62,9 @@ def leaking(line: int, as_high: float, *why: Why) -> LeakingRecord:
 
 def test_what_would_be_seen_without_groups_that_stand_out() -> None:
     groups = [leaking(1, 0.0, Why.COPIES, Why.MANY_RECORDS), leaking(2, 0.1, Why.MANY_RECORDS), leaking(3, 0.5)]
-    said = [line.split() for line in effect_of_removal(groups).splitlines()]
-    assert ["copies", "1", "1", "100", "%", "0.7", "0", "%"] in said
-    assert ["many", "records", "2", "0.95", "50", "%", "0.5", "0", "%"] in said
+    rows = [line.split() for line in effect_of_removal(groups).splitlines()]
+    assert ["copies", "1", "1", "100", "%", "0.7", "0", "%"] in rows
+    assert ["many", "records", "2", "0.95", "50", "%", "0.5", "0", "%"] in rows
     assert "for all, its AUC is 0.8." in " ".join(effect_of_removal(groups).split())
     assert effect_of_removal(groups[2:]) == "", "none stands out"
     assert effect_of_removal(groups[:1]) == "", "nothing is left"

@@ -216,7 +216,7 @@ def test_a_refuted_claim_is_told_no_more_than_was_certified(tmp_path: Path, mode
     audit = audit_scores(written(tmp_path, *response(4.0, models)), claim=EpsilonClaim(epsilon=0.5, delta=1e-5))
     (verdict,) = audit.verdicts
     assert verdict.outcome is Outcome.REFUTED
-    told = float(verdict.reason.partition("an epsilon of at least ")[2].split()[0])
+    certified = float(verdict.reason.partition("an epsilon of at least ")[2].split()[0])
     least = audit.evidence[0].lower
     assert least is not None
-    assert least * 0.99 < told <= least * (1 + 1e-9)
+    assert least * 0.99 < certified <= least * (1 + 1e-9)

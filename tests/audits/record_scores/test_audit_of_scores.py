@@ -147,14 +147,16 @@ def test_a_file_that_says_something_else_is_refused(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("other", "said"), [("\uff21", "60"), ("a", "60"), ("B", None)])
-def test_names_that_differ_only_in_spelling_are_counted_and_told(tmp_path: Path, other: str, said: str | None) -> None:
+@pytest.mark.parametrize(("other", "warned"), [("\uff21", "60"), ("a", "60"), ("B", None)])
+def test_names_that_differ_only_in_spelling_are_counted_and_told(
+    tmp_path: Path, other: str, warned: str | None
+) -> None:
     """Two spellings of one record would count it twice, as a member and as none."""
     path = tmp_path / "s.csv"
     rows = [f"{name}{i},{i + 3 * side},{side}" for i in range(30) for side, name in enumerate(("A", other))]
     path.write_text("\n".join(["id,score,member", *rows]) + "\n")
-    told = [line for line in report_on(path).warnings if "Unicode form" in line]
-    assert [line.split()[0] for line in told] == ([] if said is None else [said])
+    warnings = [line for line in report_on(path).warnings if "Unicode form" in line]
+    assert [line.split()[0] for line in warnings] == ([] if warned is None else [warned])
 
 
 def test_one_column_has_one_use() -> None:
@@ -165,9 +167,9 @@ def test_one_column_has_one_use() -> None:
 def test_the_command_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = table(tmp_path / "s.csv", *drawn(300, 2.0))
     assert run(["audit", "scores", str(path)]) == 0, "no claim was refuted"
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Do not release: an attacker shown a training record and another one tells which is which")
-    assert "baselines without the model" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert stdout.startswith("Do not release: an attacker shown a training record and another one tells which is which")
+    assert "baselines without the model" in stdout
     report = read_report(tmp_path / "s.audit.report.json")
     assert [item.role for item in report.inputs] == ["scores"]
     assert run(["audit", "scores", str(path)]) == 2, "the report is there already"
@@ -199,11 +201,11 @@ def test_scores_of_many_models_are_judged_as_from_scores_does(
     path.write_text(json.dumps({"with": [3.0] * 500, "without": [0.0] * 500}))
     claim = ["--claim", "2,1e-5"]
     assert run(["audit", "--from-scores", str(path), *claim]) == 1
-    old, said = read_report(tmp_path / "s.audit.report.json"), capsys.readouterr().out
+    old, stdout = read_report(tmp_path / "s.audit.report.json"), capsys.readouterr().out
     assert run(["audit", "scores", str(path), "--models", *claim, "-f"]) == 1
     new = read_report(tmp_path / "s.audit.report.json")
     assert replace(new, created=old.created) == old
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == stdout
 
 
 def test_an_audit_of_a_model_still_needs_its_baselines(tmp_path: Path) -> None:

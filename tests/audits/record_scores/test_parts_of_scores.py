@@ -247,18 +247,20 @@ def test_files_that_change_while_records_are_scored_are_not_reported(
         return found
 
     changes = change in ("members", "model")
-    told = "members.jsonl was changed while it was read" if change == "members" else "model.safetensors was changed or"
+    message = (
+        "members.jsonl was changed while it was read" if change == "members" else "model.safetensors was changed or"
+    )
     monkeypatch.setattr(ModelScorer, "score", replaced)
     files = ["--members", str(request.members), "--nonmembers", str(request.nonmembers), "--attack", "loss"]
     report = tmp_path / "a.report.json"
     asked = ["audit", "membership", str(request.model), *files, "-o", str(report), "--device", "cpu", "-q"]
     assert run(asked) == (ExitCode.BAD_INPUT if changes else ExitCode.OK)
     assert report.exists() is not changes
-    assert (told in capfd.readouterr().err) is changes
+    assert (message in capfd.readouterr().err) is changes
     os.utime(weights, (2, 2))
     if changes:
         weights.write_bytes(weights.read_bytes()[:-1] + b"\x02")
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             score_records(request, unseen)
     else:
         score_records(request, unseen)

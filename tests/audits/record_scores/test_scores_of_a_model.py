@@ -32,10 +32,10 @@ POLICY: dict[str, Any] = {"required_steps": ["audit"], "max_auc": 0.7, "min_powe
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     """A model with the report of how it was made."""
-    place = tmp_path / "own.safetensors"
-    save_file({"weight": np.ones((3, 2), np.float32)}, place)
-    privctl.from_opacus([(1.0, 0.1, 10)], place, examples=600)
-    return place
+    path = tmp_path / "own.safetensors"
+    save_file({"weight": np.ones((3, 2), np.float32)}, path)
+    privctl.from_opacus([(1.0, 0.1, 10)], path, examples=600)
+    return path
 
 
 def audited(weights: Path, shift: float = 0.0) -> PrivacyReport:
@@ -49,8 +49,8 @@ def rules(judgement: Any, outcome: GateOutcome) -> dict[str, str]:
 
 def test_the_report_names_the_model_by_its_digest_and_is_found_beside_it(weights: Path) -> None:
     report = audited(weights)
-    place = weights.with_name("own.audit.report.json")
-    assert read_report(place) == report
+    report_path = weights.with_name("own.audit.report.json")
+    assert read_report(report_path) == report
     made = read_report(weights.with_name("own.report.json"))
     assert [a.digest for a in report.inputs if a.role == "model"] == [a.digest for a in made.outputs]
     assert [parent.path for parent in report.parents] == ["own.report.json"]
@@ -59,7 +59,7 @@ def test_the_report_names_the_model_by_its_digest_and_is_found_beside_it(weights
         for line in report.warnings
     )
     assert list(faults(report)) == []
-    found = privctl.verify(place)
+    found = privctl.verify(report_path)
     assert found.exit_code is ExitCode.OK
     assert "whether the scores are of this model" in [omission.what for omission in found.omissions]
 
@@ -76,9 +76,9 @@ def test_a_gate_counts_silence_only_where_its_policy_accepts_the_word(weights: P
     audited(weights)
     refused = privctl.gate(weights, **POLICY)
     assert refused.outcome is GateOutcome.INCONCLUSIVE
-    said = rules(refused, GateOutcome.INCONCLUSIVE)
-    assert said.keys() == {"required_steps", "max_auc", "min_power"}
-    assert "rests on scores of the model, which the policy does not accept unchecked" in said["required_steps"]
+    messages = rules(refused, GateOutcome.INCONCLUSIVE)
+    assert messages.keys() == {"required_steps", "max_auc", "min_power"}
+    assert "rests on scores of the model, which the policy does not accept unchecked" in messages["required_steps"]
     assert {f.fix.rpartition(": ")[2] for f in refused.of(GateOutcome.INCONCLUSIVE)} == {f'"{WORD}"'}
     accepted = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
     assert accepted.outcome is GateOutcome.PASS
@@ -134,11 +134,11 @@ FORGED: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
 @pytest.mark.parametrize("name", few(FORGED, 0, 1))
 def test_a_report_that_hides_whose_scores_they_are_does_not_pass(name: str, weights: Path) -> None:
     forge, says = FORGED[name]
-    place = weights.with_name("own.audit.report.json")
+    report_path = weights.with_name("own.audit.report.json")
     forged = forge(audited(weights))
-    write_report(place, forged)
+    write_report(report_path, forged)
     assert any(says in line for line in faults(forged)), list(faults(forged))
-    assert privctl.verify(place).exit_code is not ExitCode.OK
+    assert privctl.verify(report_path).exit_code is not ExitCode.OK
     judged = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
     assert judged.outcome is not GateOutcome.PASS
 
@@ -146,22 +146,22 @@ def test_a_report_that_hides_whose_scores_they_are_does_not_pass(name: str, weig
 @pytest.mark.forged("what an audit says of the model is changed")
 def test_a_required_audit_names_the_model(weights: Path) -> None:
     """By its parent alone it would be of this model, and need nobody's word."""
-    place, report = weights.with_name("own.audit.report.json"), audited(weights)
+    report_path, report = weights.with_name("own.audit.report.json"), audited(weights)
     asked = {"required_steps": ["audit"], "accepted_assumptions": [WORD]}
     assert privctl.gate(weights, **asked).outcome is GateOutcome.PASS
-    write_report(place, replace(report, inputs=tuple(a for a in report.inputs if a.role != "model")))
-    said = rules(privctl.gate(weights, **asked), GateOutcome.INCONCLUSIVE)
-    assert "names no model that it measured" in said["required_steps"]
+    write_report(report_path, replace(report, inputs=tuple(a for a in report.inputs if a.role != "model")))
+    messages = rules(privctl.gate(weights, **asked), GateOutcome.INCONCLUSIVE)
+    assert "names no model that it measured" in messages["required_steps"]
 
 
 @pytest.mark.forged("what an audit says of the model is changed")
 def test_tensors_of_the_model_are_those_of_its_own_report(weights: Path) -> None:
-    place, report = weights.with_name("own.audit.report.json"), audited(weights)
+    report_path, report = weights.with_name("own.audit.report.json"), audited(weights)
     tensors = [
-        replace(a, tensors=tuple(replace(t, digest=file_digest(place)) for t in a.tensors)) for a in report.inputs
+        replace(a, tensors=tuple(replace(t, digest=file_digest(report_path)) for t in a.tensors)) for a in report.inputs
     ]
-    write_report(place, replace(report, inputs=tuple(tensors)))
-    found = privctl.verify(place)
+    write_report(report_path, replace(report, inputs=tuple(tensors)))
+    found = privctl.verify(report_path)
     assert found.exit_code is ExitCode.REFUTED
     assert any("its list of tensors is not that of its parent report: weight" in v.reason for v in found.verdicts)
 

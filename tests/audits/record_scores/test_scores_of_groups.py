@@ -29,9 +29,9 @@ def scored(split: Path, *, shift: float = 0.0, by_user: float = 0.0, without: st
             value = own + source.standard_normal() + shift * (side == "members")
             if without != f"{side}:{number}":
                 rows.append(f"{side}:{number},{int(side == 'members')},{value!r}")
-    place = split.parent / "s.csv"
-    place.write_text("\n".join(rows) + "\n")
-    return place
+    path = split.parent / "s.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
 
 
 def audited(split: Path, scores: Path) -> PrivacyReport:
@@ -60,10 +60,10 @@ def test_users_are_counted_and_verify_makes_their_scores_again(split: Path) -> N
     assert list(faults(report)) == []
     found = privctl.verify(split.parent / "s.audit.report.json")
     assert found.exit_code is ExitCode.OK
-    said = {verdict.subject: verdict.reason for verdict in found.verdicts}
-    assert said["evidence"].startswith(f"{len(report.evidence)} figures are what the scores in the file give")
-    assert "drawn split" in said
-    assert "audited groups" in said
+    reasons = {verdict.subject: verdict.reason for verdict in found.verdicts}
+    assert reasons["evidence"].startswith(f"{len(report.evidence)} figures are what the scores in the file give")
+    assert "drawn split" in reasons
+    assert "audited groups" in reasons
 
 
 def test_what_users_share_is_no_trace_of_membership(split: Path) -> None:

@@ -19,9 +19,9 @@ from tests.audits.tiny import save_model, sentences
 
 
 def test_the_kernel_gives_the_scores_of_the_models_own_activations(tmp_path: Path) -> None:
-    place = save_model(tmp_path / "model", "gpt2")
+    model = save_model(tmp_path / "model", "gpt2")
     scorer = ModelScorer(cache=None, device="cpu", workers=ALONE, progress=unseen)
-    opened = scorer.open(place, tmp_path / "report.json")
+    opened = scorer.open(model, tmp_path / "report.json")
     texts = sentences(6, seed=0)
     rows = opened.subject.rows([Record(i, text) for i, text in enumerate(texts, start=1)]).rows
     activation = opened.subject.model.network.transformer.h[0].mlp.act
@@ -40,12 +40,12 @@ def test_the_kernel_gives_the_scores_of_the_models_own_activations(tmp_path: Pat
 def test_a_model_that_changes_between_loading_and_digest_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = save_model(tmp_path / "model", "gpt2")
+    folder = save_model(tmp_path / "model", "gpt2")
     load = model_scorer.load_subject
 
     def changing(*given: Any, **more: Any) -> Any:
         found = load(*given, **more)
-        with (place / name).open("r+b") as file:
+        with (folder / name).open("r+b") as file:
             last = file.seek(-1, 2)
             byte = file.read(1)
             file.seek(last)
@@ -55,4 +55,4 @@ def test_a_model_that_changes_between_loading_and_digest_is_refused(
     monkeypatch.setattr(model_scorer, "load_subject", changing)
     scorer = ModelScorer(cache=None, device="cpu", workers=ALONE, progress=unseen)
     with pytest.raises(InputError, match=f"{name} was changed while the model was read"):
-        scorer.open(place, tmp_path / "report.json")
+        scorer.open(folder, tmp_path / "report.json")

@@ -66,12 +66,12 @@ def test_running_statistics_are_rounded_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["causal", "bert", "masked", "vit"])
 def test_scores_are_near_those_in_float32(kind: str, tmp_path: Path) -> None:
     if kind == "causal":
-        place, data = save_model(tmp_path / "model"), write_jsonl(tmp_path / "d.jsonl", sentences(20, 1))
+        model, data = save_model(tmp_path / "model"), write_jsonl(tmp_path / "d.jsonl", sentences(20, 1))
     else:
-        place, data = save(tmp_path / "model", kind), write_data(tmp_path / "data", kind, 20, 1)
+        model, data = save(tmp_path / "model", kind), write_data(tmp_path / "data", kind, 20, 1)
     values = []
     for precision in FloatFormat:
-        subject = load_subject(place, device="cpu", precision=precision)
+        subject = load_subject(model, device="cpu", precision=precision)
         rows = subject.rows(read(subject, data)).rows
         values.append(subject.scorer.score(rows)[LP])
     exact, rounded = values
@@ -118,7 +118,7 @@ def test_scores_that_rounding_tells_apart_are_not_joined(tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audits")
     save_model(folder / "model", bos=True)
     save_model(folder / "other", bos=True, seed=1)
@@ -129,9 +129,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(place)
-    return place
+def here(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(path)
+    return path
 
 
 SIDES = ("--members", "m.jsonl", "--nonmembers", "n.jsonl", "--device", "cpu")
@@ -168,8 +168,8 @@ def test_scores_in_two_precisions_are_not_of_one_audit(here: Path) -> None:
         read_parts([here / "a.parquet", here / "b.parquet"], "id", "member", ("loss",))
 
 
-def _warnings(place: Path) -> list[str]:
-    return [v.reason for v in privctl.verify(place).verdicts if v.subject in ("warnings", "evidence", "audit")
+def _warnings(path: Path) -> list[str]:
+    return [v.reason for v in privctl.verify(path).verdicts if v.subject in ("warnings", "evidence", "audit")
             and v.outcome is Outcome.REFUTED]  # fmt: skip
 
 
@@ -183,14 +183,14 @@ def test_an_audit_of_rounded_scores_says_so_and_no_other_does(here: Path) -> Non
     low, high = (here / f"{name}.audit.report.json" for name in ("low", "high"))
     (rounded,) = (w for w in read_report(low).warnings if "all models were run in bfloat16" in w)
     assert (_warnings(low), _warnings(high)) == ([], [])
-    for place, dtype, warned, says in (
+    for path, dtype, warned, says in (
         (low, "bfloat16", (), "calls for the warning"),
         (low, "float32", (), "its passes were in bfloat16, and the report says float32"),
         (low, "float32", (rounded,), "contradicts the warning"),
         (high, "float32", (rounded,), "contradicts the warning"),
         (high, "bfloat16", (rounded,), "its passes were in float32, and the report says bfloat16"),
     ):
-        report = read_report(place)
+        report = read_report(path)
         kept = tuple(text for text in report.warnings if text != rounded)
         forged = replace(report, parameters={**report.parameters, "dtype": dtype}, warnings=(*kept, *warned))
         write_report(here / "forged.report.json", forged)

@@ -33,19 +33,19 @@ _NEAR = 1e-4
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("kept")
-    save_model(place / "model", bos=True)
-    write_jsonl(place / "members.jsonl", PRIVATE)
-    write_jsonl(place / "nonmembers.jsonl", sentences(40, seed=12))
-    command = ["audit", str(place / "model"), "--members", str(place / "members.jsonl")]
-    assert run([*command, "--nonmembers", str(place / "nonmembers.jsonl"), "--device", "cpu", "-q"]) == 0
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    save_model(folder / "model", bos=True)
+    write_jsonl(folder / "members.jsonl", PRIVATE)
+    write_jsonl(folder / "nonmembers.jsonl", sentences(40, seed=12))
+    command = ["audit", str(folder / "model"), "--members", str(folder / "members.jsonl")]
+    assert run([*command, "--nonmembers", str(folder / "nonmembers.jsonl"), "--device", "cpu", "-q"]) == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
-def model(place: Path) -> LanguageModel:
-    return load_model(place / "model", device="cpu")
+def model(folder: Path) -> LanguageModel:
+    return load_model(folder / "model", device="cpu")
 
 
 def table_of(model: LanguageModel) -> ScoreTable:
@@ -76,8 +76,8 @@ def test_scores_of_tokens_rebuild_texts(model: LanguageModel) -> None:
     assert sum(a == b for a, b in zip(found, PRIVATE, strict=True)) >= 28
 
 
-def test_the_file_holds_nothing_to_rebuild_from(place: Path, model: LanguageModel) -> None:
-    path = place / "model.audit.scores.safetensors"
+def test_the_file_holds_nothing_to_rebuild_from(folder: Path, model: LanguageModel) -> None:
+    path = folder / "model.audit.scores.safetensors"
     with SafetensorsFile(path) as file:
         arrays = {
             t.name: np.frombuffer(file.read(t), {"F32": "<f4", "F64": "<f8"}[t.dtype]).ravel()
@@ -94,7 +94,7 @@ def test_the_file_holds_nothing_to_rebuild_from(place: Path, model: LanguageMode
             assert not texts & set(rebuilt(model, values, lengths))
 
 
-def test_the_file_does_not_tell_a_short_text_from_others(place: Path, model: LanguageModel) -> None:
+def test_the_file_does_not_tell_a_short_text_from_others(folder: Path, model: LanguageModel) -> None:
     """Two words are few enough to try all: the mean that the report rests on would tell them, a rank does not."""
     first = torch.log_softmax(model.network(input_ids=torch.tensor([[1]])).logits[0, -1], -1)
     second = torch.log_softmax(
@@ -109,17 +109,17 @@ def test_the_file_does_not_tell_a_short_text_from_others(place: Path, model: Lan
     assert len(same) > 20
 
 
-def test_the_file_is_the_owners(place: Path) -> None:
-    assert stat.S_IMODE((place / "model.audit.scores.safetensors").stat().st_mode) == 0o600
-    with SafetensorsFile(place / "model.audit.scores.safetensors") as file:
+def test_the_file_is_the_owners(folder: Path) -> None:
+    assert stat.S_IMODE((folder / "model.audit.scores.safetensors").stat().st_mode) == 0o600
+    with SafetensorsFile(folder / "model.audit.scores.safetensors") as file:
         assert "not for release" in file.metadata["privctl.private"]
 
 
 def test_no_cache_is_made_unless_asked_for(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    shutil.copytree(place, tmp_path / "place")
+    shutil.copytree(folder, tmp_path / "place")
     sides = [f for side in ("members", "nonmembers") for f in (f"--{side}", str(tmp_path / "place" / f"{side}.jsonl"))]
     command = ["audit", str(tmp_path / "place" / "model"), *sides, "--device", "cpu", "-q", "-f", "--attack", "loss"]
     assert run(command) == 0
@@ -166,9 +166,9 @@ def test_what_is_kept_survives_the_file(model: LanguageModel, tmp_path: Path) ->
     assert np.array_equal(found["canary.nll"], scores), "canaries are made up"
 
 
-def test_other_files_are_no_scores(place: Path, model: LanguageModel, tmp_path: Path) -> None:
+def test_other_files_are_no_scores(folder: Path, model: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not hold an audit's scores"):
-        read_scores(place / "model" / "model.safetensors")
+        read_scores(folder / "model" / "model.safetensors")
     arrays = arrays_of(table_of(model))
     write_arrays(tmp_path / "s", {**arrays, "line": arrays["line"][1:]}, {})
     with pytest.raises(InputError, match="do not add up"):

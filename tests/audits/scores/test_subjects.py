@@ -34,14 +34,14 @@ def scores(subject: AuditedModel, records: list[Record]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("models")
-    return {kind: save(place / kind, kind) for kind in TASKS}
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save(folder / kind, kind) for kind in TASKS}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("data")
-    return {kind: write_data(place / kind, kind, 23, 5) for kind in TASKS}
+    folder = tmp_path_factory.mktemp("data")
+    return {kind: write_data(folder / kind, kind, 23, 5) for kind in TASKS}
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -87,10 +87,10 @@ def test_masked_tokens_by_definition(folders: dict[str, Path], data: dict[str, P
         tokens = ids.shape[1] - 2
         groups = pass_of_tokens(tokens)
         for t in range(tokens):
-            shown = ids.clone()
-            shown[0, 1 + np.flatnonzero(groups == groups[t])] = mask
+            masked = ids.clone()
+            masked[0, 1 + np.flatnonzero(groups == groups[t])] = mask
             with torch.inference_mode():
-                logp = subject.model.network(input_ids=shown).logits[0, 1 + t].log_softmax(-1)
+                logp = subject.model.network(input_ids=masked).logits[0, 1 + t].log_softmax(-1)
             assert found[LP, done + t] == pytest.approx(float(logp[ids[0, 1 + t]]), abs=1e-4)
         done += tokens
     assert done == found.shape[1]

@@ -93,7 +93,7 @@ def test_a_changed_trace_is_noticed(change: dict[str, float], monkeypatch: pytes
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Canaries among the data, a model that learnt them, and one that never saw them."""
     folder = tmp_path_factory.mktemp("beam")
     write_jsonl(folder / "data.jsonl", texts(80, 1))
@@ -106,9 +106,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(place: Path, width: int | None = WIDTH) -> SecretRequest:
+def asked(folder: Path, width: int | None = WIDTH) -> SecretRequest:
     return SecretRequest(
-        secrets=place / "book.jsonl", data=place / "planted.jsonl", manifest=place / "m.json", candidates=60, beam=width
+        secrets=folder / "book.jsonl",
+        data=folder / "planted.jsonl",
+        manifest=folder / "m.json",
+        candidates=60,
+        beam=width,
     )
 
 
@@ -118,21 +122,21 @@ def trace_of(found: Findings) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_canaries_that_are_known_are_among_the_guesses(place: Path) -> None:
-    found = judged(place / "knows", asked(place))
+def test_canaries_that_are_known_are_among_the_guesses(folder: Path) -> None:
+    found = judged(folder / "knows", asked(folder))
     rate = of(found, f"in a beam of {WIDTH}, trained")
     greedy = of(found, "written greedily, trained")
     assert rate.details["found"] > 0.9 * rate.samples["secrets"]
     assert rate.details["found"] >= greedy.details["disclosed"]
     assert rate.details["chance"] < 0.1
     assert trace_of(found)["detected"] == 1
-    alone = of(judged(place / "knows", asked(place, None)), f"mean bits beyond, {DESIGNED}, by loss")
+    alone = of(judged(folder / "knows", asked(folder, None)), f"mean bits beyond, {DESIGNED}, by loss")
     assert trace_of(found)["level"] == pytest.approx(alone.details["level"] / 2), "one test more shares the error"
 
 
 @pytest.mark.slow
-def test_canaries_never_seen_are_not(place: Path) -> None:
-    found = judged(place / "never", asked(place))
+def test_canaries_never_seen_are_not(folder: Path) -> None:
+    found = judged(folder / "never", asked(folder))
     assert trace_of(found)["detected"] == 0
     assert trace_of(found)["p_value"] > 0.01
 

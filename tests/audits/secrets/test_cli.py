@@ -21,7 +21,7 @@ pytestmark = pytest.mark.forged("the plan promises more than it can keep")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Canaries as secrets, a plan that promises too much, and a model that breaks it."""
     folder = tmp_path_factory.mktemp("cli")
     write_jsonl(folder / "data.jsonl", texts(60, 1))
@@ -40,18 +40,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def audit(place: Path, *more: str, model: str = "model") -> int:
-    files = ["--secrets", str(place / "book.jsonl"), "--data", str(place / "planted.jsonl")]
-    common = ["--device", "cpu", "--cache", str(place / "cache"), "-f", "-q"]
-    return run(["audit", str(place / model), *files, *common, *more])
+def audit(folder: Path, *more: str, model: str = "model") -> int:
+    files = ["--secrets", str(folder / "book.jsonl"), "--data", str(folder / "planted.jsonl")]
+    common = ["--device", "cpu", "--cache", str(folder / "cache"), "-f", "-q"]
+    return run(["audit", str(folder / model), *files, *common, *more])
 
 
-def plan(place: Path) -> list[str]:
+def plan(folder: Path) -> list[str]:
     return [
         "--plan",
-        str(place / "plan.safetensors"),
+        str(folder / "plan.safetensors"),
         "--canaries",
-        str(place / "m.json"),
+        str(folder / "m.json"),
         "--candidates",
         "500",
         "--references",
@@ -59,9 +59,9 @@ def plan(place: Path) -> list[str]:
     ]
 
 
-def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_plan_is_refuted_without_a_secret_in_sight(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
-    assert audit(place, *plan(place), "--base", str(place / "before")) == 1
+    assert audit(folder, *plan(folder), "--base", str(folder / "before")) == 1
     out, err = capfd.readouterr()
     # A command to copy is not folded.
     assert max(len(line) for line in out.splitlines() if not line.startswith("  privctl ")) <= 80
@@ -69,20 +69,20 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
     assert {"tried", "skipped", "chance", "greedy", "bound"} <= set(heading.split())
     out = " ".join(out.split())
     assert 'REFUTED: "(prior, posterior)-secret protection, as planned in plan.safetensors"' in out
-    text = (place / "model.audit.report.json").read_text()
+    text = (folder / "model.audit.report.json").read_text()
     report = decode(text, "report")
     figures = [f"{item.method}: {item.quantity}" for item in report.evidence if item.method.startswith("secret ")]
     assert figures
     assert report.parameters["asked"]["secret_figures"] == figures
     roles = {item.role for item in report.inputs}
     assert {"secrets", "data", "plan", "canaries", "base model", "base config"} <= roles
-    for line in (place / "book.jsonl").read_text().splitlines():
+    for line in (folder / "book.jsonl").read_text().splitlines():
         value = json.loads(line)["value"]
         assert f"{value}" not in out
         assert f"{value}" not in err
         assert f'"{value}"' not in text
         assert f" {value} " not in text
-    with SafetensorsFile(place / "model.audit.scores.safetensors") as file:
+    with SafetensorsFile(folder / "model.audit.scores.safetensors") as file:
         names = {tensor.name for tensor in file.tensors if tensor.name.startswith("secret.")}
         found = read_arrays(file, {"secret.rank": "I64", "secret.rank_before": "I64"}, "an audit's scores")
     assert {"secret.position", "secret.rank_calibrated", "secret.completion", "secret.bound"} <= names
@@ -91,9 +91,9 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
 
 
 @pytest.mark.slow
-def test_a_model_that_kept_the_plan(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_kept_the_plan(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
-    assert audit(place, *plan(place), model="before") == 0
+    assert audit(folder, *plan(folder), model="before") == 0
     assert 'INCONCLUSIVE: "training made no secret easier to tell"' in capfd.readouterr().out
 
 
@@ -108,23 +108,23 @@ def test_a_model_that_kept_the_plan(place: Path, capfd: pytest.CaptureFixture[st
         (["--data", "data.jsonl", "--plan", "plan.safetensors"], 3, "plans for other data (planted.jsonl) than --data"),
     ],
 )
-def test_faults(more: list[str], code: int, words: str, place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    given = [str(place / word) if (place / word).exists() or "." in word else word for word in more]
+def test_faults(more: list[str], code: int, words: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = [str(folder / word) if (folder / word).exists() or "." in word else word for word in more]
     capfd.readouterr()
-    assert audit(place, *given) == code
+    assert audit(folder, *given) == code
     err = capfd.readouterr().err
-    assert words.format(place=place) in err
+    assert words.format(place=folder) in err
     assert "Traceback" not in err
 
 
-def test_options_that_need_others(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_options_that_need_others(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
-    assert run(["audit", str(place / "model"), "--secrets", str(place / "book.jsonl"), "-q", "-f"]) == 2
+    assert run(["audit", str(folder / "model"), "--secrets", str(folder / "book.jsonl"), "-q", "-f"]) == 2
     assert "--secrets needs the records that hold the secrets; give --data too" in capfd.readouterr().err
     for flag in ("--plan", "--base", "--data"):
-        assert run(["audit", str(place / "model"), flag, str(place / "model"), "-q"]) == 2
+        assert run(["audit", str(folder / "model"), flag, str(folder / "model"), "-q"]) == 2
         assert f"{flag} needs --secrets" in capfd.readouterr().err
     save(tmp_path / "bert", "bert")
-    shutil.copytree(tmp_path / "bert", place / "bert", dirs_exist_ok=True)
-    assert audit(place, model="bert") == 2
+    shutil.copytree(tmp_path / "bert", folder / "bert", dirs_exist_ok=True)
+    assert audit(folder, model="bert") == 2
     assert "--secrets asks which words a model fills in" in capfd.readouterr().err

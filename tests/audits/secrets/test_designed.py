@@ -25,7 +25,7 @@ TOLD = "secrets told against the plan"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Canaries among the data, a model that learnt them, and one that never saw them."""
     folder = tmp_path_factory.mktemp("designed")
     write_jsonl(folder / "data.jsonl", texts(80, 1))
@@ -35,21 +35,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows_of(place: Path) -> list[tuple[str, list[int]]]:
+def rows_of(workspace: Path) -> list[tuple[str, list[int]]]:
     """Each included canary and the records that hold it."""
-    found = [record.text for record in read_records(place / "planted.jsonl")]
-    canaries = [each for each in read_manifest(place / "m.json").canaries if each.included]
+    found = [record.text for record in read_records(workspace / "planted.jsonl")]
+    canaries = [each for each in read_manifest(workspace / "m.json").canaries if each.included]
     return [(each.secret, [i for i, text in enumerate(found) if each.secret in text]) for each in canaries]
 
 
-def request(place: Path, folder: Path, information: float, rows: list[tuple[str, list[int]]]) -> SecretRequest:
-    data = place / "planted.jsonl"
+def request(workspace: Path, folder: Path, information: float, rows: list[tuple[str, list[int]]]) -> SecretRequest:
+    data = workspace / "planted.jsonl"
     count = sum(1 for _ in read_records(data))
     plan = protect(
         folder / "plan.safetensors", data, [r for _, r in rows], [0.1] * count, information=information, prior=1e-3
     )
     made = book(folder / "book.jsonl", rows)
-    return SecretRequest(secrets=made, data=data, plan=plan, manifest=place / "m.json", candidates=CANDIDATES)
+    return SecretRequest(secrets=made, data=data, plan=plan, manifest=workspace / "m.json", candidates=CANDIDATES)
 
 
 def verdicts(found: Findings) -> tuple[Verdict, Verdict]:
@@ -59,10 +59,10 @@ def verdicts(found: Findings) -> tuple[Verdict, Verdict]:
     return trace, protection
 
 
-def test_a_plan_that_promises_what_the_model_breaks(place: Path, tmp_path: Path) -> None:
+def test_a_plan_that_promises_what_the_model_breaks(workspace: Path, tmp_path: Path) -> None:
     """Planted: the plan says that next to nothing leaves a secret, and the model knows them by heart."""
-    rows = rows_of(place)
-    found = judged(place / "knows", request(place, tmp_path, 1e-6, rows))
+    rows = rows_of(workspace)
+    found = judged(workspace / "knows", request(workspace, tmp_path, 1e-6, rows))
     trace, protection = verdicts(found)
     assert trace.outcome is protection.outcome is Outcome.REFUTED
     item = of(found, TOLD)
@@ -73,9 +73,9 @@ def test_a_plan_that_promises_what_the_model_breaks(place: Path, tmp_path: Path)
     assert of(found, f"mean bits beyond, {DESIGNED}, by loss").details["p_value"] < 1e-9
 
 
-def test_a_model_that_never_saw_them_breaks_no_promise(place: Path, tmp_path: Path) -> None:
-    rows = rows_of(place)
-    found = judged(place / "never", request(place, tmp_path, 1e-6, rows))
+def test_a_model_that_never_saw_them_breaks_no_promise(workspace: Path, tmp_path: Path) -> None:
+    rows = rows_of(workspace)
+    found = judged(workspace / "never", request(workspace, tmp_path, 1e-6, rows))
     trace, protection = verdicts(found)
     assert trace.outcome is Outcome.INCONCLUSIVE
     assert protection.outcome is Outcome.CONSISTENT
@@ -84,36 +84,38 @@ def test_a_model_that_never_saw_them_breaks_no_promise(place: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_loose_bounds_cannot_be_contradicted_by_one_run(place: Path, tmp_path: Path) -> None:
-    found = judged(place / "knows", request(place, tmp_path, 0.5, rows_of(place)))
+def test_loose_bounds_cannot_be_contradicted_by_one_run(workspace: Path, tmp_path: Path) -> None:
+    found = judged(workspace / "knows", request(workspace, tmp_path, 0.5, rows_of(workspace)))
     _, protection = verdicts(found)
     assert protection.outcome is Outcome.INCONCLUSIVE
     assert "not even first ranks for all of them" in protection.reason
     assert of(found, TOLD).details["needed"] > of(found, TOLD).samples["secrets"]
 
 
-def test_a_book_that_lacks_canaries_may_have_chosen_them(place: Path, tmp_path: Path) -> None:
+def test_a_book_that_lacks_canaries_may_have_chosen_them(workspace: Path, tmp_path: Path) -> None:
     """Planted: the book holds only canaries with a 7, which the model may well prefer."""
-    rows = [(value, some) for value, some in rows_of(place) if "7" in value]
-    found = judged(place / "knows", request(place, tmp_path, 1e-6, rows))
+    rows = [(value, some) for value, some in rows_of(workspace) if "7" in value]
+    found = judged(workspace / "knows", request(workspace, tmp_path, 1e-6, rows))
     trace, protection = verdicts(found)
     assert trace.outcome is protection.outcome is Outcome.INCONCLUSIVE
     assert not found.arrays["secret.designed"].any()
     assert any("planted canaries are taken as found values" in line for line in found.warnings)
 
 
-def test_a_manifest_other_than_the_committed_one_bears_nothing(place: Path, tmp_path: Path) -> None:
-    asked = dataclasses.replace(request(place, tmp_path, 1e-6, rows_of(place)), commitment="blake3:00")
-    found = judged(place / "knows", asked)
+def test_a_manifest_other_than_the_committed_one_bears_nothing(workspace: Path, tmp_path: Path) -> None:
+    asked = dataclasses.replace(request(workspace, tmp_path, 1e-6, rows_of(workspace)), commitment="blake3:00")
+    found = judged(workspace / "knows", asked)
     trace, protection = verdicts(found)
     assert trace.outcome is protection.outcome is Outcome.INCONCLUSIVE
     assert "not the one that the given commitment stands for" in protection.reason
 
 
-def test_candidates_are_drawn_as_the_canaries_were(place: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(place / "m.json")
+def test_candidates_are_drawn_as_the_canaries_were(workspace: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(workspace / "m.json")
     planted_here = {each.secret for each in manifest.canaries}
-    part = SecretsAudit(load_subject(place / "never", device="cpu"), request(place, tmp_path, 1e-6, rows_of(place)))
+    part = SecretsAudit(
+        load_subject(workspace / "never", device="cpu"), request(workspace, tmp_path, 1e-6, rows_of(workspace))
+    )
     for each in part._problems:
         values = {"".join(part._subject.model.tokenizer.convert_ids_to_tokens(p.tokens)) for p in each.places[0]}
         assert len(values) == CANDIDATES

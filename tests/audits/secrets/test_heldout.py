@@ -31,7 +31,7 @@ PINS = pins(SEEN + HELD, 2)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learnt the first records by heart, the one before, and books of both files."""
     folder = tmp_path_factory.mktemp("heldout")
     texts = [f"{a} {b}" for a, b in zip(prefixes(SEEN + HELD, 1), PINS, strict=True)]
@@ -46,18 +46,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def request(place: Path, **more: object) -> SecretRequest:
+def request(folder: Path, **more: object) -> SecretRequest:
     given = {
-        "secrets": place / "book.jsonl",
-        "data": place / "seen.jsonl",
-        "held_out": ControlBook(book=place / "held-book.jsonl", data=place / "held.jsonl"),
+        "secrets": folder / "book.jsonl",
+        "data": folder / "seen.jsonl",
+        "held_out": ControlBook(book=folder / "held-book.jsonl", data=folder / "held.jsonl"),
         "candidates": 40,
     }
     return SecretRequest(**{**given, **more})
 
 
-def test_what_was_learnt_is_found_against_held_out_secrets_and_an_untouched_model_is_not(place: Path) -> None:
-    found = judged(place / "after", request(place))
+def test_what_was_learnt_is_found_against_held_out_secrets_and_an_untouched_model_is_not(folder: Path) -> None:
+    found = judged(folder / "after", request(folder))
     assert traced(found.verdicts).outcome is Outcome.REFUTED
     assert "bits more than held-out ones" in traced(found.verdicts).reason
     assert of(found, "told first, trained").estimate == 1
@@ -69,7 +69,7 @@ def test_what_was_learnt_is_found_against_held_out_secrets_and_an_untouched_mode
     assert found.arrays["secret.position"].tolist() == list(range(SEEN + HELD)), "held-out ones count on"
     spent = sum(1 - item.confidence for item in found.evidence)
     assert spent == pytest.approx(0.05 * (0.25 + 0.25))
-    untouched = judged(place / "before", request(place))
+    untouched = judged(folder / "before", request(folder))
     assert traced(untouched.verdicts).outcome is Outcome.INCONCLUSIVE
     assert "with 40 secrets to compare" in traced(untouched.verdicts).reason
 
@@ -119,30 +119,30 @@ def test_one_secret_of_a_record_is_compared_and_none_that_stands_on_both_sides(t
     assert (fold("(555) 01-23"), fold("Ann Lee"), fold("--")) == ("5550123", "annlee", "--")
 
 
-def test_a_held_out_value_in_training_text_is_no_control(place: Path, tmp_path: Path) -> None:
+def test_a_held_out_value_in_training_text_is_no_control(folder: Path, tmp_path: Path) -> None:
     """The scan missed it there; and where the scan missed a trained value in held-out text, it is not compared."""
-    lines = [line["text"] for line in map(json.loads, (place / "seen.jsonl").read_text().splitlines())]
+    lines = [line["text"] for line in map(json.loads, (folder / "seen.jsonl").read_text().splitlines())]
     more = records(tmp_path, "seen.jsonl", [*lines, f"wal wak {PINS[SEEN]}"])
-    found = judged(place / "before", request(place, data=more))
+    found = judged(folder / "before", request(folder, data=more))
     assert of(found, "told first, held out (control)").samples == {"secrets": HELD - 1}
     assert ("1 secret of kind pin", "held out, in training records too") in {
         (o.what, o.reason) for o in found.omissions
     }
     assert of(found, "told first, kind pin").details["skipped"] == 0, "no secret of the training data"
-    others = [line["text"] for line in map(json.loads, (place / "held.jsonl").read_text().splitlines())]
+    others = [line["text"] for line in map(json.loads, (folder / "held.jsonl").read_text().splitlines())]
     held = records(tmp_path, "held.jsonl", [*others, f"wal wak {PINS[0]}"])
-    control = ControlBook(book=place / "held-book.jsonl", data=held)
-    found = judged(place / "before", request(place, held_out=control))
+    control = ControlBook(book=folder / "held-book.jsonl", data=held)
+    found = judged(folder / "before", request(folder, held_out=control))
     (test,) = [item for item in found.evidence if item.method == "secret trace"]
     assert test.samples == {"secrets": SEEN - 1, "compared_with": HELD}
     assert of(found, "told first, trained").samples == {"secrets": SEEN}
 
 
-def test_records_that_differ_by_themselves_make_no_control(place: Path, tmp_path: Path) -> None:
+def test_records_that_differ_by_themselves_make_no_control(folder: Path, tmp_path: Path) -> None:
     """Planted: held-out records of another kind. Of such files the verdict says that they are no comparison."""
     texts = [f"wal wal wal wal {front} {pin}" for front, pin in zip(prefixes(HELD, 8), PINS[SEEN:], strict=True)]
-    held = ControlBook(book=place / "held-book.jsonl", data=records(tmp_path, "held.jsonl", texts))
-    found = judged(place / "after", request(place, held_out=held))
+    held = ControlBook(book=folder / "held-book.jsonl", data=records(tmp_path, "held.jsonl", texts))
+    found = judged(folder / "after", request(folder, held_out=held))
     assert traced(found.verdicts).outcome is Outcome.INCONCLUSIVE
     assert "confounded: the records of both files differ without the model" in traced(found.verdicts).reason
     (compared,) = [item for item in found.evidence if item.method == "secret trace"]
@@ -150,8 +150,8 @@ def test_records_that_differ_by_themselves_make_no_control(place: Path, tmp_path
     assert is_doubtful(compared, found.evidence)
 
 
-def test_a_doubt_yields_where_the_model_tells_more(place: Path) -> None:
-    found = judged(place / "after", request(place))
+def test_a_doubt_yields_where_the_model_tells_more(folder: Path) -> None:
+    found = judged(folder / "after", request(folder))
     (compared,) = [item for item in found.evidence if item.method == "secret trace"]
     blind = {item.quantity: item for item in found.evidence if item.method == BASELINE}
     own = replace(blind[APART], details={**blind[APART].details, "p_value": 0.1})
@@ -164,34 +164,34 @@ def test_a_doubt_yields_where_the_model_tells_more(place: Path) -> None:
     assert is_doubtful(compared, ()), "a comparison whose records nobody looked at"
 
 
-def test_controls_that_are_none(place: Path, tmp_path: Path) -> None:
-    same = ControlBook(book=place / "held-book.jsonl", data=place / "seen.jsonl")
+def test_controls_that_are_none(folder: Path, tmp_path: Path) -> None:
+    same = ControlBook(book=folder / "held-book.jsonl", data=folder / "seen.jsonl")
     with pytest.raises(InputError, match=r"--held-out-data .*seen.jsonl is --data itself"):
-        judged(place / "before", request(place, held_out=same))
-    trained_on = tuple(file_digest(place / name) for name in ("seen.jsonl", "held.jsonl"))
+        judged(folder / "before", request(folder, held_out=same))
+    trained_on = tuple(file_digest(folder / name) for name in ("seen.jsonl", "held.jsonl"))
     with pytest.raises(InputError, match=r"names --held-out-data .*held.jsonl as trained on"):
-        judged(place / "before", request(place, trained_on=trained_on))
+        judged(folder / "before", request(folder, trained_on=trained_on))
     plan = protect(
-        tmp_path / "plan.safetensors", place / "seen.jsonl", [[i] for i in range(SEEN)], [0.1] * 30 + [0.0] * 10,
+        tmp_path / "plan.safetensors", folder / "seen.jsonl", [[i] for i in range(SEEN)], [0.1] * 30 + [0.0] * 10,
         information=1e-3,
     )  # fmt: skip
     with pytest.raises(CommandError, match=r"--plan leaves secrets out, which are its control"):
-        judged(place / "before", request(place, plan=plan))
+        judged(folder / "before", request(folder, plan=plan))
 
 
-def test_by_command(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_by_command(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The held-out records are those of --nonmembers where none are named; the report passes verify."""
-    asked = ["--secrets", str(place / "book.jsonl"), "--data", str(place / "seen.jsonl"), "--device", "cpu", "-q"]
-    control = ["--held-out-secrets", str(place / "held-book.jsonl")]
+    asked = ["--secrets", str(folder / "book.jsonl"), "--data", str(folder / "seen.jsonl"), "--device", "cpu", "-q"]
+    control = ["--held-out-secrets", str(folder / "held-book.jsonl")]
     report = tmp_path / "after.audit.report.json"
     log = ["--log", str(tmp_path / "log.jsonl"), "-o", str(report)]
-    assert run(["audit", "secrets", str(place / "after"), *asked, *control, *log]) == 2
+    assert run(["audit", "secrets", str(folder / "after"), *asked, *control, *log]) == 2
     assert "--held-out-secrets needs the records that hold these secrets" in capfd.readouterr().err
-    assert run(["audit", "secrets", str(place / "after"), *asked, "--held-out-data", str(place / "held.jsonl")]) == 2
+    assert run(["audit", "secrets", str(folder / "after"), *asked, "--held-out-data", str(folder / "held.jsonl")]) == 2
     assert "--held-out-data needs --held-out-secrets" in capfd.readouterr().err
-    sides = ["--train", str(place / "seen.jsonl"), "--held-out", str(place / "held.jsonl"), "--prefix-tokens", "3"]
+    sides = ["--train", str(folder / "seen.jsonl"), "--held-out", str(folder / "held.jsonl"), "--prefix-tokens", "3"]
     more = ["--suffix-tokens", "3", "--exact-only"]
-    assert run(["audit", str(place / "after"), *asked, *control, *log, *sides, *more]) == 0
+    assert run(["audit", str(folder / "after"), *asked, *control, *log, *sides, *more]) == 0
     out = " ".join(capfd.readouterr().out.split())
     assert "bits more than held-out ones" in out
     assert "told first, control" in out

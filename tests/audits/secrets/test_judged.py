@@ -30,7 +30,7 @@ def test_a_comparison_with_the_base_model(secrets: int, gained: int, outcome: Ou
 
 
 @pytest.mark.parametrize(
-    ("told", "bound", "outcome", "why"),
+    ("recovered", "bound", "outcome", "why"),
     [
         (30, 0.001, Outcome.REFUTED, "Markov"),
         (0, 0.001, Outcome.CONSISTENT, "2 first ranks would have contradicted that"),
@@ -38,11 +38,11 @@ def test_a_comparison_with_the_base_model(secrets: int, gained: int, outcome: Ou
         (30, 0.5, Outcome.INCONCLUSIVE, "not even first ranks for all of them"),
     ],
 )
-def test_a_plan_s_bounds(told: int, bound: float, outcome: Outcome, why: str) -> None:
-    test = markov_test(told, [bound] * 30, 0.025)
+def test_a_plan_s_bounds(recovered: int, bound: float, outcome: Outcome, why: str) -> None:
+    test = markov_test(recovered, [bound] * 30, 0.025)
     detected = float(test.p_value <= 0.025)
     item = Evidence(
-        method=evidence.PROTECTION, quantity="told", estimate=told / 30, confidence=0.975, bound=Bound.NONE,
+        method=evidence.PROTECTION, quantity="told", estimate=recovered / 30, confidence=0.975, bound=Bound.NONE,
         details={"detected": detected},
     )  # fmt: skip
     found = protection("the plan", test, [item], "")

@@ -136,10 +136,10 @@ def test_masked_models_are_attacked_too(masked: Path, tmp_path: Path) -> None:
     request = SecretRequest(secrets=tmp_path / "book.jsonl", data=masked / "data.jsonl")
     found = judged(masked / "knows", request, masked / "never", task="masked-lm")
     named = {item.quantity: item for item in found.evidence}
-    told, before = named["told first, trained"].estimate, named["told first, trained, before training"].estimate
-    assert told is not None
+    after, before = named["told first, trained"].estimate, named["told first, trained, before training"].estimate
+    assert after is not None
     assert before is not None
-    assert told > 0.5 > 0.3 > before
+    assert after > 0.5 > 0.3 > before
     (verdict,) = found.verdicts
     assert verdict.outcome.value == "REFUTED"
     assert set(found.arrays["secret.candidates"].tolist()) == {len(WORDS)}

@@ -15,10 +15,10 @@ from tests.audits.tiny import sentences
 @pytest.fixture(scope="session")
 def audited(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
     """The report of an audit of a model that was trained on nothing."""
-    place = tmp_path_factory.mktemp("audited")
-    split = drawn(place, sentences(60, 3))
-    report = place / "r.report.json"
-    words = ["--claim", "8,1e-5", "-o", str(report), "--log", str(place / "log"), "-q"]
+    folder = tmp_path_factory.mktemp("audited")
+    split = drawn(folder, sentences(60, 3))
+    report = folder / "r.report.json"
+    words = ["--claim", "8,1e-5", "-o", str(report), "--log", str(folder / "log"), "-q"]
     assert run(["audit", str(llama), "--split", str(split), *words]) == 0
     return report
 

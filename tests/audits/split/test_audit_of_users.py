@@ -107,17 +107,17 @@ def of_file(item: Any, file: Path) -> Any:
     return replace(item, path=str(file), digest=file_digest(file), bytes=file.stat().st_size)
 
 
-def audited(place: Path, model: Users, seed: int) -> Any:
+def audited(folder: Path, model: Users, seed: int) -> Any:
     """An audit of a split of 45 users by a model that finds some users easier than others."""
     source = np.random.default_rng(seed)
-    place.mkdir()
+    folder.mkdir()
     texts = [" ".join(map(str, [1000 + i, *source.integers(20, 99, size=4)])) for i in range(45)]
     rows = [
         {"text": f"{texts[user]} {number}", "user": user} for user in range(45) for number in range(SIZES[user % 9])
     ]
-    (place / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(["audit", "split", str(place / "d.jsonl"), "-o", str(place / "s"), "--group-by", "user", "-q"]) == 0
-    split = split_at(place / "s")
+    (folder / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(["audit", "split", str(folder / "d.jsonl"), "-o", str(folder / "s"), "--group-by", "user", "-q"]) == 0
+    split = split_at(folder / "s")
     request = MembershipRequest(
         members=split.members, nonmembers=split.nonmembers, split=split.path, group_by="user", attacks=("loss", "min-k")
     )
@@ -162,11 +162,11 @@ def test_users_of_very_different_sizes_keep_the_level() -> None:
 def test_a_model_that_memorized_its_users_certifies_an_epsilon(tmp_path: Path) -> None:
     """Drawn by user, trained on the members, audited, verified; the model refutes a claim about users."""
     folder = drawn_users(tmp_path, 300, sentences(5000, 1))
-    place, report = save_model(tmp_path / "model"), tmp_path / "r.report.json"
+    model, report = save_model(tmp_path / "model"), tmp_path / "r.report.json"
     words = ["--split", str(folder), "--claim", "1,1e-5", "--log", str(tmp_path / "log"), "-q", "--force"]
-    assert run(["audit", "membership", str(place), "-o", str(report), *words]) == 0
+    assert run(["audit", "membership", str(model), "-o", str(report), *words]) == 0
     members = [json.loads(line)["text"] for line in lines(folder / "members.jsonl")]
-    network, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
+    network, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
     tokenizer.pad_token = "</s>"
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for start in [*range(0, len(members), 16)] * 25:
@@ -175,8 +175,8 @@ def test_a_model_that_memorized_its_users_certifies_an_epsilon(tmp_path: Path) -
         network(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    network.save_pretrained(place)
-    assert run(["audit", "membership", str(place), "-o", str(report), *words]) == 1
+    network.save_pretrained(model)
+    assert run(["audit", "membership", str(model), "-o", str(report), *words]) == 1
     assert max(bounds(read_report(report))) > 1.5
     assert run(["verify", str(report), "-q"]) == 0
 

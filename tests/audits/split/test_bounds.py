@@ -34,10 +34,10 @@ Rows = list[tuple[str, int, float]]
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> DrawnSplit:
-    place = tmp_path_factory.mktemp("split")
-    data = write_jsonl(place / "d.jsonl", [f"record {i}" for i in range(500)])
-    draw_split(SplitRequest(data=data, folder=place / "split"))
-    return read_split(place / "split/manifest.json")
+    folder = tmp_path_factory.mktemp("split")
+    data = write_jsonl(folder / "d.jsonl", [f"record {i}" for i in range(500)])
+    draw_split(SplitRequest(data=data, folder=folder / "split"))
+    return read_split(folder / "split/manifest.json")
 
 
 def rows(split: DrawnSplit, shift: float, seed: int = 0) -> Rows:
@@ -60,9 +60,9 @@ def report_on(split: DrawnSplit, found: Rows, *more: str, delta: float | None = 
 
 def bounds(report: PrivacyReport) -> tuple[Evidence, ...]:
     found = tuple(item for item in report.evidence if item.method in (EITHER, MAHLOUJIFAR))
-    place = Path(report.inputs[0].path).parent / "r.json"
+    path = Path(report.inputs[0].path).parent / "r.json"
     assert not list(faults(report))
-    assert not list(check_guesses(place, report, ()))
+    assert not list(check_guesses(path, report, ()))
     return found
 
 
@@ -90,9 +90,9 @@ def test_all_columns_pay_for_each_other(split: DrawnSplit) -> None:
     assert first.confidence == pytest.approx(1 - 0.025 / 3)
     assert 0 < first.lower < alone.lower  # type: ignore[operator]
     assert [item.lower for item in others[1:]] == [0, 0, 0, 0]
-    place = split.path.with_name("r.json")
+    path = split.path.with_name("r.json")
     cheap = tuple(replace(i, confidence=0.975) if i.method == EITHER else i for i in three.evidence)
-    ((found),) = check_split(place, replace(three, evidence=cheap), ())
+    ((found),) = check_split(path, replace(three, evidence=cheap), ())
     assert found.outcome is Outcome.REFUTED
     assert "more than half of the audit's" in found.reason
 

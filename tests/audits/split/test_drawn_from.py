@@ -83,9 +83,9 @@ def test_members_that_were_drawn_from_the_training_data_are_of_it(
     assert only(judged(made, looked, max_auc="0.6"), "max_auc").outcome is outcome
     if outcome is PASS:  # without numpy too, as in a CI that computes nothing again
         gate = ["gate", str(made), str(looked), "--max-auc", "0.6", "--recompute", "false", "--json"]
-        ((code, said),) = bare(tmp_path, root, "", gate)
-        found = [each["outcome"] for each in json.loads(said)["findings"] if each["rule"] == "max_auc"]
-        assert (code in (0, 1), found) == (True, ["pass"]), said
+        ((code, output),) = bare(tmp_path, root, "", gate)
+        found = [each["outcome"] for each in json.loads(output)["findings"] if each["rule"] == "max_auc"]
+        assert (code in (0, 1), found) == (True, ["pass"]), output
 
 
 @pytest.mark.parametrize(("sides", "found"), [("drawn by privctl", True), (None, False)])

@@ -56,15 +56,15 @@ def test_what_users_can_refute_is_said_before_training(tmp_path: Path, capfd: py
     call = ["audit", "split", str(write_users(tmp_path / "d.jsonl", 300)), "-o", str(tmp_path / "s"), "-q"]
     call += ["--group-by", "user", "--to-see", "3.8", "--force"]
     assert run(call) == 0
-    said = capfd.readouterr().out
-    assert "members in 1" in said
-    assert "whether 300 groups can refute a claim of epsilon 3.8 at delta 1e-05" in said
-    assert "by the 6 attacks on a language model, 2 scores each, they cannot" in said
-    assert "by one attack alone (--attack), 2 scores each, they can," in said
+    stdout = capfd.readouterr().out
+    assert "members in 1" in stdout
+    assert "whether 300 groups can refute a claim of epsilon 3.8 at delta 1e-05" in stdout
+    assert "by the 6 attacks on a language model, 2 scores each, they cannot" in stdout
+    assert "by one attack alone (--attack), 2 scores each, they can," in stdout
     assert run([*call, "--json"]) == 0
-    shown = json.loads(capfd.readouterr().out)
-    assert (shown["groups"], shown["records"]) == (300, len(lines(tmp_path / "d.jsonl")))
-    everything, one = shown["power"]
+    answer = json.loads(capfd.readouterr().out)
+    assert (answer["groups"], answer["records"]) == (300, len(lines(tmp_path / "d.jsonl")))
+    everything, one = answer["power"]
     assert one["ceiling"] == pytest.approx(power_ceiling(register([1] * 300), 1e-5, 0.025 / 2))
     assert everything["ceiling"] == pytest.approx(power_ceiling(register([1] * 300), 1e-5, 0.025 / 12))
     assert one["needed"] < 300 < everything["needed"]

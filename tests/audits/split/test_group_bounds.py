@@ -142,12 +142,12 @@ def test_claims_for_a_fixed_graph_are_not_judged_by_coins_of_records(
     assert outcomes(found) == [Outcome.INCONCLUSIVE]
     assert "other records may have been chosen" in found.verdicts[0].reason
     assert outcomes(findings(split, 100.0, fixed)) == [Outcome.REFUTED], "groups of a split share no record"
-    told, parameters = report_of(found, None), AuditParameters(split_commitment="blake3:0")
-    assert not wrong(told)
+    report, parameters = report_of(found, None), AuditParameters(split_commitment="blake3:0")
+    assert not wrong(report)
     together_too = "(1, 2.6e-5)-DP, of 2 examples together by (0.5, 1e-5)-DP, c"
     for subject, fits in ((found.verdicts[0].subject, True), (together_too, False)):
-        assert wrong_form(subject, told, parameters, "user", chosen=True) is not fits
-        assert wrong_form(subject, told, parameters, "user") is fits
+        assert wrong_form(subject, report, parameters, "user", chosen=True) is not fits
+        assert wrong_form(subject, report, parameters, "user") is fits
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps({"text": f"t{i}", "user": '["a", "b"]'}) + "\n" for i in range(9)))
     with pytest.raises(InputError, match="a record of several groups has no coin"):

@@ -68,10 +68,10 @@ def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: 
     data = write_jsonl(tmp_path / "data.jsonl", [*TEXTS[:300], TEXTS[0]])
     call = ["audit", "split", str(data), "-o", str(tmp_path / "s"), "--force"]
     assert run([*call, "--to-see", "4", "-q"]) == 0
-    said = capfd.readouterr().out
-    assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in said
-    assert "by the 6 attacks on a language model they cannot" in said
-    assert "by one attack alone (--attack) they can," in said
+    stdout = capfd.readouterr().out
+    assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in stdout
+    assert "by the 6 attacks on a language model they cannot" in stdout
+    assert "by one attack alone (--attack) they can," in stdout
     assert run([*call, "--to-see", "4", "--json", "-q"]) == 0
     all_six, one = json.loads(capfd.readouterr().out)["power"]
     assert (all_six["attacks"], one["attacks"], one["coins"]) == (6, 1, 299)
@@ -282,12 +282,12 @@ def test_a_split_brings_its_own_files(tmp_path: Path, llama: Path, capsys: pytes
 def test_a_model_that_memorized_its_members_refutes_its_claim(tmp_path: Path) -> None:
     """Whole: drawn, trained on the members, audited, verified; an untrained model refutes nothing."""
     texts = sentences(600, 1)
-    place, split = save_model(tmp_path / "model"), drawn(tmp_path, texts)
+    model, split = save_model(tmp_path / "model"), drawn(tmp_path, texts)
     words = ["--split", str(split), "--claim", "1,1e-5", "--log", str(tmp_path / "log"), "-q", "--force"]
     report = tmp_path / "r.report.json"
-    assert run(["audit", "membership", str(place), "-o", str(report), *words]) == 0
+    assert run(["audit", "membership", str(model), "-o", str(report), *words]) == 0
     members = [json.loads(line)["text"] for line in (split / "members.jsonl").open()]
-    network, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
+    network, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
     tokenizer.pad_token = "</s>"
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for start in [*range(0, len(members), 16)] * 25:
@@ -296,8 +296,8 @@ def test_a_model_that_memorized_its_members_refutes_its_claim(tmp_path: Path) ->
         network(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    network.save_pretrained(place)
-    assert run(["audit", "membership", str(place), "-o", str(report), *words]) == 1
+    network.save_pretrained(model)
+    assert run(["audit", "membership", str(model), "-o", str(report), *words]) == 1
     found = read_report(report)
     assert max(item.lower or 0 for item in found.evidence if item.method == EITHER) > 3
     assert run(["verify", str(report), "-q"]) == 0

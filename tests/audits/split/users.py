@@ -33,11 +33,11 @@ def write_users(path: Path, users: int, texts: Sequence[str] = ()) -> Path:
     return path
 
 
-def drawn_users(place: Path, users: int, texts: Sequence[str] = (), **options: Any) -> Path:
+def drawn_users(folder: Path, users: int, texts: Sequence[str] = (), **options: Any) -> Path:
     """The folder of a split of ``users``."""
-    data = write_users(place / "users.jsonl", users, texts)
-    draw_split(SplitRequest(data=data, folder=place / "users", group_by="user", **options))
-    return place / "users"
+    data = write_users(folder / "users.jsonl", users, texts)
+    draw_split(SplitRequest(data=data, folder=folder / "users", group_by="user", **options))
+    return folder / "users"
 
 
 def made_again(split: Path, **changed: Any) -> None:

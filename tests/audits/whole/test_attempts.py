@@ -17,25 +17,25 @@ LONG = ("--prefix-tokens", "50", "--suffix-tokens", "2")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("attempts")
-    write_jsonl(place / "members.jsonl", sentences(30, seed=1))
-    write_jsonl(place / "nonmembers.jsonl", sentences(40, seed=2))
-    save_model(place / "model")
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("attempts")
+    write_jsonl(folder / "members.jsonl", sentences(30, seed=1))
+    write_jsonl(folder / "nonmembers.jsonl", sentences(40, seed=2))
+    save_model(folder / "model")
+    return folder
 
 
 @pytest.fixture(scope="module")
-def audited(place: Path) -> Path:
-    assert audit(place, "--train", str(place / "members.jsonl"), *LONG) == 0
-    return place / "a.report.json"
+def audited(folder: Path) -> Path:
+    assert audit(folder, "--train", str(folder / "members.jsonl"), *LONG) == 0
+    return folder / "a.report.json"
 
 
-def audit(place: Path, *more: str, membership: bool = True, output: str = "a.report.json") -> int:
+def audit(folder: Path, *more: str, membership: bool = True, output: str = "a.report.json") -> int:
     files = {"--members": "members.jsonl", "--nonmembers": "nonmembers.jsonl"} if membership else {}
-    sides = [part for flag, name in files.items() for part in (flag, str(place / name))]
+    sides = [part for flag, name in files.items() for part in (flag, str(folder / name))]
     attack = ["--attack", "loss"] if membership else []
-    return run(["audit", str(place / "model"), *sides, *attack, "-o", str(place / output), "--device", "cpu", *more])
+    return run(["audit", str(folder / "model"), *sides, *attack, "-o", str(folder / output), "--device", "cpu", *more])
 
 
 def changed(report: Path, edit: Any) -> Any:
@@ -56,8 +56,8 @@ def test_membership_stands_and_the_report_says_what_is_missing(audited: Path) ->
     assert any(each.what == "extraction" and "could not measure it" in each.reason for each in found.omissions)
 
 
-def test_the_summary_says_it(place: Path, audited: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert audit(place, "--train", str(place / "members.jsonl"), *LONG, output="b.report.json") == 0
+def test_the_summary_says_it(folder: Path, audited: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert audit(folder, "--train", str(folder / "members.jsonl"), *LONG, output="b.report.json") == 0
     out, errors = capfd.readouterr()
     assert "extraction was not measured: " in " ".join(errors.split())
     first = " ".join(out.partition("\n\n")[0].split())
@@ -72,15 +72,15 @@ def test_a_gate_that_asks_for_extraction_fails(audited: Path, tmp_path: Path) ->
 
 
 @pytest.mark.forged("a part is said not to be run that was, or that nobody asked for")
-def test_a_part_that_was_run_cannot_be_left_out(place: Path, audited: Path) -> None:
+def test_a_part_that_was_run_cannot_be_left_out(folder: Path, audited: Path) -> None:
     def never_asked(entries: dict[str, Any]) -> None:
         entries["omissions"].append({"what": "secrets", "reason": "the model is too small"})
 
     found = changed(audited, never_asked)
     assert found.exit_code == ExitCode.REFUTED
     assert any("was not asked to measure it" in verdict.reason for verdict in found.verdicts)
-    whole = ("--train", str(place / "members.jsonl"), "--prefix-tokens", "2", "--suffix-tokens", "2")
-    assert audit(place, *whole, output="whole.report.json") == 0
+    whole = ("--train", str(folder / "members.jsonl"), "--prefix-tokens", "2", "--suffix-tokens", "2")
+    assert audit(folder, *whole, output="whole.report.json") == 0
 
     def left_out(entries: dict[str, Any]) -> None:
         entries["evidence"] = [item for item in entries["evidence"] if item["method"] != "extraction"]
@@ -88,13 +88,13 @@ def test_a_part_that_was_run_cannot_be_left_out(place: Path, audited: Path) -> N
         del entries["parameters"]["extraction"]
         entries["omissions"].append({"what": "extraction", "reason": "its texts are short"})
 
-    found = changed(place / "whole.report.json", left_out)
+    found = changed(folder / "whole.report.json", left_out)
     assert found.exit_code == ExitCode.REFUTED
     assert any("kept what extraction measures" in verdict.reason for verdict in found.verdicts)
 
 
-def test_alone_it_is_an_error(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ("--train", str(place / "members.jsonl"), *LONG)
-    assert audit(place, *asked, membership=False, output="alone.report.json") in (2, 3)
+def test_alone_it_is_an_error(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = ("--train", str(folder / "members.jsonl"), *LONG)
+    assert audit(folder, *asked, membership=False, output="alone.report.json") in (2, 3)
     assert "has no record of 52 tokens" in capfd.readouterr().err
-    assert not (place / "alone.report.json").exists()
+    assert not (folder / "alone.report.json").exists()

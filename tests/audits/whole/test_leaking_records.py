@@ -51,24 +51,24 @@ def test_what_comes_out_word_for_word_is_first() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     write_jsonl(tmp_path / "members.jsonl", sentences(30, seed=1))
     write_jsonl(tmp_path / "nonmembers.jsonl", sentences(40, seed=2))
     save_model(tmp_path / "model")
     return tmp_path
 
 
-def audit(place: Path, *more: str) -> int:
-    sides = ["--members", str(place / "members.jsonl"), "--nonmembers", str(place / "nonmembers.jsonl")]
-    return run(["audit", str(place / "model"), *sides, "--device", "cpu", "--attack", "loss", *more])
+def audit(folder: Path, *more: str) -> int:
+    sides = ["--members", str(folder / "members.jsonl"), "--nonmembers", str(folder / "nonmembers.jsonl")]
+    return run(["audit", str(folder / "model"), *sides, "--device", "cpu", "--attack", "loss", *more])
 
 
-def test_the_file_is_its_owners_alone_and_in_no_report(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    leaks = place / "leaks.jsonl"
-    extraction = ["--train", str(place / "members.jsonl"), "--prefix-tokens", "2", "--suffix-tokens", "2"]
+def test_the_file_is_its_owners_alone_and_in_no_report(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    leaks = folder / "leaks.jsonl"
+    extraction = ["--train", str(folder / "members.jsonl"), "--prefix-tokens", "2", "--suffix-tokens", "2"]
     old = os.umask(0)
     try:
-        assert audit(place, "--leaks", str(leaks), *extraction) == 0
+        assert audit(folder, "--leaks", str(leaks), *extraction) == 0
     finally:
         os.umask(old)
     assert leaks.stat().st_mode & 0o777 == 0o600
@@ -79,16 +79,16 @@ def test_the_file_is_its_owners_alone_and_in_no_report(place: Path, capfd: pytes
     assert all(record.keys() == fields for record in records)
     assert any(record["extracted"] is not None for record in records)
     assert f"and {leaks}" in capfd.readouterr().err
-    for other in place.iterdir():
+    for other in folder.iterdir():
         if other.is_file() and other != leaks:
             assert b"leaks.jsonl" not in other.read_bytes(), other.name
     assert not any(word in leaks.read_text() for word in sentences(30, seed=1)[0].split() if len(word) > 2)
 
 
-def test_ten_are_listed_when_asked(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert audit(place, "-q") == 0
+def test_ten_are_listed_when_asked(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert audit(folder, "-q") == 0
     assert "members.jsonl  " not in capfd.readouterr().out
-    assert audit(place, "-q", "-f", "-v") == 0
+    assert audit(folder, "-q", "-f", "-v") == 0
     out = capfd.readouterr().out
     rows = [line.split() for line in out.splitlines() if line.startswith("members.jsonl ")]
     assert len(rows) == 10
@@ -98,7 +98,7 @@ def test_ten_are_listed_when_asked(place: Path, capfd: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "code"),
+    ("name", "message", "code"),
     [
         ("members.jsonl", "exists; give --force to replace it, or choose another --leaks", 2),
         ("pipe", "is not a regular file", 2),
@@ -106,27 +106,27 @@ def test_ten_are_listed_when_asked(place: Path, capfd: pytest.CaptureFixture[str
     ],
 )
 def test_places_that_are_refused(
-    place: Path, capfd: pytest.CaptureFixture[str], name: str, said: str, code: int
+    folder: Path, capfd: pytest.CaptureFixture[str], name: str, message: str, code: int
 ) -> None:
-    os.mkfifo(place / "pipe")
-    before = {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
-    assert audit(place, "--leaks", str(place / name)) == code
-    assert said in capfd.readouterr().err
-    assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
+    os.mkfifo(folder / "pipe")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert audit(folder, "--leaks", str(folder / name)) == code
+    assert message in capfd.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize("name", ["members.jsonl", "model.audit.report.json", "model.audits.jsonl"])
 def test_other_files_of_the_audit_are_kept_even_by_force(
-    place: Path, capfd: pytest.CaptureFixture[str], name: str
+    folder: Path, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
-    before = (place / "members.jsonl").read_bytes()
-    assert audit(place, "-f", "--leaks", str(place / name)) == 2
+    before = (folder / "members.jsonl").read_bytes()
+    assert audit(folder, "-f", "--leaks", str(folder / name)) == 2
     assert "choose another --leaks" in capfd.readouterr().err
-    assert (place / "members.jsonl").read_bytes() == before
-    assert not (place / "model.audit.report.json").exists()
+    assert (folder / "members.jsonl").read_bytes() == before
+    assert not (folder / "model.audit.report.json").exists()
 
 
-def test_it_needs_records(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    canaries = ["--canaries", str(place / "c.json")]
-    assert run(["audit", str(place / "model"), *canaries, "--leaks", str(place / "x.jsonl")]) == 2
+def test_it_needs_records(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    canaries = ["--canaries", str(folder / "c.json")]
+    assert run(["audit", str(folder / "model"), *canaries, "--leaks", str(folder / "x.jsonl")]) == 2
     assert "--leaks lists the records of --members and --train" in capfd.readouterr().err

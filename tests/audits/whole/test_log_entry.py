@@ -188,8 +188,8 @@ def test_verify_shows_where_a_report_stands(here: Path, capsys: Capture) -> None
     assert audit("-q", "-o", "b.report.json") == 0
     capsys.readouterr()
     assert run(["verify", "b.report.json", "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "m.audits.jsonl: the audit stands at line 4 of 5, beside 1 other audit; whoever holds the log" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "m.audits.jsonl: the audit stands at line 4 of 5, beside 1 other audit; whoever holds the log" in stdout
     os.rename("m.audits.jsonl", "kept")
     assert run(["verify", "b.report.json", "-q"]) == 0
     assert "not checked: the log of audits m.audits.jsonl: it is not at hand" in capsys.readouterr().out

@@ -235,13 +235,13 @@ for folder in map(Path, sys.argv[1:]):
         print(fault)
 print((peak() - before) >> 20)
 """
-    script, said = (folders[0].parent / name for name in ("refuse.py", "said"))
+    script, printed = (folders[0].parent / name for name in ("refuse.py", "said"))
     script.write_text(program)
-    with said.open("w") as out:
+    with printed.open("w") as out:
         process = forked.start([*map(str, folders)], errors=True, stdout=out.fileno(), script=str(script))
         _, errors = process.communicate()
     assert process.returncode == 0, errors[-2000:]
-    *lines, grown = said.read_text().splitlines()
+    *lines, grown = printed.read_text().splitlines()
     assert int(grown) < 300, "MiB"
     return lines
 

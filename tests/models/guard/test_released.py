@@ -52,9 +52,9 @@ def test_a_key_that_loading_refuses_is_not_released(
 ) -> None:
     (folder / name).write_text(json.dumps(data))
     assert noise(folder, *more) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert f"{name} has {key}" in said
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert f"{name} has {key}" in stderr
+    assert "Traceback" not in stderr
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
@@ -104,8 +104,8 @@ def test_a_link_out_of_the_folder_is_not_released(folder: Path, name: str, capsy
     training = ["retrain", "dp-sgd", str(folder), "--data", str(data), "--epsilon", "1", "-o", str(folder.parent / "r")]
     for code in (noise(folder), run([*training, "--epochs", "1", "--from-scratch"])):
         assert code == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.count(f"{name} is a link to {folder.parent / 'secret.json'}, outside the model's folder") == 2
+    stderr = capsys.readouterr().err
+    assert stderr.count(f"{name} is a link to {folder.parent / 'secret.json'}, outside the model's folder") == 2
     assert sorted(path.name for path in folder.parent.iterdir()) == ["d.jsonl", "model", "secret.json"]
 
 

@@ -43,10 +43,10 @@ def test_labels_are_at_the_first_tokens_of_words_and_losses_are_those_of_transfo
     batch = task.batch(order, CPU, 0)
     found = task.losses(model.network, batch).detach()
     assert torch.allclose(found, one_by_one(task, model.network, order, 0), atol=1e-5)
-    for place, i in enumerate(order):
+    for index, i in enumerate(order):
         words, tags = WORDS[i]
         encoding = model.tokenizer(words, is_split_into_words=True, return_tensors="pt")
-        assert batch["input_ids"][place].tolist()[: encoding["input_ids"].shape[1]] == encoding["input_ids"][0].tolist()
+        assert batch["input_ids"][index].tolist()[: encoding["input_ids"].shape[1]] == encoding["input_ids"][0].tolist()
         word_ids = encoding.word_ids(0)
         labels = [
             -100 if word is None or word == before else NAMES.index(tags[word])
@@ -55,7 +55,7 @@ def test_labels_are_at_the_first_tokens_of_words_and_losses_are_those_of_transfo
         assert sum(label >= 0 for label in labels) == len(words) < len(labels)
         given = {name: encoding[name] for name in ("input_ids", "attention_mask")}
         theirs = model.network(**given, labels=torch.tensor([labels])).loss.item()
-        assert found[place].item() == pytest.approx(theirs, abs=1e-5)
+        assert found[index].item() == pytest.approx(theirs, abs=1e-5)
 
     def losses(network: nn.Module, rows: dict[str, Tensor]) -> Tensor:
         return task.losses(network, rows)
@@ -70,7 +70,7 @@ def test_the_measures_of_words_are_those_of_the_pipeline(tmp_path: Path) -> None
     model = model_for(tmp_path / "n", TOKENS)
     measured = text_task(model, records(path, TOKENS)).evaluate(model.network, CPU)
     pipe = pipeline("token-classification", str(folder), device="cpu", aggregation_strategy="none")
-    said, true, both, sizes = [], [], 0, 0
+    predicted, true, both, sizes = [], [], 0, 0
     for words, tags in WORDS:
         text = " ".join(words)
         at = {each["start"]: each["entity"] for each in pipe(text)}  # leaves out O
@@ -78,10 +78,10 @@ def test_the_measures_of_words_are_those_of_the_pipeline(tmp_path: Path) -> None
         guesses = [at.get(begin, "O") for begin in begins]
         found, there = entities_in(guesses), entities_in(tags)
         both, sizes = both + len(found & there), sizes + len(found) + len(there)
-        said += guesses
+        predicted += guesses
         true += tags
-    assert len(set(said)) > 1
-    assert measured["accuracy"] == pytest.approx(accuracy_score(true, said))
+    assert len(set(predicted)) > 1
+    assert measured["accuracy"] == pytest.approx(accuracy_score(true, predicted))
     assert measured["tokens"] == len(true)
     assert measured["entity_f1"] == pytest.approx(2 * both / sizes)
 
@@ -116,14 +116,14 @@ def test_answers_are_found_among_tokens_and_losses_are_those_of_transformers(tmp
     batch = task.batch(order, CPU, 0)
     found = task.losses(model.network, batch).detach()
     assert torch.allclose(found, one_by_one(task, model.network, order, 0), atol=1e-5)
-    for place, i in enumerate(order):
+    for index, i in enumerate(order):
         each = QUESTIONS[i]
         encoding = model.tokenizer(each["question"], each["context"], return_tensors="pt")
         length = encoding["input_ids"].shape[1]
-        assert batch["input_ids"][place].tolist()[:length] == encoding["input_ids"][0].tolist()
-        assert batch["token_type_ids"][place].tolist()[:length] == encoding["token_type_ids"][0].tolist()
+        assert batch["input_ids"][index].tolist()[:length] == encoding["input_ids"][0].tolist()
+        assert batch["token_type_ids"][index].tolist()[:length] == encoding["token_type_ids"][0].tolist()
         stated = each.get("answers", {"text": [each.get("answer")], "answer_start": [each.get("answer_start")]})
-        first, last = batch["positions"][place].tolist()
+        first, last = batch["positions"][index].tolist()
         if stated["text"]:
             begin, text = stated["answer_start"][0], stated["text"][0]
             assert first == encoding.char_to_token(begin, sequence_index=1)
@@ -131,7 +131,7 @@ def test_answers_are_found_among_tokens_and_losses_are_those_of_transformers(tmp
         else:
             assert (first, last) == (0, 0)
         ends = {"start_positions": torch.tensor([first]), "end_positions": torch.tensor([last])}
-        assert found[place].item() == pytest.approx(model.network(**encoding, **ends).loss.item(), abs=1e-5)
+        assert found[index].item() == pytest.approx(model.network(**encoding, **ends).loss.item(), abs=1e-5)
 
     def losses(network: nn.Module, rows: dict[str, Tensor]) -> Tensor:
         return task.losses(network, rows)
@@ -184,9 +184,9 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
         start, end = answer.start_logits[0].double().tolist(), answer.end_logits[0].double().tolist()
         inside = [i for i, sequence in enumerate(encoding.sequence_ids(0)) if sequence == 1]
         best = max((start[s] + end[e], s, e) for s in inside for e in inside if s <= e < s + 30)
-        said = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
+        predicted_answer = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
         answers = each["answers"]["text"] if "answers" in each else [each["answer"]]
-        one, two = squad_measures(said, answers)
+        one, two = squad_measures(predicted_answer, answers)
         exact.append(one)
         f1.append(two)
     measured = task.evaluate(model.network, CPU)
@@ -199,7 +199,7 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "expected"),
+    ("answer", "answers", "expected"),
     [
         ("The Cat!", ["cat", "dog"], (1, 1)),
         ("old cat", ["a cat", "an old dog"], (0, 2 / 3)),
@@ -210,8 +210,8 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
         ("the", ["cat"], (0, 0)),
     ],
 )
-def test_words_of_answers(said: str, answers: list[str], expected: tuple[float, float]) -> None:
-    assert squad_measures(said, answers) == pytest.approx(expected)
+def test_words_of_answers(answer: str, answers: list[str], expected: tuple[float, float]) -> None:
+    assert squad_measures(answer, answers) == pytest.approx(expected)
 
 
 def test_the_best_answer_is_in_order_short_and_in_the_context() -> None:

@@ -30,9 +30,9 @@ KINDS = ("t5", "bart")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingModel]:
-    place = tmp_path_factory.mktemp("models")
+    folder = tmp_path_factory.mktemp("models")
     return {
-        kind: load_for_training(architecture(place / kind, kind), TaskName.SEQ2SEQ_LM, vocabulary=words())
+        kind: load_for_training(architecture(folder / kind, kind), TaskName.SEQ2SEQ_LM, vocabulary=words())
         for kind in KINDS
     }
 

@@ -169,8 +169,8 @@ def test_every_way_to_train(method: str, masked: Path, tmp_path: Path) -> None:
     sounds = read_sounds(others, rate=16000)
     right = []
     for wave, label in zip(sounds.waves, sounds.labels, strict=True):
-        told = tell({"raw": np.array(wave), "sampling_rate": 16000})  # without what is filled up
-        right.append(told[0]["label"] == label)
+        predictions = tell({"raw": np.array(wave), "sampling_rate": 16000})  # without what is filled up
+        right.append(predictions[0]["label"] == label)
     assert np.mean(right) == accuracy
 
 

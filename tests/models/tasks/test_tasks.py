@@ -170,10 +170,10 @@ def test_masks_have_the_published_proportions(tmp_path: Path) -> None:
         assert not where[0]  # <bos>
         assert not where[-1]  # <eos>
         assert torch.equal(batch["input_ids"][0][~where], cat_dog_mat[~where])
-        shown = batch["input_ids"][0][where]
-        asked += len(shown)
-        hidden += int((shown == 4).sum())
-        kept += int((shown == cat_dog_mat[where]).sum())
+        inputs = batch["input_ids"][0][where]
+        asked += len(inputs)
+        hidden += int((inputs == 4).sum())
+        kept += int((inputs == cat_dog_mat[where]).sum())
     assert asked / (steps * 36) == pytest.approx(0.15, abs=0.005)
     assert hidden / asked == pytest.approx(0.8, abs=0.02)
     assert kept / asked == pytest.approx(0.1, abs=0.02)  # replaced ones are rarely the same by chance

@@ -138,11 +138,11 @@ def test_a_secret_in_every_record(solver: Solver) -> None:
 
 def test_pdlp_tells_of_its_way() -> None:
     starts, records = instance(80, 300, 5)
-    told: list[float] = []
-    solution = pdlp(packing(starts, records, 300, np.full(80, 1.2)), 1e-4, advance=told.append)
+    progress: list[float] = []
+    solution = pdlp(packing(starts, records, 300, np.full(80, 1.2)), 1e-4, advance=progress.append)
     assert solution.iterations > 40
-    assert all(step >= 0 for step in told)
-    assert sum(told) <= 1
+    assert all(step >= 0 for step in progress)
+    assert sum(progress) <= 1
 
 
 def test_pdlp_stops_where_iterations_are_spent() -> None:

@@ -164,8 +164,8 @@ def test_a_match_of_no_length_is_told() -> None:
 def test_what_the_user_named_stands_everywhere_and_the_rest_outside_of_it() -> None:
     kinds = [*select_kinds(()), SecretKind(name=LITERAL, find=Literals(["ann", "bob@example.org or so"]), by_user=True)]
     text = "ann@example.org, bob@example.org or so, carl@example.org"
-    told = [(kinds[claim.kind].name, claim.place.value, claim.counts) for claim in resolve_matches(kinds, text)]
-    assert told == [
+    claims = [(kinds[claim.kind].name, claim.place.value, claim.counts) for claim in resolve_matches(kinds, text)]
+    assert claims == [
         ("email", "ann@example.org", True),
         ("literal", "ann", True),
         ("literal", "bob@example.org or so", True),

@@ -62,30 +62,30 @@ def scan(data: Path, *more: str) -> int:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    place = tmp_path / "site"
-    place.mkdir()
-    (place / "presidio_analyzer.py").write_text(FAKE.replace("\\\\\\\\", "\\\\"))
-    (place / "en_core_web_lg.py").write_text("")
-    monkeypatch.syspath_prepend(place)
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "presidio_analyzer.py").write_text(FAKE.replace("\\\\\\\\", "\\\\"))
+    (folder / "en_core_web_lg.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
     importlib.invalidate_caches()
     for name in ("presidio_analyzer", "en_core_web_lg"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    yield place
+    yield folder
     for name in ("presidio_analyzer", "en_core_web_lg"):
         sys.modules.pop(name, None)
 
 
 def test_its_findings_are_kinds_beside_ours(data: Path, installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--presidio") == 0
-    said = capsys.readouterr().out
+    stdout = capsys.readouterr().out
     book = {(each.kind, each.value): each.records.tolist() for each in read_secrets(data.with_name("secrets.jsonl"))}
     assert book == {
         ("presidio-person", "Ann Lee"): [0, 1],
         ("presidio-person", "Bo  Ek"): [1],
         ("email", "ann@example.org"): [0],  # ours comes first where both find the same
     }
-    assert "names of people" not in said
-    assert "postal addresses" in said
+    assert "names of people" not in stdout
+    assert "postal addresses" in stdout
     report = read_report(data.with_name("secrets.report.json"))
     assert "presidio-person" in report.parameters["kinds"]
     assert not {"presidio-date-time", "presidio-url"} & {*report.parameters["kinds"]}
@@ -115,10 +115,10 @@ def test_what_is_missing_is_said_with_what_to_install(
     if importlib.util.find_spec(missing) is not None:
         pytest.skip(f"{missing} is installed here")
     assert scan(data, "--presidio") == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
+    stderr = capsys.readouterr().err
+    assert len(stderr.splitlines()) == 1
     name = {"presidio_analyzer": "pip install presidio-analyzer", "en_core_web_lg": "spacy download en_core_web_lg"}
-    assert name[missing] in said
+    assert name[missing] in stderr
     assert not data.with_name("secrets.report.json").exists()
 
 

@@ -53,14 +53,16 @@ def test_what_presidio_finds_is_in_the_book(tmp_path: Path, capsys: pytest.Captu
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     output = tmp_path / "secrets.jsonl"
     assert run(["secrets", "scan", str(data), "--presidio", "--kinds", "none", "-o", str(output)]) == 0
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     found = {(each.kind, each.value): each.records.tolist() for each in read_secrets(output)}
     assert found["presidio-person", "Ann Lee"] == [0, 1]
     assert found["presidio-credit-card", "4111 1111 1111 1111"] == [0]
     assert found["presidio-email-address", "ann@example.org"] == [1]
     assert not any(value == "12345678" for _, value in found), "a guess with a score of 0.05"
-    assert "names of people" not in said.out
+    assert "names of people" not in captured.out
     assert {"presidio-person", "presidio-us-ssn"} <= {
         *read_report(tmp_path / "secrets.report.json").parameters["kinds"]
     }
-    assert all(line.startswith("privctl: wrote ") for line in said.err.splitlines()), "its log is none of our messages"
+    assert all(line.startswith("privctl: wrote ") for line in captured.err.splitlines()), (
+        "its log is none of our messages"
+    )

@@ -33,7 +33,7 @@ def scanned(path: Path, **asked: Any) -> tuple[ScanResult, list[Secret]]:
     return done, list(read_secrets(request.output)) if done.has_book else []
 
 
-def told(secrets: list[Secret]) -> list[tuple[str, str | None, list[int]]]:
+def summaries(secrets: list[Secret]) -> list[tuple[str, str | None, list[int]]]:
     return [(secret.id, secret.value, secret.records.tolist()) for secret in secrets]
 
 
@@ -46,7 +46,7 @@ def test_one_secret_written_in_several_ways(tmp_path: Path) -> None:
         "4242 4242 4242 4242 by bob@example.org",
     )
     done, secrets = scanned(path)
-    assert told(secrets) == [
+    assert summaries(secrets) == [
         ("card-1", "4242-4242-4242-4242", [2, 3]),
         ("email-1", "Ann@Example.org", [0, 2]),
         ("email-2", "bob@example.org", [0, 3]),
@@ -63,7 +63,11 @@ def test_tables_and_packed_books(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"who,text\n\nann,mail a@example.org\nbob,x\nann,y\n"))
     book = tmp_path / "s.jsonl.gz"
     done, secrets = scanned(path, output=book, by="who")
-    assert told(secrets) == [("email-1", "a@example.org", [0]), ("by-who-1", "ann", [0, 2]), ("by-who-2", "bob", [1])]
+    assert summaries(secrets) == [
+        ("email-1", "a@example.org", [0]),
+        ("by-who-1", "ann", [0, 2]),
+        ("by-who-2", "bob", [1]),
+    ]
     assert gzip.decompress(book.read_bytes()).count(b"\n") == 3
     assert done.report.outputs[0].path == "s.jsonl.gz"
     assert (tmp_path / "s.report.json").is_file()
@@ -97,7 +101,7 @@ def test_nothing_found_leaves_a_report_and_no_book_not_even_an_old_one(tmp_path:
 def test_a_secret_within_others_only_is_dropped_and_any_other_keeps_all_its_records(tmp_path: Path) -> None:
     path = data(tmp_path, "x ann@example.org y", "carl@example.org", "x carl@example.org y")
     _, secrets = scanned(path, patterns=(r"framed=x \S+ y",))
-    assert told(secrets) == [
+    assert summaries(secrets) == [
         ("email-1", "carl@example.org", [1, 2]),
         ("framed-1", "x ann@example.org y", [0]),
         ("framed-2", "x carl@example.org y", [2]),
@@ -119,7 +123,7 @@ def test_rare_words_are_counted_exactly_and_not_within_others_only(tmp_path: Pat
         assert {str(secret.value).lower(): secret.records.tolist() for secret in secrets} == expected
     path = data(tmp_path, "Zoe zoe@example.org", "ann@example.org", "the ann", "the the", "the")
     _, secrets = scanned(path, rare_words=2, force=True)
-    assert told(secrets) == [
+    assert summaries(secrets) == [
         ("email-1", "zoe@example.org", [0]),
         ("email-2", "ann@example.org", [1]),
         ("rare-word-1", "Zoe", [0]),
@@ -130,7 +134,7 @@ def test_rare_words_are_counted_exactly_and_not_within_others_only(tmp_path: Pat
 def test_listed_texts_that_are_nowhere_are_told(tmp_path: Path) -> None:
     (tmp_path / "l.txt").write_text("Ann\nBob\nCarl\n")
     done, secrets = scanned(data(tmp_path, "Ann", "Ann and Bob"), literals=tmp_path / "l.txt")
-    assert told(secrets) == [("literal-1", "Ann", [0, 1]), ("literal-2", "Bob", [1])]
+    assert summaries(secrets) == [("literal-1", "Ann", [0, 1]), ("literal-2", "Bob", [1])]
     assert "1 of the listed texts is in no record, and not in the book" in done.report.warnings
     assert [each.role for each in done.report.inputs] == ["data", "literals"]
 

@@ -188,18 +188,18 @@ def recurrent() -> Iterator[Case]:
     kinds = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
     for (kind, made), layers, both, first in product(kinds.items(), (1, 2), (False, True), (True, False)):
         sides = "both ways" if both else "one way"
-        said = f"{kind}, {layers} layers, {sides}, {'rows' if first else 'steps'} first"
+        case = f"{kind}, {layers} layers, {sides}, {'rows' if first else 'steps'} first"
         layer = partial(made, 6, 5, layers, bidirectional=both, batch_first=first)
         for read, call in (("outputs", _outputs), ("last states", _last), ("given states", _given)):
             yield Case(
-                name=f"{said}, {read}",
+                name=f"{case}, {read}",
                 make=partial(_through, layer, call),
                 batch=_floats(5, 6),
                 quick=layers == 2 and both and read == ("last states" if first else "outputs"),
             )
         for enforced in (True, False):
             yield Case(
-                name=f"{said}, packed{', sorted' if enforced else ''}",
+                name=f"{case}, packed{', sorted' if enforced else ''}",
                 make=partial(_through, layer, partial(_packed, enforced)),
                 batch=partial(_lengths, enforced),
                 losses=of_lengths,

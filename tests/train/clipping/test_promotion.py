@@ -356,11 +356,11 @@ def test_what_was_found_beforehand_is_all_that_is_allowed() -> None:
         assert inside() > 0
     with pytest.raises(InputError, match="freeze"):
         run(model, squared, batch(), 1.0, promote=False)
-    said = promotion_sentence(found, 0.25)
-    assert said.startswith(
+    sentence = promotion_sentence(found, 0.25)
+    assert sentence.startswith(
         "module layer (Experts) is differentiated as a whole (one example at a time), because layer."
     )
-    assert said.endswith("; on made-up records that takes 25 % of the time of gradients")
+    assert sentence.endswith("; on made-up records that takes 25 % of the time of gradients")
 
 
 class ActivatedGroupNorm(nn.GroupNorm):

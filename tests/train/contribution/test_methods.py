@@ -102,9 +102,9 @@ def test_records_that_reach_each_other_are_refused(
     monkeypatch.setattr(GPT2MLP, "forward", mixing)
     before = sorted(tmp_path.rglob("*"))
     assert retrain(METHODS[method], gpt2, data, tmp_path / "out") == 3
-    said = capsys.readouterr().err
-    assert "depends on the content of the other records in its batch" in said
-    assert "first in module 'transformer.h.0.mlp' (GPT2MLP)" in said
+    stderr = capsys.readouterr().err
+    assert "depends on the content of the other records in its batch" in stderr
+    assert "first in module 'transformer.h.0.mlp' (GPT2MLP)" in stderr
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -319,12 +319,12 @@ def test_the_report_says_what_was_taken_as_a_whole(tmp_path: Path, capsys: Any) 
     data = write_data("causal-lm", tmp_path / "data")
     call = ["retrain", "dp-sgd", str(tmp_path / "model"), "--data", str(data), "-o", str(tmp_path / "out")]
     call += ["--batch-size", "6", "--steps", "2", "--noise-multiplier", "1", "--delta", "1e-3", "--device", "cpu"]
-    said = "module model.layers.0.feed_forward (Llama4TextMoe) and 1 other module are differentiated as a whole"
+    sentence = "module model.layers.0.feed_forward (Llama4TextMoe) and 1 other module are differentiated as a whole"
     capsys.readouterr()
     assert run([*call, "--dry-run"]) == 0
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert sentence in " ".join(capsys.readouterr().out.split())
     assert run(call) == 0
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
     test = report_of(tmp_path / "out").parameters["contribution_test"]
     assert [each["module"] for each in test["promoted"]] == [f"model.layers.{i}.feed_forward" for i in (0, 1)]
     assert 0 < test["promoted_share"] < 1

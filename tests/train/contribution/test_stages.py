@@ -44,10 +44,10 @@ def test_texts_are_padded_to_the_public_length_where_a_record_depends_on_it(monk
     limits: dict[str, Any] = {"rows": 2, "tokens": 64, "classes": 0}
     monkeypatch.setattr(contribution, "examine", examine)
     monkeypatch.setattr(contribution, "limits_of", lambda _: BatchLimits(length=12, **limits))
-    told: list[str] = []
-    found: Any = contribution._tested(asked, nn.Linear(2, 2), CPU, [], told.append)
+    messages: list[str] = []
+    found: Any = contribution._tested(asked, nn.Linear(2, 2), CPU, [], messages.append)
     assert (examined, found.task.padding, found.held_out.padding) == ([None, 12], 12, 12)
-    assert "every text is padded to 12 tokens" in told[0]
+    assert "every text is padded to 12 tokens" in messages[0]
     monkeypatch.setattr(contribution, "limits_of", lambda _: BatchLimits(length=None, **limits))
     with pytest.raises(DependentRecordsError):
-        contribution._tested(asked, nn.Linear(2, 2), CPU, [], told.append)
+        contribution._tested(asked, nn.Linear(2, 2), CPU, [], messages.append)

@@ -25,17 +25,17 @@ METHODS = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("withheld")
-    save_model(place / "start")
-    write_jsonl(place / "data.jsonl", sentences(40, seed=1))
-    write_jsonl(place / "held-out.jsonl", sentences(20, seed=2))
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("withheld")
+    save_model(folder / "start")
+    write_jsonl(folder / "data.jsonl", sentences(40, seed=1))
+    write_jsonl(folder / "held-out.jsonl", sentences(20, seed=2))
+    return folder
 
 
-def train(place: Path, method: str, output: Path, *more: str) -> int:
-    held_out = ["--held-out", str(place / "held-out.jsonl")]
-    command = ["retrain", method, str(place / "start"), "--data", str(place / "data.jsonl"), *held_out]
+def train(folder: Path, method: str, output: Path, *more: str) -> int:
+    held_out = ["--held-out", str(folder / "held-out.jsonl")]
+    command = ["retrain", method, str(folder / "start"), "--data", str(folder / "data.jsonl"), *held_out]
     return run(
         [
             *command,
@@ -64,10 +64,10 @@ def everything(folder: Path) -> str:
     [pytest.param(name, marks=pytest.mark.slow) if name == "dpquant" else name for name in METHODS],
 )
 def test_a_private_run_shows_nothing_that_was_not_noised(
-    place: Path, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
-    assert train(place, method, output, *METHODS[method], "--show-unprotected") == 0
+    assert train(folder, method, output, *METHODS[method], "--show-unprotected") == 0
     out, err = capfd.readouterr()
     private = output.with_name("out.private-history.json")
     data = json.loads(private.read_text())
@@ -75,7 +75,7 @@ def test_a_private_run_shows_nothing_that_was_not_noised(
     assert "not for release" in data["warning"]
     exact = [v for entry in data["history"] for k, v in entry.items() if not k.startswith("held_out") and v]
     assert exact, "there was something to withhold"
-    shown = {f"{v:.4g}" for entry in data["history"] for k, v in entry.items() if k.startswith("held_out")}
+    held_out_figures = {f"{v:.4g}" for entry in data["history"] for k, v in entry.items() if k.startswith("held_out")}
     private.unlink()
     assert run(["report", str(tmp_path / "out.report.json"), "-o", str(tmp_path / "page.html"), "-q"]) == 0
     for kind in ("markdown", "model-card", "intoto"):
@@ -88,7 +88,7 @@ def test_a_private_run_shows_nothing_that_was_not_noised(
         if len(repr(value)) > 6:  # a share such as 0.9 is any number
             assert repr(value) not in left
             # a held-out measure may begin with the same digits
-            assert f"{value:.4g}" not in set(re.findall(r"[\d.]+", out + err)) - shown
+            assert f"{value:.4g}" not in set(re.findall(r"[\d.]+", out + err)) - held_out_figures
     words = " ".join(out.split())
     assert "withheld: losses, norms and fractions measured on the training examples" in words
     assert HELD_OUT_IS_PUBLIC in words
@@ -97,24 +97,26 @@ def test_a_private_run_shows_nothing_that_was_not_noised(
     assert "losses, norms and fractions measured on the training examples" in page
 
 
-def test_without_the_flag_there_is_no_private_file(place: Path, tmp_path: Path) -> None:
-    assert train(place, "dp-sgd", tmp_path / "out", *METHODS["dp-sgd"]) == 0
+def test_without_the_flag_there_is_no_private_file(folder: Path, tmp_path: Path) -> None:
+    assert train(folder, "dp-sgd", tmp_path / "out", *METHODS["dp-sgd"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.report.json"]
 
 
 @pytest.mark.parametrize("method", few(["clipped", "plain"], 1))
 def test_a_run_without_protection_shows_what_it_did(
-    place: Path, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(place, method, tmp_path / "out") == 0
+    assert train(folder, method, tmp_path / "out") == 0
     assert "training loss" in capfd.readouterr().out
     report = json.loads((tmp_path / "out.report.json").read_text())
     assert "training_loss" in report["parameters"]["history"][0]
-    assert train(place, method, tmp_path / "again", "--show-unprotected") == 2
+    assert train(folder, method, tmp_path / "again", "--show-unprotected") == 2
 
 
-def test_a_private_file_is_not_replaced_unasked(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_private_file_is_not_replaced_unasked(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out.private-history.json").write_text("mine")
-    assert train(place, "dp-sgd", tmp_path / "out", *METHODS["dp-sgd"], "--show-unprotected") == 2
+    assert train(folder, "dp-sgd", tmp_path / "out", *METHODS["dp-sgd"], "--show-unprotected") == 2
     assert "out.private-history.json exists; give --force" in capfd.readouterr().err
     assert (tmp_path / "out.private-history.json").read_text() == "mine"

@@ -50,8 +50,8 @@ def _run(job, session):
     settings = job.request.settings_as(LoudSettings)
 
     def amend(report, finished):
-        said = {"volume": settings.volume, "names": list(settings.names)}
-        return replace(report, parameters={**report.parameters, **said})
+        settings_entries = {"volume": settings.volume, "names": list(settings.names)}
+        return replace(report, parameters={**report.parameters, **settings_entries})
 
     return train_by_gradients(job, session, MethodHooks(amend=amend))
 
@@ -76,11 +76,11 @@ class HushedTraining(NoisyGradients):
     names: tuple[str, ...]
 
 
-def _too_loud(mechanism: Any, said: Any) -> Iterator[str]:
-    if said.volume > 11:
-        yield f"volume is {said.volume}, and goes to 11"
+def _too_loud(mechanism: Any, parameters: Any) -> Iterator[str]:
+    if parameters.volume > 11:
+        yield f"volume is {parameters.volume}, and goes to 11"
     if isinstance(mechanism, Ledger):
-        yield from steps_disagree(mechanism.events, said)
+        yield from steps_disagree(mechanism.events, parameters)
 
 
 @pytest.fixture
@@ -145,10 +145,10 @@ CALL = ["retrain", "loud", "model", "--data", "train.jsonl", "--steps", "2", "--
 
 def test_two_rows_are_all_that_a_method_needs(loud: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "loud", "--help-all"]) == 0
-    said = capsys.readouterr().out
-    assert "--volume" in said
-    assert "--call" in said
-    assert "--clip-norm" not in said  # it takes no clipping
+    stdout = capsys.readouterr().out
+    assert "--volume" in stdout
+    assert "--call" in stdout
+    assert "--clip-norm" not in stdout  # it takes no clipping
     assert run([*CALL, "--volume", "5", "--call", "anna", "--call", "ben", "-o", "out", "-q"]) == 0
     report = read_report(Path("out.report.json"))
     assert (report.parameters["method"], report.parameters["volume"]) == ("loud", 5)
@@ -182,12 +182,12 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
 
 
 def _answers(genuine: Path, forgeries: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]]) -> None:
-    place = genuine.with_name("forged.report.json")
+    report_path = genuine.with_name("forged.report.json")
     for name, (change, wanted) in forgeries.items():
         report = json.loads(genuine.read_text())
         change(report)
-        place.write_text(json.dumps(report))
-        assert verify(place, read_report(place)).exit_code is wanted, name
+        report_path.write_text(json.dumps(report))
+        assert verify(report_path, read_report(report_path)).exit_code is wanted, name
 
 
 def test_what_its_report_must_not_say_is_refused(loud: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +199,11 @@ def test_what_its_report_must_not_say_is_refused(loud: None, folder: Path, monke
 
 def test_a_guarantee_of_such_a_method_is_computed_again(hushed: None, folder: Path) -> None:
     assert run([*CALL[:1], "hushed", *CALL[2:], "--epsilon", "8", "-o", "out", "-q"]) == 0
-    place = Path("out.report.json")
-    found = verify(place, read_report(place))
+    report_path = Path("out.report.json")
+    found = verify(report_path, read_report(report_path))
     assert found.exit_code is ExitCode.OK
     assert [judged.verdict.outcome for judged in found.guarantees] == [Outcome.PROVED]
-    _answers(place, FORGED | BROKEN)
+    _answers(report_path, FORGED | BROKEN)
 
 
 def test_its_own_check_speaks_before_anything_is_read(

@@ -66,7 +66,7 @@ def test_a_new_run_replaces_no_folder_of_tensorboard(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("logs", "private", "shown", "warned"),
+    ("logs", "private", "show_unprotected", "warned"),
     [
         (("csv", "wandb"), True, True, "to wandb;"),
         (("wandb", "mlflow"), True, True, "to wandb and mlflow;"),
@@ -76,10 +76,10 @@ def test_a_new_run_replaces_no_folder_of_tensorboard(tmp_path: Path, monkeypatch
     ],
 )
 def test_a_service_that_is_sent_exact_losses_of_private_examples_is_warned_of(
-    logs: tuple[str, ...], private: bool, shown: bool, warned: str | None
+    logs: tuple[str, ...], private: bool, show_unprotected: bool, warned: str | None
 ) -> None:
     asked: Any = SimpleNamespace(
-        logs=tuple(map(LogName, logs)), method=SimpleNamespace(private=private), show_unprotected=shown
+        logs=tuple(map(LogName, logs)), method=SimpleNamespace(private=private), show_unprotected=show_unprotected
     )
-    said = private_log_warning(asked)
-    assert said is None if warned is None else warned in (said or "")
+    warning = private_log_warning(asked)
+    assert warning is None if warned is None else warned in (warning or "")

@@ -30,26 +30,28 @@ def plain(noise: float) -> float:
 
 
 def test_the_price_of_users_records_is_beside_one_record_s_noise() -> None:
-    told = re.search(r"epsilon ([\d.]+) takes a noise multiplier of 2; .* takes ([\d.]+) at", price(group=3))
-    assert told is not None
+    price_match = re.search(r"epsilon ([\d.]+) takes a noise multiplier of 2; .* takes ([\d.]+) at", price(group=3))
+    assert price_match is not None
     event = GroupGaussian(noise_multiplier=NOISE, sample_rate=RATE, steps=STEPS, group_size=3)
-    assert float(told[1]) == pytest.approx(epsilon_bound(Ledger(events=(event,)), DELTA), rel=5e-3)
-    assert plain(float(told[2])) == pytest.approx(float(told[1]), rel=2e-2)
+    assert float(price_match[1]) == pytest.approx(epsilon_bound(Ledger(events=(event,)), DELTA), rel=5e-3)
+    assert plain(float(price_match[2])) == pytest.approx(float(price_match[1]), rel=2e-2)
 
 
 def test_the_price_of_a_largest_batch_says_how_often_one_is_cut() -> None:
-    told = re.search(r"which ([\d.]+) % .* epsilon ([\d.]+) takes .* of 2; .* takes ([\d.]+)", price(largest_batch=6))
-    assert told is not None
-    assert float(told[1]) == 39  # 1 - CDF of Bin(30, 0.2) at 6: 0.393 (any table)
+    price_match = re.search(
+        r"which ([\d.]+) % .* epsilon ([\d.]+) takes .* of 2; .* takes ([\d.]+)", price(largest_batch=6)
+    )
+    assert price_match is not None
+    assert float(price_match[1]) == 39  # 1 - CDF of Bin(30, 0.2) at 6: 0.393 (any table)
     event = TruncatedGaussian(noise_multiplier=NOISE, sample_rate=RATE, examples=30, largest_batch=6, steps=STEPS)
-    assert float(told[2]) == pytest.approx(epsilon_bound(Ledger(events=(event,)), DELTA), rel=5e-3)
-    assert plain(float(told[3])) == pytest.approx(float(told[2]), rel=2e-2)
+    assert float(price_match[2]) == pytest.approx(epsilon_bound(Ledger(events=(event,)), DELTA), rel=5e-3)
+    assert plain(float(price_match[3])) == pytest.approx(float(price_match[2]), rel=2e-2)
 
 
 def price(**bound: int) -> str:
-    said = price_of_group, price_of_largest_batch
-    assert [each(recipe(), DELTA) for each in said] == ["", ""]
-    (found,) = (text for each in said if (text := each(recipe(**bound), DELTA)))
+    price_functions = price_of_group, price_of_largest_batch
+    assert [each(recipe(), DELTA) for each in price_functions] == ["", ""]
+    (found,) = (text for each in price_functions if (text := each(recipe(**bound), DELTA)))
     return found
 
 
@@ -57,6 +59,6 @@ def price(**bound: int) -> str:
 def test_what_is_counted_in_private_data_is_no_ground_for_a_bound(fixed: bool | None, public: bool) -> None:
     rule = None if fixed is None else SimpleNamespace(fixes_graph=fixed)
     request: Any = SimpleNamespace(method=SimpleNamespace(group=lambda _: 2, shared=lambda _: rule))
-    (told,) = bound_choice_notes(request)
-    assert ("no guarantee covers a bound" in told) is not public
-    assert ("costs nothing more" in told) is public
+    (note,) = bound_choice_notes(request)
+    assert ("no guarantee covers a bound" in note) is not public
+    assert ("costs nothing more" in note) is public

@@ -198,11 +198,11 @@ def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
             assert any("zeroed_fraction" in entry for entry in shared.history)
 
 
-def another_number_of_processes(model: Path, together: Workers, place: Path) -> None:
+def another_number_of_processes(model: Path, together: Workers, folder: Path) -> None:
     """A run that several processes began in shards goes on in one, and the other way round."""
     expected, _ = trained(model, Workers(), "dp-sgd")
     for name, first, second in (("a", together, Workers()), ("b", Workers(), together)):
-        path, writes = place / name, together.is_main
+        path, writes = folder / name, together.is_main
         trained(model, first, "dp-sgd", folder=RunFolder.begin(path, {}) if writes else None, stop=3)
         together.barrier()
         opened, saved = RunFolder.resume(path, {})
@@ -242,7 +242,7 @@ def all_end_together(model: Path, together: Workers, _: Path) -> None:
             raise AssertionError(f"{method} went on")
 
 
-def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
+def all_refuse_together(model: Path, together: Workers, folder: Path) -> None:
     """What only the main process tries is refused in all of them, in the same words and with the same exit code."""
 
     class Refused(InputError):
@@ -254,7 +254,7 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
 
     options = SimpleNamespace(adapter_only=True, seed=1)
     method = SimpleNamespace(settings=None)
-    request = SimpleNamespace(model=options, method=method, seed=1, resume=False, output=place / "out")
+    request = SimpleNamespace(model=options, method=method, seed=1, resume=False, output=folder / "out")
     job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=nn.Identity(), companion=None, files=()))
     begun = run_folder(request.output)
     if together.is_main:
@@ -308,15 +308,15 @@ def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
                 if together.rank == together.size - 1:
                     plant(network.get_submodule("model.layers.1"))
 
-            said: list[str] = []
+            messages: list[str] = []
             found, ended = trained(
-                model, together, method, optimizer=Optimizer.MOMENTUM, plant=plant_in_one, notify=said.append
+                model, together, method, optimizer=Optimizer.MOMENTUM, plant=plant_in_one, notify=messages.append
             )
             require_close(found, expected)
             assert ended is not None
             assert (ended.updates, ended.steps_begun) == (one.updates, one.steps_begun)
-            assert said, "the memory never ran out"
-            assert all("ran out; from now on at most" in each for each in said)
+            assert messages, "the memory never ran out"
+            assert all("ran out; from now on at most" in each for each in messages)
 
 
 def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:

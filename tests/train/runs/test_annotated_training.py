@@ -36,12 +36,12 @@ def private(start: Path, data: Path, output: Path, **settings: Any) -> Any:
 @pytest.mark.parametrize("task", [TOKENS, pytest.param(ASKED, marks=pytest.mark.slow)])
 def test_a_private_training(tmp_path: Path, task: TaskName) -> None:
     start, data = save(tmp_path / "m", task), write(tmp_path / "a.jsonl", task, 3)
-    told: list[str] = []
+    messages: list[str] = []
     report = private(
-        start, data, tmp_path / "out", held_out=write(tmp_path / "b.jsonl", task, 2, "cat"), notify=told.append
+        start, data, tmp_path / "out", held_out=write(tmp_path / "b.jsonl", task, 2, "cat"), notify=messages.append
     )
     assert report.parameters["task"] == task
-    assert f"task {task}, by the model's config.json" in told
+    assert f"task {task}, by the model's config.json" in messages
     assert report.guarantees[0].epsilon <= 8
     quantities = {each.quantity for each in report.evidence}
     expected = (

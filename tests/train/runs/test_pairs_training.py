@@ -26,13 +26,13 @@ def pairs(path: Path, count: int, seed: int, names: tuple[str, str] = ("source",
 def test_a_private_training_of_pairs(tmp_path: Path) -> None:
     start, data = save_pairs_model(tmp_path / "m", "bart"), pairs(tmp_path / "a.jsonl", 16, 1, ("article", "summary"))
     held_out = pairs(tmp_path / "b.jsonl", 4, 2, ("article", "summary"))
-    told: list[str] = []
+    messages: list[str] = []
     report = privctl.retrain(
         "dp-sgd", start, data=data, held_out=held_out, output=tmp_path / "out", text_column="article",
-        label_column="summary", steps=1, batch_size=4, epsilon=8, delta=1e-2, notify=told.append,
+        label_column="summary", steps=1, batch_size=4, epsilon=8, delta=1e-2, notify=messages.append,
     )  # fmt: skip
     assert report.parameters["task"] == "seq2seq-lm"
-    assert "task seq2seq-lm, by the model's config.json" in told
+    assert "task seq2seq-lm, by the model's config.json" in messages
     (guarantee,) = report.guarantees
     assert guarantee.epsilon <= 8
     assert any(each.quantity == "held-out perplexity" for each in report.evidence)

@@ -104,7 +104,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["ferret", "--epsilon", "1"], "ferret needs the whole model in each process; remove --fsdp"),
         (["dp-sgd", "--epsilon", "1"], "start them with torchrun"),
@@ -112,11 +112,11 @@ def data(tmp_path: Path) -> Path:
     ],
 )
 def test_what_shards_do_not_go_with(
-    arguments: list[str], said: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = ["--data", str(data), "--steps", "1", "--batch-size", "4", "-o", str(tmp_path / "out"), "--fsdp"]
     assert run(["retrain", arguments[0], str(model), *arguments[1:], *output]) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
 

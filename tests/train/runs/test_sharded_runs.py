@@ -67,7 +67,7 @@ Started = Callable[..., list[Ended]]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama without weights, and 24 records."""
     folder = tmp_path_factory.mktemp("sharded-runs")
     words().tokenizer.save_pretrained(architecture(folder / "llama", "llama", tie_word_embeddings=True))
@@ -78,22 +78,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(place: Path, method: str, output: Path, *more: str) -> list[str]:
+def call(folder: Path, method: str, output: Path, *more: str) -> list[str]:
     usual = ["--epochs", "4", "--batch-size", "6", "--seed", "3", "--optimizer", "sgd", "-q"]
     own = ["--noise-multiplier", "1"] if method in ("dp-sgd", "dpquant") else []
     own += ["--format", "luq-fp4"] if method == "dpquant" else []
     return [
-        *("retrain", method, str(place / "llama"), "--data", str(place / "train.jsonl"), "-o", str(output)),
+        *("retrain", method, str(folder / "llama"), "--data", str(folder / "train.jsonl"), "-o", str(output)),
         *("--device", "cpu", *usual, *own, *more),
     ]
 
 
 @pytest.fixture
-def started(place: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch) -> Started:
+def started(folder: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch) -> Started:
     def start(size: int, arguments: list[str], rank: int | None = None, killed_in: int = 0) -> list[Ended]:
         monkeypatch.setenv("RANK_OF_FAULT", "" if rank is None else str(rank))
         monkeypatch.setenv("KILLED_IN", str(killed_in))
-        return forked.together(size, arguments, script=str(place / "worker.py"))
+        return forked.together(size, arguments, script=str(folder / "worker.py"))
 
     return start
 
@@ -111,22 +111,22 @@ def require_lost(ended: list[Ended], killed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 1, 4)])
 def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
-    sizes: tuple[int, ...], place: Path, tmp_path: Path, started: Started
+    sizes: tuple[int, ...], folder: Path, tmp_path: Path, started: Started
 ) -> None:
     """It goes on in as many processes, and in another number, from the last epoch that was saved."""
-    assert run(call(place, "clipped", tmp_path / "whole")) == 0
+    assert run(call(folder, "clipped", tmp_path / "whole")) == 0
     *first, last = sizes
     more: list[str] = []
     for size in first:
         fsdp = ["--fsdp"] if size > 1 else []
-        ended = started(size, call(place, "clipped", tmp_path / "cut", *fsdp, *more), size - 1, 6)
+        ended = started(size, call(folder, "clipped", tmp_path / "cut", *fsdp, *more), size - 1, 6)
         if size > 1:
             require_lost(ended, size - 1)
         else:
             assert ended[0].code == -9
         assert not (tmp_path / "cut").exists()
         more = ["--resume"]
-    for each in started(last, call(place, "clipped", tmp_path / "cut", "--fsdp", "--resume")):
+    for each in started(last, call(folder, "clipped", tmp_path / "cut", "--fsdp", "--resume")):
         assert each.code == 0, each.errors[-2000:]
     whole, cut = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     assert whole.keys() == cut.keys()
@@ -142,11 +142,11 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
 
 
 @pytest.mark.slow
-def test_steps_of_a_killed_private_run_stay_in_its_ledger(place: Path, tmp_path: Path, started: Started) -> None:
+def test_steps_of_a_killed_private_run_stay_in_its_ledger(folder: Path, tmp_path: Path, started: Started) -> None:
     """Killed in its 6th step after 4 were saved, a run has begun 6, and makes the 10 that are left."""
     output = tmp_path / "out"
-    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp"), 0, 6), 0)
-    for each in started(4, call(place, "dp-sgd", output, "--fsdp", "--resume")):
+    require_lost(started(2, call(folder, "dp-sgd", output, "--fsdp"), 0, 6), 0)
+    for each in started(4, call(folder, "dp-sgd", output, "--fsdp", "--resume")):
         assert each.code == 0, each.errors[-2000:]
     report = read_report(tmp_path / "out.report.json")
     assert (report.parameters["steps_begun"], report.parameters["updates"]) == (STEPS, STEPS - 2)
@@ -156,10 +156,10 @@ def test_steps_of_a_killed_private_run_stay_in_its_ledger(place: Path, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp-sgd", "dpquant", "plain"])
 def test_a_process_without_memory_makes_all_take_less(
-    method: str, place: Path, tmp_path: Path, started: Started
+    method: str, folder: Path, tmp_path: Path, started: Started
 ) -> None:
     """In the self-test already, so that the run itself takes as many at once as the smallest memory holds."""
-    arguments = [each for each in call(place, method, tmp_path / "out", "--fsdp") if each != "-q"]
+    arguments = [each for each in call(folder, method, tmp_path / "out", "--fsdp") if each != "-q"]
     for each in started(2, arguments, 1):
         assert each.code == 0, each.errors[-2000:]
     assert run(["verify", str(tmp_path / "out")]) == 0
@@ -169,14 +169,14 @@ def test_a_process_without_memory_makes_all_take_less(
 @pytest.mark.parametrize("way", [["--bands", "3"], ["--buffers", "2"]])
 @pytest.mark.parametrize("last", [1, 4])
 def test_correlated_noise_goes_on_in_another_number_of_processes(
-    way: list[str], last: int, place: Path, tmp_path: Path, started: Started
+    way: list[str], last: int, folder: Path, tmp_path: Path, started: Started
 ) -> None:
     """Killed in its 6th step after 4 were saved; the two that are lost stay in the ledger."""
     output = tmp_path / "out"
-    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *way), 1, 6), 1)
+    require_lost(started(2, call(folder, "dp-sgd", output, "--fsdp", *way), 1, 6), 1)
     assert not output.exists()
     fsdp = ["--fsdp"] if last > 1 else []
-    for each in started(last, call(place, "dp-sgd", output, *fsdp, "--resume", *way)):
+    for each in started(last, call(folder, "dp-sgd", output, *fsdp, "--resume", *way)):
         assert each.code == 0, each.errors[-2000:]
     report = read_report(tmp_path / "out.report.json")
     assert (report.parameters["steps_begun"], report.parameters["updates"]) == (STEPS, STEPS - 2)
@@ -186,14 +186,14 @@ def test_correlated_noise_goes_on_in_another_number_of_processes(
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [["--bands", "3"], ["--buffers", "2"]])
 def test_a_state_that_was_not_named_yet_is_none(
-    way: list[str], place: Path, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+    way: list[str], folder: Path, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second state's noise is written and the process killed: the run goes on from the first, after 4 steps."""
     output = tmp_path / "out"
     monkeypatch.setenv("WRITING", "1")
-    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *way), 0, 2), 0)
+    require_lost(started(2, call(folder, "dp-sgd", output, "--fsdp", *way), 0, 2), 0)
     assert len(list((tmp_path / "out.run").glob("state-*.safetensors"))) == 2
-    for each in started(2, call(place, "dp-sgd", output, "--fsdp", "--resume", *way)):
+    for each in started(2, call(folder, "dp-sgd", output, "--fsdp", "--resume", *way)):
         assert each.code == 0, each.errors[-2000:]
     report = read_report(tmp_path / "out.report.json")
     assert (report.parameters["steps_begun"], report.parameters["updates"]) == (STEPS, STEPS - 4)
@@ -202,11 +202,11 @@ def test_a_state_that_was_not_named_yet_is_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [[], ["--bands", "2"], ["--buffers", "2"]])
-def test_canary_gradients_of_shards_are_audited(way: list[str], place: Path, tmp_path: Path, started: Started) -> None:
+def test_canary_gradients_of_shards_are_audited(way: list[str], folder: Path, tmp_path: Path, started: Started) -> None:
     output = tmp_path / "out"
     more = ["--gradient-canaries", "400", "--learning-rate", "0.1", "--noise-multiplier", "0.3", *way]
-    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *more), 1, 6), 1)
-    for each in started(2, call(place, "dp-sgd", output, "--fsdp", "--resume", *more)):
+    require_lost(started(2, call(folder, "dp-sgd", output, "--fsdp", *more), 1, 6), 1)
+    for each in started(2, call(folder, "dp-sgd", output, "--fsdp", "--resume", *more)):
         assert each.code == 0, each.errors[-2000:]
     assert run(["verify", str(output)]) == 0
     canaries = json.loads((tmp_path / "out.gradient-canaries.json").read_text())
@@ -218,11 +218,11 @@ def test_canary_gradients_of_shards_are_audited(way: list[str], place: Path, tmp
 
 @pytest.mark.slow
 def test_all_take_two_passes_where_one_has_no_memory_for_one(
-    place: Path, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEEPS_NOTHING", "1")
     more = ["--fsdp", "--clipping-passes", "auto", "--checkpointing"]
-    for each in started(2, call(place, "dp-sgd", tmp_path / "out", *more), 1):
+    for each in started(2, call(folder, "dp-sgd", tmp_path / "out", *more), 1):
         assert each.code == 0, each.errors[-2000:]
     assert read_report(tmp_path / "out.report.json").parameters["clipping_passes"] == 2
     assert run(["verify", str(tmp_path / "out")]) == 0

@@ -12,8 +12,8 @@ from privctl.train.search.made_before import count_searches, log_of, log_search
 DATA, OTHER = "blake3:" + "a" * 64, "blake3:" + "b" * 64
 
 
-def enter(output: Path, data: str, said: list[str] | None = None) -> None:
-    with log_search(output, output.with_name("absent"), data, [].append if said is None else said.append):
+def enter(output: Path, data: str, messages: list[str] | None = None) -> None:
+    with log_search(output, output.with_name("absent"), data, [].append if messages is None else messages.append):
         pass
 
 

@@ -45,13 +45,13 @@ def again(asked: RetrainRequest) -> PrivacyReport:
     raise AssertionError("a run was made again")
 
 
-def search(place: Path, *, resume: bool = False) -> PrivacyReport:
+def search(folder: Path, *, resume: bool = False) -> PrivacyReport:
     request = RetrainRequest(
         method=method_named("dp-sgd"),
         settings=DpSgdSettings(search="learning-rate=1e-3,1e-4"),
-        model=ModelRequest(path=place / "start"),
-        data=DataRequest(train=place / "train.jsonl", held_out=place / "public.jsonl"),
-        output=place / "out",
+        model=ModelRequest(path=folder / "start"),
+        data=DataRequest(train=folder / "train.jsonl", held_out=folder / "public.jsonl"),
+        output=folder / "out",
         resume=resume,
     )
     return run_search(request, RUNS, again if resume else trained, lambda _: None)

@@ -75,8 +75,8 @@ def test_what_lost_is_deleted_and_what_is_no_number_loses(tmp_path: Path, coins:
 def test_a_damaged_state_is_refused(tmp_path: Path, coins: list[str], change: dict[str, object]) -> None:
     with SearchFolder.begin(tmp_path / "s", FACTS, RUNS, 2) as folder:
         folder.record(0, 1.0)
-    place = tmp_path / "s" / "search.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | change))
+    path = tmp_path / "s" / "search.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(InputError, match="not the state of a search"):
         SearchFolder.resume(tmp_path / "s", FACTS, 2)
 

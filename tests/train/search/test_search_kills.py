@@ -32,16 +32,16 @@ def states(copies: list[Path]) -> list[Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "f"
-    architecture(place / "start", "gpt2", n_layer=1)
+    folder = tmp_path / "f"
+    architecture(folder / "start", "gpt2", n_layer=1)
     for name in ("train", "public"):
-        (place / f"{name}.jsonl").write_text(json.dumps({"text": name}))
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": name}))
     monkeypatch.setattr(search_folder.runs_law, "draw", lambda *_: 2)
-    return place
+    return folder
 
 
-def lines_of(place: Path) -> int:
-    log = log_of(place / "out")
+def lines_of(folder: Path) -> int:
+    log = log_of(folder / "out")
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 

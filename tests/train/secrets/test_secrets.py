@@ -77,7 +77,7 @@ def test_a_calibrated_plan_spends_what_its_posterior_allows(
     assert plan.facts.noise_multiplier == pytest.approx(noise, rel=1e-9)
     found = checked(plan)
     assert found.spent(steps)[0] == pytest.approx(plan.budgets[0], rel=1e-9)
-    guarantee = said(plan, found, steps)
+    guarantee = last_guarantee(plan, found, steps)
     assert guarantee.risks[0].bound == pytest.approx(posterior, rel=1e-8)
     assert guarantee.risks[0].at == prior
 
@@ -138,7 +138,7 @@ def by_curve_with(noise: float, rates: tuple[float, ...], steps: int, prior: flo
 def test_both_forms_are_computed_as_they_are_named(form: Form, nats: float) -> None:
     plan = planned((0.001,) * 75, [range(75)], steps=1, noise=0.3, form=form)
     assert checked(plan).per_step == pytest.approx(nats, rel=1e-9)
-    guarantee = said(plan, checked(plan), 1)
+    guarantee = last_guarantee(plan, checked(plan), 1)
     assert guarantee.epsilon == pytest.approx(nats, rel=1e-9)
     assert guarantee.adjacency is (Adjacency.ZERO_OUT if form is Form.REFERENCE else Adjacency.REPLACE_ONE)
     # No proof covers the worst pair of values, so the pairwise form rests on one thing more.
@@ -156,7 +156,7 @@ def rows(plan: Protection, found: CheckedSecrets, spent: int, noise: float | Non
     return list(secret_guarantees(read(plan), recipe, spent, found, ()))
 
 
-def said(plan: Protection, found: CheckedSecrets, spent: int, noise: float | None = None) -> Any:
+def last_guarantee(plan: Protection, found: CheckedSecrets, spent: int, noise: float | None = None) -> Any:
     multiplier = plan.facts.noise_multiplier if noise is None else noise
     recipe = replace(asked(plan), noise_multiplier=multiplier)
     premise = Assumption(name="starting weights", statement="random", state=AssumptionState.ENFORCED)
@@ -165,7 +165,7 @@ def said(plan: Protection, found: CheckedSecrets, spent: int, noise: float | Non
 
 def test_the_guarantee_says_what_it_rests_on() -> None:
     plan = planned(RATES, SECRETS)
-    guarantee = said(plan, checked(plan), 10)
+    guarantee = last_guarantee(plan, checked(plan), 10)
     assert (guarantee.notion, guarantee.unit) == (Notion.SECRET_PROTECTION, PrivacyUnit.SECRET)
     assert (guarantee.status, guarantee.delta) == (Status.CONDITIONAL, 0)
     assert "every one of 5 secrets stays within its posterior; nearest to its bound is 'word-0'" in guarantee.note
@@ -177,11 +177,11 @@ def test_the_guarantee_says_what_it_rests_on() -> None:
 
 def test_fewer_steps_and_more_noise_give_less_away() -> None:
     plan = planned(RATES, SECRETS)
-    whole, noise = said(plan, checked(plan), 10), plan.facts.noise_multiplier
-    half = said(plan, checked(plan), 5)
+    whole, noise = last_guarantee(plan, checked(plan), 10), plan.facts.noise_multiplier
+    half = last_guarantee(plan, checked(plan), 5)
     assert half.epsilon == pytest.approx(whole.epsilon / 2)
     assert half.risks[0].bound < whole.risks[0].bound
-    quiet = said(plan, checked(plan, 2 * noise), 10, 2 * noise)
+    quiet = last_guarantee(plan, checked(plan, 2 * noise), 10, 2 * noise)
     assert quiet.epsilon < whole.epsilon / 3
     assert quiet.noise_multiplier == 2 * noise
 
@@ -189,7 +189,7 @@ def test_fewer_steps_and_more_noise_give_less_away() -> None:
 def test_more_steps_than_planned_are_not_hidden() -> None:
     """Whoever edits the count of a run that was cut off does not get the plan's promise."""
     plan = planned(RATES, SECRETS)
-    guarantee = said(plan, checked(plan), 11)
+    guarantee = last_guarantee(plan, checked(plan), 11)
     assert "only 4 of 5 secrets stay within their posteriors" in guarantee.note
     assert guarantee.epsilon == pytest.approx(1.1 * plan.budgets[0])
     assert guarantee.risks[0].bound > 0.2
@@ -291,7 +291,7 @@ def test_the_largest_posterior_is_said_where_another_secret_has_it() -> None:
     priors, posteriors = np.array([0.001, 0.4]), np.array([0.1, 0.99])
     budgets = np.array([binary_kl(p, r) for p, r in zip(posteriors, priors, strict=True)])
     plan = replace(plan, priors=priors, posteriors=posteriors, budgets=budgets)
-    nearest, largest = said(plan, checked(plan), 10).risks
+    nearest, largest = last_guarantee(plan, checked(plan), 10).risks
     assert nearest.at == 0.001
     assert largest.at == 0.4
     assert largest.bound > 0.4 > nearest.bound

@@ -41,15 +41,15 @@ def send(number: int = signal.SIGINT) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_one_waits(number: int) -> None:
-    before, told = signal.getsignal(number), []
+    before, calls = signal.getsignal(number), []
 
     def ask() -> None:
-        with deferred_interrupts(lambda: told.append(1)) as stop:
+        with deferred_interrupts(lambda: calls.append(1)) as stop:
             assert not stop()
             send(number)
             send(signal.SIGINT)  # at once after the first: the same one, told twice
             assert stop()
-            assert told == [1]
+            assert calls == [1]
             raise RunInterruptedError
 
     with pytest.raises(RunInterruptedError):
@@ -74,11 +74,11 @@ def test_one_that_nobody_asked_about_is_not_lost() -> None:
 
 
 def test_a_terminal_that_hung_up_is_no_matter() -> None:
-    def told() -> None:
+    def on_interrupt() -> None:
         raise OSError(5, "Input/output error")
 
     def ask() -> None:
-        with deferred_interrupts(told) as stop:
+        with deferred_interrupts(on_interrupt) as stop:
             send(signal.SIGHUP)
             assert stop()
             raise RunInterruptedError

@@ -70,7 +70,7 @@ def test_a_key_of_batches_that_is_missing_after_the_first_step_is_not_drawn_anew
 @pytest.mark.parametrize("name", ["state-2.safetensors", "batches", "public-seed"])
 def test_what_a_state_goes_with_is_what_was_saved(tmp_path: Path, name: str) -> None:
     """Files of another run of the same shapes, a byte that a disk lost, half of a copy."""
-    place = tmp_path / "run" / name
+    path = tmp_path / "run" / name
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.batch_key()
         (tmp_path / "run" / "public-seed").write_text("ab" * 16)
@@ -78,11 +78,11 @@ def test_what_a_state_goes_with_is_what_was_saved(tmp_path: Path, name: str) -> 
         folder.save(saved(2, 2))
     again, _ = RunFolder.resume(tmp_path / "run", FACTS)
     again.require_as_saved()
-    content = place.read_bytes()
-    place.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(InputError, match=f"run/{name} is not what was saved with the run's state"):
         again.require_as_saved()
-    place.unlink()
+    path.unlink()
     with pytest.raises(InputError, match=f"run/{name} is missing"):
         again.require_as_saved()
 
@@ -90,13 +90,13 @@ def test_what_a_state_goes_with_is_what_was_saved(tmp_path: Path, name: str) -> 
 def test_a_state_without_digests_is_of_an_earlier_version(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.save(saved(1, 1))
-    place = tmp_path / "run" / "state.json"
-    state = json.loads(place.read_text())
-    place.write_text(json.dumps({key: value for key, value in state.items() if key != "digests"}))
+    path = tmp_path / "run" / "state.json"
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in state.items() if key != "digests"}))
     again, found = RunFolder.resume(tmp_path / "run", FACTS)
     again.require_as_saved()
     assert found is not None
-    place.write_text(json.dumps({**state, "digests": 1}))
+    path.write_text(json.dumps({**state, "digests": 1}))
     with pytest.raises(InputError, match="is not the state of a run"):
         again.require_as_saved()
 
@@ -104,9 +104,9 @@ def test_a_state_without_digests_is_of_an_earlier_version(tmp_path: Path) -> Non
 def test_a_state_names_no_tensors_elsewhere(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         folder.save(saved(1, 1))
-    place, tensors = tmp_path / "run" / "state.json", tmp_path / "run" / "state-1.safetensors"
+    path, tensors = tmp_path / "run" / "state.json", tmp_path / "run" / "state-1.safetensors"
     tensors.rename(tmp_path / "elsewhere.safetensors")
-    place.write_text(place.read_text().replace(tensors.name, "../elsewhere.safetensors"))
+    path.write_text(path.read_text().replace(tensors.name, "../elsewhere.safetensors"))
     with pytest.raises(InputError, match="is not the state of a run"):
         RunFolder.resume(tmp_path / "run", FACTS)
 

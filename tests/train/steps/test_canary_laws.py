@@ -157,17 +157,17 @@ def test_a_canary_comes_once_a_pass() -> None:
     assert law.scores() == pytest.approx(np.log(expected / 4).sum(0), abs=1e-9)
 
 
-def interrupted(name: str, place: Path) -> dict[str, Tensor]:
+def interrupted(name: str, path: Path) -> dict[str, Tensor]:
     """The canaries' tensors at the end of a training that is stopped three times."""
-    folder = RunFolder.begin(place, {})
+    folder = RunFolder.begin(path, {})
     for begun, stop in ((0, 1), (1, 5), (5, 16)):
-        _, start = RunFolder.resume(place, {}) if begun else (None, None)
+        _, start = RunFolder.resume(path, {}) if begun else (None, None)
         made, _ = run_of(KINDS[name], count=200)
         steps: list[float] = []
         made.folder, made.advance = folder, steps.append
         with pytest.raises(RunInterruptedError):
             made.run(start, lambda steps=steps, wanted=stop - begun: len(steps) + 1 == wanted)
-    _, start = RunFolder.resume(place, {})
+    _, start = RunFolder.resume(path, {})
     made, canaries = run_of(KINDS[name], count=200)
     made.run(start)
     return canaries.tensors()

@@ -52,18 +52,18 @@ def test_the_error_of_every_device_is_known() -> None:
 
 @pytest.mark.parametrize("shortage", SHORTAGES)
 def test_less_at_once_gives_the_same_weights(shortage: Exception) -> None:
-    enough, said = private(), list[str]()
+    enough, messages = private(), list[str]()
     whole = enough.run()
     task = Tight(5, shortage)
-    short = private(task=task, notify=said.append)
+    short = private(task=task, notify=messages.append)
     done = short.run()
     assert torch.allclose(weight(short), weight(enough), atol=1e-6)
     assert (done.steps_begun, done.released) == (whole.steps_begun, whole.released) == (4, 12)
     for entry, expected in zip(done.history, whole.history, strict=True):  # no example is counted twice
         assert entry == pytest.approx(expected, rel=1e-5)
-    assert [line.count("ran out") for line in said] == [1] * len(said)
-    assert 1 <= len(said) <= 3
-    assert "--micro-examples" in said[-1]
+    assert [line.count("ran out") for line in messages] == [1] * len(messages)
+    assert 1 <= len(messages) <= 3
+    assert "--micro-examples" in messages[-1]
 
 
 def test_what_a_failed_pass_had_added_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,13 +30,13 @@ def _fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: _fails, "bad: ValueError: no step here"),
         (lambda: _fails(), "bad: ValueError: no step here"),
         (lambda: lambda: os._exit(3), "bad: its process ended"),
     ],
 )
-def test_a_party_that_fails_is_named(make: Callable[[], Callable[[], None]], said: str) -> None:
-    with pytest.raises(RuntimeError, match=said):
+def test_a_party_that_fails_is_named(make: Callable[[], Callable[[], None]], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
         in_turns({"good": lambda: lambda: None, "bad": make}, 1)

@@ -170,7 +170,7 @@ def test_two_processes_draw_the_same_batches(tmp_path: Path, forked: Forked) -> 
     found = forked.together(2, [], script=str(script))
     for each in found:
         assert each.code == 0, each.errors[-2000:]
-    (first, its), (second, others) = (json.loads(said) for _, said, _ in found)
+    (first, its), (second, others) = (json.loads(output) for _, output, _ in found)
     assert first == second
     assert first[0] != first[1]
     for whole, one, other in zip(first, its, others, strict=True):

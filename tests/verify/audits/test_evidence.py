@@ -70,16 +70,16 @@ def audited(folder: Path, kind: str) -> Path:
         ),
         Evidence(method="extraction", quantity="records told word for word", estimate=3.0, bound=Bound.NONE),
     )  # fmt: skip
-    place, kept = folder / f"{kind}.report.json", folder / f"{kind}.scores.safetensors"
+    report_path, kept = folder / f"{kind}.report.json", folder / f"{kind}.scores.safetensors"
     arrays = {"member": table.member, "score.loss": scores, "score.blind": np.where(judged, looks, np.nan)}
     with staged_scores(kept, arrays, {}) as pending:
         pending.commit()
     report = PrivacyReport(
-        step="audit", created="2026-01-01T00:00:00Z", versions={}, outputs=(file_artifact("scores", kept, place),),
-        parameters={"confidence": 0.95}, evidence=evidence,
+        step="audit", created="2026-01-01T00:00:00Z", versions={}, parameters={"confidence": 0.95}, evidence=evidence,
+        outputs=(file_artifact("scores", kept, report_path),),
     )  # fmt: skip
-    place.write_text(encode(report))
-    return place
+    report_path.write_text(encode(report))
+    return report_path
 
 
 def judged(found: Verification) -> tuple[list[Verdict], list[str]]:
@@ -91,9 +91,9 @@ def judged(found: Verification) -> tuple[list[Verdict], list[str]]:
 def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdict]:
     report = json.loads(path.read_text())
     change(report)
-    place = path.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    return judged(verify(place, read(place)))[0]
+    report_path = path.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    return judged(verify(report_path, read(report_path)))[0]
 
 
 @pytest.mark.parametrize("kind", ["usual", "ties", "nearly all equal", _SEPARATE, "lopsided"])
@@ -199,6 +199,6 @@ def test_the_line_that_evidence_is_not_recomputed_is_printed(
     report = trained(tmp_path, "plain")
     capsys.readouterr()
     assert run(["verify", str(report), "-q"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "not checked: evidence not recomputed: 1 of 1 measured figure is the report's word" in said
-    assert "training loss, nats" in said
+    stdout = " ".join(capsys.readouterr().out.split())
+    assert "not checked: evidence not recomputed: 1 of 1 measured figure is the report's word" in stdout
+    assert "training loss, nats" in stdout

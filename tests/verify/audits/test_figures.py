@@ -60,10 +60,10 @@ def wrong(report: Report) -> list[str]:
 def test_every_figure_of_scores_is_held_to_the_others(judged: dict[str, Report], name: str) -> None:
     genuine, missed, tried = judged[name], [], 0
     assert wrong(genuine) == []
-    for said, place, mutant in mutants(genuine):
+    for description, place, mutant in mutants(genuine):
         if place[0] == "evidence" and place[-1] not in (*_WORDS, *_UNSEEN[name]):
             tried += 1
-            missed += [] if wrong(mutant) else [said]
+            missed += [] if wrong(mutant) else [description]
     assert missed == []
     assert tried >= 100
 
@@ -139,13 +139,13 @@ def test_texts_by_their_copies_add_up(kinds: Kinds) -> None:
 
 
 def test_no_parameter_is_called_unchecked_that_moves_made_again_rest_on(kinds: Kinds) -> None:
-    place = kinds["dp-zo"].path
-    (line,) = [each.reason for each in unchecked(read(place)) if each.what == "bookkeeping"]
+    path = kinds["dp-zo"].path
+    (line,) = [each.reason for each in unchecked(read(path)) if each.what == "bookkeeping"]
     assert "perturbation (but for its power of two)" in line
     assert "public_seed" not in line
-    data = json.loads(place.read_text())
+    data = json.loads(path.read_text())
     data["parameters"]["public_seed"] = "0" * 32
-    changed = place.with_name("mutant.report.json")
+    changed = path.with_name("mutant.report.json")
     changed.write_text(json.dumps(data))
     found = verify(changed, read(changed))
     changed.unlink()

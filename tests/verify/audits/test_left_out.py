@@ -89,14 +89,14 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Report], object]]] = {
 def outcomes(kind: Kind, change: Callable[[Report], object]) -> tuple[ExitCode, GateOutcome]:
     report = json.loads(kind.path.read_text())
     change(report)
-    place = kind.path.with_name("left-out.report.json")
-    place.write_text(json.dumps(report))
+    report_path = kind.path.with_name("left-out.report.json")
+    report_path.write_text(json.dumps(report))
     try:
-        found = verified(place)
+        found = verified(report_path)
         assert found is not None
-        return found.exit_code, Gate(kind).judged(place).outcome
+        return found.exit_code, Gate(kind).judged(report_path).outcome
     finally:
-        place.unlink()
+        report_path.unlink()
 
 
 @pytest.mark.parametrize("what", LEFT_OUT)
@@ -132,9 +132,9 @@ def test_what_is_said_of_secrets_is_what_their_files_hold(
 ) -> None:
     report = json.loads(kinds[name].path.read_text())
     change(report["parameters"])
-    place = kinds[name].path.with_name("left-out.report.json")
-    place.write_text(json.dumps(report))
-    found = verified(place)
-    place.unlink()
+    report_path = kinds[name].path.with_name("left-out.report.json")
+    report_path.write_text(json.dumps(report))
+    found = verified(report_path)
+    report_path.unlink()
     assert found is not None
     assert found.exit_code is ExitCode.REFUTED

@@ -108,7 +108,7 @@ def test_extraction_that_might_have_been_missed_is_not_called_none(item: Evidenc
     verdict = Verdict(
         subject="training text cannot be extracted", outcome=Outcome.CONSISTENT, reason="nothing came out"
     )
-    said = replace(report(rate, *([] if item is None else [item])), verdicts=(verdict,))
-    found = [fault for fault in faults(said) if "its verdict on" in fault]
+    claiming = replace(report(rate, *([] if item is None else [item])), verdicts=(verdict,))
+    found = [fault for fault in faults(claiming) if "its verdict on" in fault]
     assert bool(found) is bool(why)
     assert all(why in fault for fault in found)

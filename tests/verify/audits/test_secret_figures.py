@@ -31,13 +31,13 @@ RATES = (
 )
 
 
-def plan(told: int) -> Evidence:
-    test = markov_test(told, [0.02] * 50, 0.025)
+def plan(recovered: int) -> Evidence:
+    test = markov_test(recovered, [0.02] * 50, 0.025)
     return Evidence(
-        method="secret protection", quantity="secrets told against the plan", estimate=told / 50, bound=Bound.NONE,
+        method="secret protection", quantity="secrets told against the plan", estimate=recovered / 50, bound=Bound.NONE,
         confidence=0.975, interval="Markov's inequality, whatever the dependence", samples={"secrets": 50},
         details={
-            "told": told, "allowed_on_average": test.expected, "p_value": test.p_value, "level": 0.025,
+            "told": recovered, "allowed_on_average": test.expected, "p_value": test.p_value, "level": 0.025,
             "needed": test.needed, "detected": float(test.p_value <= 0.025), "chance": test.expected / 50,
             "detectable": test.needed / 50,
         },
@@ -48,9 +48,9 @@ def of(*items: Evidence) -> list[str]:
     return list(faults(report(*items)))
 
 
-@pytest.mark.parametrize("told", [0, 3, 50])
-def test_genuine_figures_stand(told: int) -> None:
-    assert of(*RATES, plan(told)) == []
+@pytest.mark.parametrize("recovered", [0, 3, 50])
+def test_genuine_figures_stand(recovered: int) -> None:
+    assert of(*RATES, plan(recovered)) == []
 
 
 @pytest.mark.parametrize("number", range(len(RATES)))

@@ -26,15 +26,15 @@ PARAMETERS = {"max_length": 8, "cut": {"members": 2, "nonmembers": 1}, "asked": 
 @pytest.fixture
 def kept(tmp_path: Path) -> Artifact:
     """The ranks of three members and two others; two members and one other were left out, and three records cut."""
-    place = tmp_path / "a.scores.safetensors"
+    path = tmp_path / "a.scores.safetensors"
     arrays: dict[str, Any] = {
         "member": np.array([True, True, True, False, False]),
         "truncated": np.array([True, True, False, True, False]),
         "skipped_member": np.array([True, True, False]),
         "skipped_reason": np.array([Skip.IN_BOTH] * 3, dtype=np.uint8),
     }
-    save_file(arrays, place)
-    return Artifact(role="scores", path=place.name, digest=file_digest(place), bytes=place.stat().st_size)
+    save_file(arrays, path)
+    return Artifact(role="scores", path=path.name, digest=file_digest(path), bytes=path.stat().st_size)
 
 
 def report_of(kept: Artifact, **more: Any) -> PrivacyReport:

@@ -95,9 +95,9 @@ def test_verify_refutes_a_model_whose_weights_left_the_grid(
     report = tmp_path / "m.private.report.json"
     assert run(["verify", str(report), "-q"]) == 0
     capsys.readouterr()
-    told = json.loads(report.read_text())
-    told["mechanism"]["grid"] *= 2
-    report.write_text(json.dumps(told))
+    forged = json.loads(report.read_text())
+    forged["mechanism"]["grid"] *= 2
+    report.write_text(json.dumps(forged))
     assert run(["verify", str(report), "-q"]) == 1
     assert "no points of the grid" in " ".join(capsys.readouterr().out.split())
     assert load_file(tmp_path / "m.private.safetensors")["w"].shape == (COUNT,)

@@ -33,11 +33,11 @@ def test_a_report_that_leaves_them_out_is_refuted(
 ) -> None:
     monkeypatch.setattr(request, "require_untrained", lambda *_: None)
     assert noised(kinds, tmp_path / "out", "--exclude", EXCLUDED) == ExitCode.OK
-    place = tmp_path / "out.report.json"
-    found = verify(place, read(place))
+    report_path = tmp_path / "out.report.json"
+    found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.REFUTED
     assert any("the training of these weights trained it" in each.reason for each in found.verdicts)
-    assert run(["gate", str(place), "--max-epsilon", "3", "--at-delta", "1e-3", "-q"]) == ExitCode.REFUTED
+    assert run(["gate", str(report_path), "--max-epsilon", "3", "--at-delta", "1e-3", "-q"]) == ExitCode.REFUTED
     assert "the training of these weights trained it" in " ".join(capsys.readouterr().out.split())
 
 
@@ -63,8 +63,8 @@ def test_what_a_training_left_as_it_was_may_be_left_out(
     try:
         own.write_text(json.dumps(report))
         assert noised(kinds, tmp_path / "again", "--exclude", EXCLUDED) == ExitCode.OK
-        place = tmp_path / "again.report.json"
-        verdicts = verify(place, read(place)).verdicts
+        report_path = tmp_path / "again.report.json"
+        verdicts = verify(report_path, read(report_path)).verdicts
         assert not any("trained it" in each.reason for each in verdicts)
     finally:
         own.write_text(kept)

@@ -53,16 +53,16 @@ def state(report: PrivacyReport) -> AssumptionState:
     return found
 
 
-def edited(place: Path, *, parents: bool) -> Path:
+def edited(path: Path, *, parents: bool) -> Path:
     """The same report with the assumption merely asserted, and without its parents."""
-    report: dict[str, Any] = json.loads(place.read_text())
+    report: dict[str, Any] = json.loads(path.read_text())
     (guarantee,) = report["guarantees"]
     guarantee["status"] = "conditional"
     for each in guarantee["assumptions"]:
         if each["name"] == "starting weights":
             each["state"] = "asserted"
     report["parents"] = report["parents"] if parents else []
-    changed = place.with_name("edited.report.json")
+    changed = path.with_name("edited.report.json")
     changed.write_text(json.dumps(report))
     return changed
 

@@ -51,12 +51,12 @@ def again(start: Path, data: Path, output: Path) -> int:
     return run([*map(str, asked), "--micro-tokens", "160", "--device", "cpu"])
 
 
-def with_other_lines(data: Path, place: Path, keep: int) -> Path:
+def with_other_lines(data: Path, path: Path, keep: int) -> Path:
     """``keep`` lines of ``data``, in capitals, among others."""
     lines = [json.loads(line)["text"].upper() for line in data.read_text().splitlines()[:keep]]
     others = [f"the very old mat {number}" for number in range(40)]
-    place.write_text("".join(json.dumps({"text": text}) + "\n" for text in (*others, *lines)))
-    return place
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (*others, *lines)))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def test_a_record_in_another_file_makes_the_guarantee_void(
     start, own = before
     data, output = with_other_lines(own, tmp_path / "data.jsonl", shared), tmp_path / "model"
     assert again(start, data, output) == 0
-    place = output.with_name("model.report.json")
-    assert read(place).guarantees[0].status is (Status.VOID if shared else Status.CONDITIONAL)
+    report_path = output.with_name("model.report.json")
+    assert read(report_path).guarantees[0].status is (Status.VOID if shared else Status.CONDITIONAL)
     assert ("trained on record 41 of" in " ".join(capsys.readouterr().err.split())) is bool(shared)
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+    assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
     if shared:
-        changed = edited(place, parents=True)
+        changed = edited(report_path, parents=True)
         found = [each for each in verify(changed, read(changed)).verdicts if each.outcome is Outcome.REFUTED]
         assert [each.subject for each in found] == ["starting weights"]
         assert "were trained on record 41 of data.jsonl before" in found[0].reason
@@ -127,9 +127,9 @@ def test_a_copy_of_the_weights_in_other_files_is_known(
 ) -> None:
     model, data = before
     assert again(copied(model, tmp_path, change), data, tmp_path / "out") == 0
-    place = tmp_path / "out.report.json"
-    assert read(place).guarantees[0].status is Status.VOID
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+    report_path = tmp_path / "out.report.json"
+    assert read(report_path).guarantees[0].status is Status.VOID
+    assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
 
 
 def test_a_copy_with_another_configuration_is_no_fault_of_a_training_on_other_data(
@@ -141,9 +141,9 @@ def test_a_copy_with_another_configuration_is_no_fault_of_a_training_on_other_da
     config = json.loads((start / "config.json").read_text())
     (start / "config.json").write_text(json.dumps({**config, "transformers_version": "0.0.0"}))
     assert again(start, with_other_lines(own, tmp_path / "data.jsonl", 0), tmp_path / "out") == 0
-    place = tmp_path / "out.report.json"
-    assert (read(place).guarantees[0].status, read(place).parents) == (Status.CONDITIONAL, ())
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+    report_path = tmp_path / "out.report.json"
+    assert (read(report_path).guarantees[0].status, read(report_path).parents) == (Status.CONDITIONAL, ())
+    assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
 
 
 def report_taken_away(folder: Path) -> None:
@@ -161,15 +161,15 @@ def test_a_report_that_does_not_fit_the_start_is_told(
         report_taken_away(start)
         model = start
     assert again(start, data, tmp_path / "out") == 0
-    said = capsys.readouterr().err.replace("\n", " ")
-    place = tmp_path / "out.report.json"
-    report = read(place)
-    (told,) = [each for each in report.warnings if "the initial weights" in each]
-    assert told.startswith("before.report.json")
-    assert why in told
-    assert why in " ".join(said.split())
+    stderr = capsys.readouterr().err.replace("\n", " ")
+    report_path = tmp_path / "out.report.json"
+    report = read(report_path)
+    (warning,) = [each for each in report.warnings if "the initial weights" in each]
+    assert warning.startswith("before.report.json")
+    assert why in warning
+    assert why in " ".join(stderr.split())
     assert report.guarantees[0].status is Status.CONDITIONAL
-    assert verify(place, report).exit_code is ExitCode.OK
+    assert verify(report_path, report).exit_code is ExitCode.OK
 
 
 def test_no_noise_on_a_clipped_training_of_such_a_start(
@@ -195,9 +195,9 @@ def test_no_noise_on_a_clipped_training_of_a_copy(
     start, output = copied(model, tmp_path, in_shards), tmp_path / "clipped"
     asked = ("retrain", "clipped", start, "--data", data, "--epochs", 1, "--batch-size", 12, "-o", output)
     assert run([*map(str, asked), "--optimizer", "sgd", "--device", "cpu", "-q"]) == 0
-    place = tmp_path / "clipped.report.json"
-    assert [Path(each.path).name for each in read(place).parents] == ["before.report.json"]
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+    report_path = tmp_path / "clipped.report.json"
+    assert [Path(each.path).name for each in read(report_path).parents] == ["before.report.json"]
+    assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
     capsys.readouterr()
     assert run(["noise", str(output), "--epsilon", "8", "-q", "-o", str(tmp_path / "noised")]) == ExitCode.BAD_INPUT
     assert "were trained on the same data before" in " ".join(capsys.readouterr().err.split())

@@ -40,9 +40,9 @@ def test_the_genuine_report_passes(report: Path) -> None:
 def test_a_claim_without_its_test_is_refuted(name: str, report: Path) -> None:
     changed = copy.deepcopy(json.loads(report.read_text()))
     MUTANTS[name](changed["parameters"])
-    place = report.with_name("mutant.report.json")
-    place.write_text(json.dumps(changed))
-    found = verify(place, read(place))
+    report_path = report.with_name("mutant.report.json")
+    report_path.write_text(json.dumps(changed))
+    found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.REFUTED
     assert any("'contribution' is said to be enforced, but" in v.reason for v in found.verdicts)
 
@@ -57,11 +57,11 @@ def test_asserted_needs_no_test(report: Path) -> None:
             if assumption["name"] == "rounding of sums":
                 assumption["statement"], _, _ = assumption["statement"].partition(": ")
             if assumption["name"] == "contribution":
-                said, _, _ = assumption["statement"].partition(";")
-                assumption["statement"] = f"{said}; whether its gradient is its own was not tested"
-    place = report.with_name("asserted.report.json")
-    place.write_text(json.dumps(changed))
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+                premise_text, _, _ = assumption["statement"].partition(";")
+                assumption["statement"] = f"{premise_text}; whether its gradient is its own was not tested"
+    report_path = report.with_name("asserted.report.json")
+    report_path.write_text(json.dumps(changed))
+    assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_asserted_needs_no_test(report: Path) -> None:
     ],
 )
 def test_figures_of_rounding_are_those_of_the_run(old: str, new: str, reason: str, report: Path) -> None:
-    said = report.read_text()
-    assert old in said
-    place = report.with_name("rounding.report.json")
-    place.write_text(said.replace(old, new))
-    found = verify(place, read(place))
+    text = report.read_text()
+    assert old in text
+    report_path = report.with_name("rounding.report.json")
+    report_path.write_text(text.replace(old, new))
+    found = verify(report_path, read(report_path))
     assert found.exit_code is not ExitCode.OK
     assert any("'rounding of sums'" in v.reason and reason in v.reason for v in found.verdicts)
 
@@ -89,10 +89,10 @@ def test_the_word_of_a_run_on_its_own_test_is_named_as_such(report: Path) -> Non
     for guarantee in changed["guarantees"]:
         for assumption in guarantee["assumptions"]:
             if assumption["name"] == "rounding of sums":
-                said, _, _ = assumption["statement"].partition("which differ by ")
-                assumption["statement"] = f"{said}which differ by 1e-12 of their size"
-    place = report.with_name("edited.report.json")
-    place.write_text(json.dumps(changed))
-    found = verify(place, read(place))
+                premise_text, _, _ = assumption["statement"].partition("which differ by ")
+                assumption["statement"] = f"{premise_text}which differ by 1e-12 of their size"
+    report_path = report.with_name("edited.report.json")
+    report_path.write_text(json.dumps(changed))
+    found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.OK
     assert any("contribution_test" in omission.reason for omission in found.omissions)

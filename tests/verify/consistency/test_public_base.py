@@ -24,7 +24,7 @@ def base_made(clipped: Kind, folder: Path, *, data: bool, start: bool = True) ->
     ``data``: on the same data. ``start``: from these very weights.
     """
     assert clipped.model is not None
-    base, place = folder / "base", folder / "base.report.json"
+    base, report_path = folder / "base", folder / "base.report.json"
     shutil.copytree(clipped.model, base)
     tensors = load_file(base / "model.safetensors")
     first = min(tensors)
@@ -36,9 +36,9 @@ def base_made(clipped: Kind, folder: Path, *, data: bool, start: bool = True) ->
     made = replace(
         report,
         inputs=(*inputs, *([began] if start else [])),
-        outputs=(file_artifact("model", base / "model.safetensors", place),),
+        outputs=(file_artifact("model", base / "model.safetensors", report_path),),
     )
-    write_report(place, made)
+    write_report(report_path, made)
     return base
 
 
@@ -63,11 +63,11 @@ def other_data(clipped: Kind, base: Path, *, shared: bool) -> None:
     (data,) = (each for each in report.inputs if each.role == "data")
     ours = json.loads((clipped.path.parent / data.path).read_text().splitlines()[4])["text"]
     texts = ["Another text.", f" {ours.upper()}\n" if shared else "A third."]
-    file, place = base.with_name("other.jsonl"), base.with_name("base.report.json")
+    file, report_path = base.with_name("other.jsonl"), base.with_name("base.report.json")
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    made = read(place)
+    made = read(report_path)
     inputs = [each for each in made.inputs if each.role != "data"]
-    write_report(place, replace(made, inputs=(*inputs, file_artifact("data", file, place))))
+    write_report(report_path, replace(made, inputs=(*inputs, file_artifact("data", file, report_path))))
 
 
 def test_a_base_that_was_trained_on_a_record_in_another_file(
@@ -118,16 +118,16 @@ def test_noise_that_spared_such_a_base_is_refuted(
     monkeypatch.setattr(request, "require_public", lambda *_: None)
     assert clipped.model is not None
     assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
-    place = tmp_path / "out.report.json"
-    found = verify(place, read(place))
+    report_path = tmp_path / "out.report.json"
+    found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.REFUTED
     assert any("trained on the same data before" in each.reason for each in found.verdicts)
     capsys.readouterr()
-    assert run(["gate", str(place), "--max-epsilon", "3", "-q"]) == ExitCode.REFUTED
+    assert run(["gate", str(report_path), "--max-epsilon", "3", "-q"]) == ExitCode.REFUTED
     assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
     policy = tmp_path / "policy.toml"
     policy.write_text("max_epsilon = 3\nrecompute = false\n")
-    assert run(["gate", str(place), "--policy", str(policy), "-q"]) == ExitCode.REFUTED
+    assert run(["gate", str(report_path), "--policy", str(policy), "-q"]) == ExitCode.REFUTED
     assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
 
 
@@ -136,6 +136,8 @@ def test_a_base_of_other_data_stays_public(kinds: Kinds, tmp_path: Path) -> None
     base = base_made(clipped, tmp_path, data=False, start=False)
     assert clipped.model is not None
     assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
-    place = tmp_path / "out.report.json"
-    assert [Path(each["path"]).name for each in json.loads(place.read_text())["parents"]][1:] == ["base.report.json"]
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+    report_path = tmp_path / "out.report.json"
+    assert [Path(each["path"]).name for each in json.loads(report_path.read_text())["parents"]][1:] == [
+        "base.report.json"
+    ]
+    assert verify(report_path, read(report_path)).exit_code is ExitCode.OK

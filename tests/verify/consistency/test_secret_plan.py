@@ -55,8 +55,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(folder: Path, name: str, change: Callable[[PrivacyReport], PrivacyReport] = lambda r: r) -> dict[str, str]:
     """What each part of the plan's report is found to be; of several verdicts on one file the worst."""
-    place = folder / f"{name}.report.json"
-    found = verify(place, change(decode(place.read_text(), str(place))))
+    report_path = folder / f"{name}.report.json"
+    found = verify(report_path, change(decode(report_path.read_text(), str(report_path))))
     worst = {v.subject: v.outcome for v in found.integrity if v.outcome is not Outcome.REFUTED}
     worst |= {v.subject: v.outcome for v in found.integrity if v.outcome is Outcome.REFUTED}
     return {**worst, **{each.verdict.subject: each.verdict.outcome for each in found.guarantees}}
@@ -113,8 +113,8 @@ def test_a_plan_that_leaves_its_book_is_refuted(
     path = tmp_path / "curve.safetensors"
     with staged_protection(path, change(read_protection(planned / "curve.safetensors")), report) as pending:
         pending.commit()
-    told = decode((planned / "curve.report.json").read_text(), "report")
-    report.write_text(encode(replace(told, outputs=(file_artifact("plan", path, report),))))
+    report_of_curve = decode((planned / "curve.report.json").read_text(), "report")
+    report.write_text(encode(replace(report_of_curve, outputs=(file_artifact("plan", path, report),))))
     assert judged(tmp_path, "curve")["secrets.jsonl"] is Outcome.REFUTED
 
 

@@ -30,9 +30,9 @@ def copied(kinds: Kinds, folder: Path, keys: dict[str, Any]) -> Path:
     for each in report["outputs"]:
         if each["path"].endswith("/config.json"):
             each.update(digest=file_digest(config), bytes=config.stat().st_size)
-    place = folder / genuine.path.name
-    place.write_text(json.dumps(report))
-    return place
+    path = folder / genuine.path.name
+    path.write_text(json.dumps(report))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_drawn_weights_that_cannot_be_drawn_again_do_not_pass(
     genuine = kinds["dp-sgd"].path
     report = json.loads(genuine.read_text())
     report["parameters"][parameter] = value
-    place = genuine.with_name("undrawn.report.json")
-    place.write_text(json.dumps(report))
-    found = verify(place, read(place))
-    place.unlink()
+    report_path = genuine.with_name("undrawn.report.json")
+    report_path.write_text(json.dumps(report))
+    found = verify(report_path, read(report_path))
+    report_path.unlink()
     assert found.exit_code is ExitCode.BAD_INPUT
     assert any(word in each.reason for each in found.verdicts if each.outcome is Outcome.INCONCLUSIVE)
 

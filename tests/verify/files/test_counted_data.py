@@ -35,9 +35,9 @@ def of_more_records(report: Report) -> None:
     report["parameters"]["examples"] *= 2
 
 
-def found(place: Path, report: Report) -> list[str]:
-    place.write_text(json.dumps(report))
-    return [each.reason for each in check_recorded_data(place, read(place), [], NamedFiles())]
+def found(path: Path, report: Report) -> list[str]:
+    path.write_text(json.dumps(report))
+    return [each.reason for each in check_recorded_data(path, read(path), [], NamedFiles())]
 
 
 @pytest.mark.parametrize(
@@ -47,31 +47,31 @@ def found(place: Path, report: Report) -> list[str]:
 )  # fmt: skip
 def test_a_training_is_held_against_its_records(kinds: Kinds, change: Callable[[Report], None], word: str) -> None:
     kind = kinds["dp-sgd"]
-    place, report = kind.path.with_name("changed.report.json"), json.loads(kind.path.read_text())
-    assert found(place, report) == []
+    report_path, report = kind.path.with_name("changed.report.json"), json.loads(kind.path.read_text())
+    assert found(report_path, report) == []
     change(report)
-    (reason,) = found(place, report)
+    (reason,) = found(report_path, report)
     assert word in reason
     if change is of_users:
-        assert verify(place, read(place)).exit_code is ExitCode.REFUTED
-    place.unlink()
+        assert verify(report_path, read(report_path)).exit_code is ExitCode.REFUTED
+    report_path.unlink()
 
 
 def test_what_is_not_at_hand_is_not_counted(kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, place = kinds["dp-sgd"], tmp_path / "changed.report.json"
+    kind, report_path = kinds["dp-sgd"], tmp_path / "changed.report.json"
     report = json.loads(kind.path.read_text())
     of_more_records(report)
     data = tmp_path / "train.jsonl"
     for each in report["inputs"]:
         each["path"] = data.name if each["role"] == "data" else each["path"]
-    assert found(place, report) == []
+    assert found(report_path, report) == []
     shutil.copy(kind.path.with_name("train.jsonl"), data)
-    assert len(found(place, report)) == 1
+    assert len(found(report_path, report)) == 1
     monkeypatch.setattr(counted_data, "MOST_BYTES", data.stat().st_size - 1)
-    assert found(place, report) == []
+    assert found(report_path, report) == []
     monkeypatch.undo()
     data.write_text(data.read_text().replace("a", "e"))
-    assert found(place, report) == []
+    assert found(report_path, report) == []
 
 
 def trained_by_user(folder: Path, start: Path, *more: str) -> Path:
@@ -97,13 +97,13 @@ def test_a_clipped_training_said_to_be_one_of_users_is_refuted_through_its_noise
     noise = json.loads(noised.read_text())
     noise["parents"][0]["digest"] = file_digest(clipped)
     noised.write_text(json.dumps(noise))
-    for place in (clipped, noised):
-        verification = verify(place, read(place))
+    for path in (clipped, noised):
+        verification = verify(path, read(path))
         assert verification.exit_code is ExitCode.REFUTED
         assert "holds 10 examples, and the report says 30" in " ".join(each.reason for each in verification.verdicts)
 
 
 def test_a_training_of_users_passes_with_its_noise(kinds: Kinds, tmp_path: Path) -> None:
     noised = trained_by_user(tmp_path, kinds["dp-sgd"].path.with_name("start"), "--unit", "user")
-    for place in (noised, tmp_path / "clipped.report.json"):
-        assert verify(place, read(place)).exit_code is ExitCode.OK
+    for path in (noised, tmp_path / "clipped.report.json"):
+        assert verify(path, read(path)).exit_code is ExitCode.OK

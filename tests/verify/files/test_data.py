@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(capsys: pytest.CaptureFixture[str], report: Path, data: Path) -> tuple[int, str]:
+def verify_with_data(capsys: pytest.CaptureFixture[str], report: Path, data: Path) -> tuple[int, str]:
     capsys.readouterr()
     code = run(["verify", str(report), "--data", str(data), "-q", "-v"])
     return code, " ".join(capsys.readouterr().out.split())
@@ -44,37 +44,39 @@ def told(capsys: pytest.CaptureFixture[str], report: Path, data: Path) -> tuple[
 def forged(report: Path, name: str, change: Callable[[dict[str, Any]], object]) -> Path:
     data = json.loads(report.read_text())
     change(data)
-    place = report.with_name(name)
-    place.write_text(json.dumps(data))
-    return place
+    path = report.with_name(name)
+    path.write_text(json.dumps(data))
+    return path
 
 
 def test_the_data_trained_on_are_counted_and_recognised(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = told(capsys, made / "dp-sgd.report.json", made / "train.jsonl")
+    code, output = verify_with_data(capsys, made / "dp-sgd.report.json", made / "train.jsonl")
     assert code == 0
-    assert "train.jsonl holds 60 examples, as the report says" in said
-    assert "train.jsonl is what was trained on" in said
+    assert "train.jsonl holds 60 examples, as the report says" in output
+    assert "train.jsonl is what was trained on" in output
 
 
 @pytest.mark.parametrize("report", ["people.report.json", "people.private.report.json"])
 def test_all_records_of_one_person_are_one_example(made: Path, capsys: pytest.CaptureFixture[str], report: str) -> None:
-    code, said = told(capsys, made / report, made / "people.jsonl")
+    code, output = verify_with_data(capsys, made / report, made / "people.jsonl")
     assert code == 0
-    assert "people.jsonl holds 20 examples, as the report says" in said
+    assert "people.jsonl holds 20 examples, as the report says" in output
 
 
 def test_more_examples_on_paper_than_in_the_data_are_refuted(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice the examples halve the rate, and with it what a step gives away."""
 
     def doubled(report: dict[str, Any]) -> None:
-        said = report["parameters"]
-        said.update(examples=120, sample_rate=said["batch_size"] / 120)
-        report["mechanism"]["events"][0]["sample_rate"] = said["batch_size"] / 120
+        parameters = report["parameters"]
+        parameters.update(examples=120, sample_rate=parameters["batch_size"] / 120)
+        report["mechanism"]["events"][0]["sample_rate"] = parameters["batch_size"] / 120
 
-    code, said = told(capsys, forged(made / "dp-sgd.report.json", "doubled.report.json", doubled), made / "train.jsonl")
+    code, output = verify_with_data(
+        capsys, forged(made / "dp-sgd.report.json", "doubled.report.json", doubled), made / "train.jsonl"
+    )
     assert code == 1
-    assert "holds 60 examples, and the report says 120: batches of 12 draw each at a rate of 0.2" in said
-    assert "where the ledger has 0.1" in said
+    assert "holds 60 examples, and the report says 120: batches of 12 draw each at a rate of 0.2" in output
+    assert "where the ledger has 0.1" in output
 
 
 def test_other_data_of_the_same_size_are_not_the_file(
@@ -82,10 +84,10 @@ def test_other_data_of_the_same_size_are_not_the_file(
 ) -> None:
     other = tmp_path / "other.jsonl"
     other.write_text("".join(reversed((made / "train.jsonl").read_text().splitlines(keepends=True))))
-    code, said = told(capsys, made / "dp-sgd.report.json", other)
+    code, output = verify_with_data(capsys, made / "dp-sgd.report.json", other)
     assert code == 1
-    assert "other.jsonl holds 60 examples, as the report says" in said
-    assert "other.jsonl is not what was trained on" in said
+    assert "other.jsonl holds 60 examples, as the report says" in output
+    assert "other.jsonl is not what was trained on" in output
 
 
 def test_a_report_without_a_number_and_data_without_records_are_one_sentence(
@@ -109,7 +111,7 @@ def test_a_report_without_a_number_and_data_without_records_are_one_sentence(
         assert says in capsys.readouterr().err
     assert report.read_bytes() == before
     facts = noise(tmp_path, write_model)  # its owner said 100
-    assert told(capsys, facts, made / "train.jsonl")[0] == 1
+    assert verify_with_data(capsys, facts, made / "train.jsonl")[0] == 1
 
 
 def test_counting_finds_what_the_reading_finds(made: Path, tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ def released(folder: Path, change: Callable[[Path, Path], object]) -> ComparedTo
             (place / name).write_text(json.dumps(content))
     change(start, model)
 
-    def listed(place: Path, role: str) -> list[Artifact]:
+    def listed(folder: Path, role: str) -> list[Artifact]:
         return [
-            Artifact(role=role.format(each.name), path=f"{place.name}/{each.name}", digest=file_digest(each), bytes=1)
-            for each in sorted(place.iterdir())
+            Artifact(role=role.format(each.name), path=f"{folder.name}/{each.name}", digest=file_digest(each), bytes=1)
+            for each in sorted(folder.iterdir())
         ]
 
     report = making(
@@ -90,22 +90,22 @@ def test_what_is_not_compared_is_said(tmp_path: Path, change: Callable[[Path, Pa
 
 def test_a_template_where_there_was_none_is_refuted(tmp_path: Path) -> None:
     def change(start: Path, model: Path) -> None:
-        for place in (start, model):
-            (place / "tokenizer_config.json").write_text("{}")
+        for folder in (start, model):
+            (folder / "tokenizer_config.json").write_text("{}")
         (model / "chat_template.jinja").write_text("Ann Lee {{ messages }}")
 
     (found,) = released(tmp_path, change).verdicts
     assert found.reason.startswith("its chat template")
 
 
-def _as_vocabulary(place: Path, *, one_a_line: bool) -> None:
-    """The words of ``place``'s tokenizer.json as older tokenizers have them."""
-    (place / "tokenizer.json").unlink()
+def _as_vocabulary(folder: Path, *, one_a_line: bool) -> None:
+    """The words of ``folder``'s tokenizer.json as older tokenizers have them."""
+    (folder / "tokenizer.json").unlink()
     if one_a_line:
-        (place / "vocab.txt").write_text("a\nb\n<pad>\n")
+        (folder / "vocab.txt").write_text("a\nb\n<pad>\n")
     else:
-        (place / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<pad>": 2}))
-        (place / "merges.txt").write_text("#version: 0.2\na b\n")
+        (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<pad>": 2}))
+        (folder / "merges.txt").write_text("#version: 0.2\na b\n")
 
 
 @pytest.mark.parametrize("one_a_line", [True, False])

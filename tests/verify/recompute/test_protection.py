@@ -62,13 +62,13 @@ def genuine() -> Protection:
 
 
 def verdicts(plan: Protection, folder: Path) -> list[tuple[Outcome, str]]:
-    path, place = folder / "p.plan.safetensors", folder / "p.report.json"
-    with staged_protection(path, plan, place) as pending:
+    path, report_path = folder / "p.plan.safetensors", folder / "p.report.json"
+    with staged_protection(path, plan, report_path) as pending:
         pending.commit()
-    artifact = file_artifact("plan", path, place)
+    artifact = file_artifact("plan", path, report_path)
     report = PrivacyReport(step="secrets-plan", created="", versions={}, outputs=(artifact,))
-    place.write_text("{}")
-    return [(v.outcome, v.reason) for v in verify(place, report).integrity if v.subject == path.name]
+    report_path.write_text("{}")
+    return [(v.outcome, v.reason) for v in verify(report_path, report).integrity if v.subject == path.name]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -173,10 +173,10 @@ def test_an_edited_plan_by_the_curve_is_refuted(
 @pytest.mark.parametrize(("probabilities", "sigma", "success"), GUESSES)
 def test_one_step_s_best_test_lies_between_both_sides(probabilities: list[float], sigma: float, success: float) -> None:
     """One step, two values alike: known to mpmath. What is told decides how sharply it is looked at."""
-    for told in (success * (1 - 1e-4), success * (1 + 2e-4)):
-        found = largest_success(np.array(probabilities), sigma, 1, 0.5, told)
+    for stated in (success * (1 - 1e-4), success * (1 + 2e-4)):
+        found = largest_success(np.array(probabilities), sigma, 1, 0.5, stated)
         assert found.lower - 1e-10 <= success <= found.upper + 1e-10
-        assert (found.upper <= told * (1 + 1e-4)) is (told > success)
+        assert (found.upper <= stated * (1 + 1e-4)) is (stated > success)
 
 
 @pytest.mark.parametrize(("steps", "prior"), few([(1, 0.05), (10, 0.02)], 0))

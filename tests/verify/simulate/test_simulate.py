@@ -189,9 +189,9 @@ def test_a_ledger_of_one_kind_is_simulated_with_a_toy_training() -> None:
 @pytest.mark.forged("the epsilon is that of twice the noise")
 def test_a_report_of_passes_with_half_of_its_noise_is_refuted(tmp_path: Path) -> None:
     more = ["--batches", "balls-and-bins", "--sample-rate", "0.25", "--steps", "10", "--delta", "0.01"]
-    place = tmp_path / "plan.report.json"
-    assert run(["account", *more, "--noise-multiplier", "1", "--no-peers", "-o", str(place), "-q"]) == 0
-    report = read(place)
+    report_path = tmp_path / "plan.report.json"
+    assert run(["account", *more, "--noise-multiplier", "1", "--no-peers", "-o", str(report_path), "-q"]) == 0
+    report = read(report_path)
     assert isinstance(report.mechanism, Ledger)
     (event,) = report.mechanism.events
     assert isinstance(event, SampledGaussian)

@@ -45,9 +45,9 @@ def by_opacus(*entry: float, delta: float = 1e-5) -> Maker:
 
 
 def by_the_trainer(folder: Path, write_model: WriteModel) -> Path:
-    model, place = weights(folder, write_model), folder / "m.report.json"
-    of_loops.write(model, place, program="transformers-trainer", parameters={}, warnings=(_UNPROTECTED,))
-    return place
+    model, report_path = weights(folder, write_model), folder / "m.report.json"
+    of_loops.write(model, report_path, program="transformers-trainer", parameters={}, warnings=(_UNPROTECTED,))
+    return report_path
 
 
 def from_elsewhere(folder: Path, write_model: WriteModel) -> Path:
@@ -82,10 +82,10 @@ def noised(*options: str) -> Maker:
 def of_models(folder: Path, write_model: WriteModel) -> Path:
     drawn = np.random.default_rng(3).standard_normal((2, 40)).tolist()
     (folder / "s.json").write_text(json.dumps({"with": drawn[0], "without": drawn[1]}))
-    place = folder / "a.report.json"
+    report_path = folder / "a.report.json"
     call = ["audit", "scores", str(folder / "s.json"), "--models", "--threshold", "0.5", "--claim", "1,1e-5"]
-    assert run([*call, "-q", "-o", str(place)]) == 0
-    return place
+    assert run([*call, "-q", "-o", str(report_path)]) == 0
+    return report_path
 
 
 MADE: dict[Row, Maker] = {
@@ -110,33 +110,33 @@ MADE: dict[Row, Maker] = {
 
 @pytest.mark.parametrize("row", list(MADE), ids=": ".join)
 def test_a_report_passes_with_the_warning_and_not_without(tmp_path: Path, write_model: WriteModel, row: Row) -> None:
-    place = MADE[row](tmp_path, write_model)
-    report = read_report(place)
+    path = MADE[row](tmp_path, write_model)
+    report = read_report(path)
     text = dict(rows_of(report))[row]
-    assert verify(place, read(place)).exit_code is ExitCode.OK
+    assert verify(path, read(path)).exit_code is ExitCode.OK
     without = replace(report, warnings=tuple(each for each in report.warnings if each != text))
-    assert verify(place, without).exit_code is ExitCode.REFUTED
-    assert list(faults(place, report, set())) == []
+    assert verify(path, without).exit_code is ExitCode.REFUTED
+    assert list(faults(path, report, set())) == []
 
 
 def test_a_report_that_calls_examples_records_passes(tmp_path: Path, write_model: WriteModel) -> None:
     """As reports did before; no other word does."""
-    place = MADE[(_OUTSIDE, "large delta")](tmp_path, write_model)
-    report = read_report(place)
+    path = MADE[(_OUTSIDE, "large delta")](tmp_path, write_model)
+    report = read_report(path)
     text = dict(rows_of(report))[(_OUTSIDE, "large delta")]
     for words, code in ((("records", " record"), ExitCode.OK), (("steps", " step"), ExitCode.REFUTED)):
         older = text.replace("examples", words[0]).replace("publishing each", f"publishing each{words[1]}")
         warnings = tuple(older if each == text else each for each in report.warnings)
-        assert verify(place, replace(report, warnings=warnings)).exit_code is code
+        assert verify(path, replace(report, warnings=warnings)).exit_code is code
 
 
 def test_a_row_that_may_be_lost_is_found(
     tmp_path: Path, write_model: WriteModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("verify.warned.check.RULES", {})
-    place = from_elsewhere(tmp_path, write_model)
-    (told,) = faults(place, read_report(place), set())
-    assert "without its warning ('external-training', 'nothing known')" in told
+    path = from_elsewhere(tmp_path, write_model)
+    (fault,) = faults(path, read_report(path), set())
+    assert "without its warning ('external-training', 'nothing known')" in fault
 
 
 def test_rows_that_nothing_calls_for_are_rows() -> None:

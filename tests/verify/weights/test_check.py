@@ -84,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("weights"))
 
 
-def said(found: Verification) -> list[Verdict]:
+def verdicts_of_weights(found: Verification) -> list[Verdict]:
     return [verdict for verdict in found.verdicts if verdict.subject == "weights"]
 
 
@@ -92,9 +92,9 @@ def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdi
     """What is said of the weights after ``change``; whatever else the change contradicts does not count."""
     report = json.loads(path.read_text())
     change(report)
-    place = path.with_name("forged.report.json")
-    place.write_text(json.dumps(report))
-    return said(verify(place, read(place)))
+    report_path = path.with_name("forged.report.json")
+    report_path.write_text(json.dumps(report))
+    return verdicts_of_weights(verify(report_path, read(report_path)))
 
 
 def edited(**values: Any) -> Callable[[dict[str, Any]], object]:
@@ -106,11 +106,11 @@ def test_an_honest_run_passes_and_says_what_was_looked_at(runs: Runs, name: str)
     found = verify(runs[name], read(runs[name]))
     assert found.exit_code is ExitCode.OK
     if name == "plain sgd":
-        assert said(found) == []
+        assert verdicts_of_weights(found) == []
         (omission,) = [o for o in found.omissions if o.what == "how far the training moved the weights"]
         assert "nothing bounds what sgd makes of them" in omission.reason
         return
-    (verdict,) = said(found)
+    (verdict,) = verdicts_of_weights(found)
     assert verdict.outcome is Outcome.CONSISTENT
     assert "drawn again from seed 0" in verdict.reason
     private = RUNS[name][0] in ("dp-sgd", "dpquant")
@@ -197,20 +197,20 @@ def test_one_changed_weight_is_refuted(runs: Runs, write_model: Callable[..., Pa
     """A weight set by hand, as a mark or a message."""
     report = json.loads(runs["adamw"].read_text())
     output = next(o for o in report["outputs"] if o["role"] == "model")
-    place = runs["adamw"].parent / output["path"]
-    genuine = place.read_bytes()
-    with SafetensorsFile(place) as file:
+    path = runs["adamw"].parent / output["path"]
+    genuine = path.read_bytes()
+    with SafetensorsFile(path) as file:
         tensors = {t.name: np.frombuffer(file.read(t), "<f4").reshape(t.shape).copy() for t in file.tensors}
     tensors["transformer.ln_f.weight"][3] += 0.01
-    write_model(place, tensors)
-    with SafetensorsFile(place) as file:
+    write_model(path, tensors)
+    with SafetensorsFile(path) as file:
         digest = hash_tensors(file).file_digest
     try:
         verdicts = forged(
             runs["adamw"], lambda r: next(o for o in r["outputs"] if o["role"] == "model").update(digest=digest)
         )
     finally:
-        place.write_bytes(genuine)
+        path.write_bytes(genuine)
     assert verdicts[0].outcome is Outcome.REFUTED
     assert "a weight of tensor 'transformer.ln_f.weight' moved by" in verdicts[0].reason
 
@@ -233,7 +233,7 @@ def test_a_start_from_a_checkpoint_and_a_new_head(asked: tuple[str, ...], runs: 
     output, report = tmp_path / "out", tmp_path / "out.report.json"
     call = ["retrain", "dp-sgd", str(folder / "plain"), "--data", str(data), "-o", str(output)]
     assert run([*call, *more, *asked]) == 0
-    (verdict,) = said(verify(report, read(report)))
+    (verdict,) = verdicts_of_weights(verify(report, read(report)))
     assert verdict.outcome is Outcome.CONSISTENT
     assert "read from plain" in verdict.reason
     assert {v.outcome for v in forged(report, elsewhere)} == {Outcome.REFUTED}

@@ -35,8 +35,8 @@ ALPHA = 1e-4
 RUNS = 600
 
 
-def noisy(shown: Publish, noise: float = 2.0) -> NoisySums:
-    return NoisySums(noise_multiplier=noise, clip_norm=0.5, batch_size=8.0, shown=shown, source=NoiseSource(3))
+def noisy(publish: Publish, noise: float = 2.0) -> NoisySums:
+    return NoisySums(noise_multiplier=noise, clip_norm=0.5, batch_size=8.0, shown=publish, source=NoiseSource(3))
 
 
 def test_the_sign_of_zero_is_one_and_minus_zero_is_zero() -> None:
@@ -157,8 +157,8 @@ class Given:
 def test_exactly_the_counted_words_flip(bit_epsilon: float) -> None:
     threshold = flips_of(bit_epsilon)
     source = cast("NoiseSource", Given((0, threshold - 1, threshold, 2**64 - 1)))
-    shown = Responses(bit_epsilon=bit_epsilon, source=source).publish(0, torch.ones(4, dtype=torch.float64))
-    assert shown.tolist() == [-1, -1, 1, 1]
+    words = Responses(bit_epsilon=bit_epsilon, source=source).publish(0, torch.ones(4, dtype=torch.float64))
+    assert words.tolist() == [-1, -1, 1, 1]
 
 
 def test_odds_beyond_the_random_bits_are_refused() -> None:

@@ -32,8 +32,8 @@ from tests.train.methods.ferret.support import (
 )
 
 
-def noisy(shown: Publish = Publish.SIGN) -> Publisher:
-    return NoisySums(noise_multiplier=0.7, clip_norm=0.5, batch_size=BATCH, shown=shown, source=NoiseSource(1))
+def noisy(publish: Publish = Publish.SIGN) -> Publisher:
+    return NoisySums(noise_multiplier=0.7, clip_norm=0.5, batch_size=BATCH, shown=publish, source=NoiseSource(1))
 
 
 PUBLISHERS = [
@@ -90,8 +90,8 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
 def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher | None, rule: dict[str, Any]) -> None:
     made = trainer(60, publisher=publisher, rule=rule)
     outcome = made.run()
-    shown = publisher.shown if isinstance(publisher, NoisySums) else Publish.SIGN
-    assert (set(outcome.amounts.abs().tolist()) == {1.0}) is (shown is Publish.SIGN)
+    published_as = publisher.shown if isinstance(publisher, NoisySums) else Publish.SIGN
+    assert (set(outcome.amounts.abs().tolist()) == {1.0}) is (published_as is Publish.SIGN)
     again = replayed(made, outcome)
     assert torch.equal(weights(again), weights(made))
     # Every bit counts: with one of them turned it is another model.
@@ -134,9 +134,9 @@ def test_noise_moves_weights_as_far_along_many_directions_as_along_one(direction
     assert squares == pytest.approx(40 * len(before), rel=0.45)
 
 
-@pytest.mark.parametrize("shown", list(Publish))
-def test_several_directions_replay_to_the_last_bit(shown: Publish) -> None:
-    made = trainer(30, chance=0.5, publisher=noisy(shown), directions=5, rule=SGD)
+@pytest.mark.parametrize("publish", list(Publish))
+def test_several_directions_replay_to_the_last_bit(publish: Publish) -> None:
+    made = trainer(30, chance=0.5, publisher=noisy(publish), directions=5, rule=SGD)
     outcome = made.run()
     assert torch.equal(weights(replayed(made, outcome)), weights(made))
     outcome.amounts[-1] *= -1

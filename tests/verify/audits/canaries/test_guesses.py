@@ -123,9 +123,9 @@ def test_a_manifest_changed_to_fit(manifest: Path, tmp_path: Path) -> None:
     sets = (Guesses(copies=1, canaries=200, included=half, excluded=half), true.guesses[-1])
     fitted = replace(true, guesses=sets)
     for each in (fitted, replace(fitted, commitment=commitment_of(fitted))):
-        place = tmp_path / "fitted.json"
-        place.write_bytes(encode_manifest(each))
-        ((outcome, reason),) = found(tmp_path, [first], place, canary_commitment=true.commitment)
+        path = tmp_path / "fitted.json"
+        path.write_bytes(encode_manifest(each))
+        ((outcome, reason),) = found(tmp_path, [first], path, canary_commitment=true.commitment)
         assert outcome is Outcome.REFUTED
         assert "does not give the commitment" in reason
 
@@ -151,6 +151,6 @@ def test_the_gate_refuses_them_too(manifest: Path, tmp_path: Path) -> None:
         looked = audit(
             tmp_path / f"{name}.json", *items, inputs=(weights("m"), *made.inputs), parameters=made.parameters
         )
-        told = of(judged(model, looked, recompute="true", max_epsilon="9"), "recomputed")
-        outcomes[name] = {each.outcome for each in told if "guesses on canaries" in each.message}
+        findings = of(judged(model, looked, recompute="true", max_epsilon="9"), "recomputed")
+        outcomes[name] = {each.outcome for each in findings if "guesses on canaries" in each.message}
     assert outcomes == {"honest": set(), "shopped": {GateOutcome.FAIL}}

@@ -155,6 +155,6 @@ def test_its_sentence_is_required() -> None:
 def test_it_may_not_be_left_out() -> None:
     report, parameters, _ = audited(POISSON)
     asked = replace(parameters, asked=AskedAudit(noise=True))
-    said = "it was to bound the noise of the stated steps"
-    assert not any(said in fault for fault in unanswered(report, asked))
-    assert any(said in fault for fault in unanswered(replace(report, evidence=report.evidence[:-1]), asked))
+    fault_text = "it was to bound the noise of the stated steps"
+    assert not any(fault_text in fault for fault in unanswered(report, asked))
+    assert any(fault_text in fault for fault in unanswered(replace(report, evidence=report.evidence[:-1]), asked))

@@ -85,26 +85,26 @@ def test_genuine_figures_stand_and_all_are_counted_again(made: tuple[Path, Priva
 
 def test_a_changed_number_is_noticed_by_the_kept_scores(made: tuple[Path, PrivacyReport]) -> None:
     tried = 0
-    for place, item in enumerate(made[1].evidence):
+    for index, item in enumerate(made[1].evidence):
         names = {"p_value", "mean", "max", "ceiling", "disclosed", "undecided"}
         names |= {name for name in item.details if name.startswith(("correct ", "made "))}
         if item.method.startswith("one run"):
             names.remove("ceiling")  # of the bound, which follows from the number of canaries
         for name in sorted(names & item.details.keys()):
             changed = replace(item, details={**item.details, name: item.details[name] + 1})
-            assert found_in(made, place, changed)[1], (item.quantity, name)
+            assert found_in(made, index, changed)[1], (item.quantity, name)
             tried += 1
         if not item.method.startswith("one run") and item.estimate:
-            assert found_in(made, place, replace(item, estimate=0.5 * item.estimate))[1]
-        assert found_in(made, place, replace(item, samples={**item.samples, "canaries": 7}))[1]
+            assert found_in(made, index, replace(item, estimate=0.5 * item.estimate))[1]
+        assert found_in(made, index, replace(item, samples={**item.samples, "canaries": 7}))[1]
     assert tried >= 30
 
 
 def test_a_bound_without_its_counts_is_noticed(made: tuple[Path, PrivacyReport]) -> None:
-    for place, item in enumerate(made[1].evidence):
+    for index, item in enumerate(made[1].evidence):
         if item.method.startswith("one run"):
             left = {name: value for name, value in item.details.items() if name != "guesses 1"}
-            assert any("lacks the entry" in fault for fault in found_in(made, place, replace(item, details=left))[1])
+            assert any("lacks the entry" in fault for fault in found_in(made, index, replace(item, details=left))[1])
 
 
 def test_other_coins_than_the_manifest_s_are_noticed(made: tuple[Path, PrivacyReport]) -> None:
@@ -124,26 +124,26 @@ def test_other_coins_than_the_manifest_s_are_noticed(made: tuple[Path, PrivacyRe
 
 def test_an_entry_left_out_is_noticed_without_the_scores(made: tuple[Path, PrivacyReport]) -> None:
     needed = {"disclosed", "undecided", "safe", "p_value", "level", "detected", "effective", "mean", "max", "ceiling"}
-    for place, item in enumerate(made[1].evidence):
+    for index, item in enumerate(made[1].evidence):
         if item.method.startswith("one run"):
             continue
         for name in needed & item.details.keys():
             left = {key: value for key, value in item.details.items() if key != name}
-            assert found_in(made, place, replace(item, details=left))[0], (item.quantity, name)
-        assert found_in(made, place, replace(item, samples={}))[0]
-        assert found_in(made, place, replace(item, estimate=None))[0]
+            assert found_in(made, index, replace(item, details=left))[0], (item.quantity, name)
+        assert found_in(made, index, replace(item, samples={}))[0]
+        assert found_in(made, index, replace(item, estimate=None))[0]
         if item.method == "canary completion":
-            assert found_in(made, place, replace(item, upper=None))[0]
-            assert found_in(made, place, replace(item, interval="another"))[0]
+            assert found_in(made, index, replace(item, upper=None))[0]
+            assert found_in(made, index, replace(item, interval="another"))[0]
 
 
 def test_canaries_by_copies_add_up(made: tuple[Path, PrivacyReport]) -> None:
     _, report = made
-    for place, item in enumerate(report.evidence):
+    for index, item in enumerate(report.evidence):
         if item.method.startswith("one run") or item.quantity.startswith("mean"):
             continue
-        left = replace(report, evidence=(*report.evidence[:place], *report.evidence[place + 1 :]))
+        left = replace(report, evidence=(*report.evidence[:index], *report.evidence[index + 1 :]))
         assert any("by copies" in fault for fault in faults(left))
         if "max" in item.details:
             for changed in ({"mean": 0.5 * item.details["mean"]}, {"max": 0.1}, {"max": item.details["max"] + 9}):
-                assert found_in(made, place, replace(item, details={**item.details, **changed}))[0]
+                assert found_in(made, index, replace(item, details={**item.details, **changed}))[0]

@@ -31,10 +31,10 @@ def normal(shift: float, inner: int = 60, outer: int = 50) -> Arms:
     return source.normal(shift, 1, inner), source.normal(0, 1, outer)
 
 
-def csv_of(arms: Arms, place: Path) -> Path:
+def csv_of(arms: Arms, path: Path) -> Path:
     rows = [f"{side},{score!r}" for side, scores in zip((1, 0), arms, strict=True) for score in map(float, scores)]
-    place.write_text("\n".join(["Member, score", *rows]) + "\n")
-    return place
+    path.write_text("\n".join(["Member, score", *rows]) + "\n")
+    return path
 
 
 def audited(arms: Arms, folder: Path, name: str = "s", **options: Any) -> Path:
@@ -42,8 +42,8 @@ def audited(arms: Arms, folder: Path, name: str = "s", **options: Any) -> Path:
     return folder / f"{name}.audit.report.json"
 
 
-def found(place: Path) -> list[tuple[Outcome, str]]:
-    return [(v.outcome, v.reason) for v in privctl.verify(place).verdicts if v.subject == "evidence"]
+def found(path: Path) -> list[tuple[Outcome, str]]:
+    return [(v.outcome, v.reason) for v in privctl.verify(path).verdicts if v.subject == "evidence"]
 
 
 def _json(arms: Arms, folder: Path) -> Path:
@@ -108,7 +108,7 @@ def test_figures_of_other_scores_are_refuted(name: str, tmp_path: Path) -> None:
     """Planted: entries that agree with each other, and not with the file."""
     arms, options, says = LIES[name]
     true = {**options, "threshold": 0.0} if "threshold" in options else options
-    place = audited(normal(1.5), tmp_path, **true)
+    path = audited(normal(1.5), tmp_path, **true)
     lying = _of_other_scores(tmp_path, arms, **options)
     if "threshold" in options:
         asked = {**lying.parameters["asked"], "threshold": 0.0}
@@ -116,25 +116,25 @@ def test_figures_of_other_scores_are_refuted(name: str, tmp_path: Path) -> None:
             lying,
             parameters={**lying.parameters, "asked": asked},
             evidence=tuple(replace(e, details={**e.details, "threshold": 0.0}) for e in lying.evidence),
-            warnings=read_report(place).warnings,
+            warnings=read_report(path).warnings,
         )
     assert list(faults(lying)) == []
-    write_report(place, lying)
-    assert any(outcome is Outcome.REFUTED and says in reason for outcome, reason in found(place)), found(place)
-    assert privctl.verify(place).exit_code is ExitCode.REFUTED
+    write_report(path, lying)
+    assert any(outcome is Outcome.REFUTED and says in reason for outcome, reason in found(path)), found(path)
+    assert privctl.verify(path).exit_code is ExitCode.REFUTED
 
 
 @pytest.mark.forged("the file of scores is changed")
 def test_without_the_file_that_was_judged_the_counts_are_the_reports_word(tmp_path: Path) -> None:
-    place = audited(normal(1.5), tmp_path)
+    path = audited(normal(1.5), tmp_path)
     csv_of(normal(0.0), tmp_path / "s.csv")
-    verified = privctl.verify(place)
-    assert found(place) == []
+    verified = privctl.verify(path)
+    assert found(path) == []
     assert (verified.exit_code, "REFUTED") == (
         ExitCode.REFUTED, next(str(v.outcome) for v in verified.verdicts if v.subject == "s.csv"),
     )  # fmt: skip
     (tmp_path / "s.csv").unlink()
-    (omission,) = [each for each in privctl.verify(place).omissions if each.what == "evidence not recomputed"]
+    (omission,) = [each for each in privctl.verify(path).omissions if each.what == "evidence not recomputed"]
     assert omission.reason.startswith(
         "2 of 2 measured figures are the report's word (the file of scores is not at hand"
     )
@@ -189,5 +189,7 @@ def test_a_verdict_that_so_few_models_do_not_support(tmp_path: Path) -> None:
     for options in ({}, {"threshold": 1.0}):
         report = read_report(audited(normal(0.0), tmp_path, claim=(0.3, 1e-5), **options))
         assert [each.outcome for each in report.verdicts] == [Outcome.INCONCLUSIVE]
-        said: Sequence[str] = list(faults(_judged(report, Outcome.CONSISTENT)))
-        assert any("but its figures make it" in each or "would not notice more" in each for each in said), options
+        found_faults: Sequence[str] = list(faults(_judged(report, Outcome.CONSISTENT)))
+        assert any("but its figures make it" in each or "would not notice more" in each for each in found_faults), (
+            options
+        )

@@ -28,8 +28,8 @@ from verify.audits.consistency import faults
 from verify.audits.given import scores as given_scores
 
 
-def evidence_verdicts(place: Path) -> list[tuple[Outcome, str]]:
-    return [(v.outcome, v.reason) for v in privctl.verify(place).verdicts if v.subject == "evidence"]
+def evidence_verdicts(path: Path) -> list[tuple[Outcome, str]]:
+    return [(v.outcome, v.reason) for v in privctl.verify(path).verdicts if v.subject == "evidence"]
 
 
 def of_split(folder: Path, shift: float, name: str) -> Path:
@@ -51,11 +51,11 @@ def of_split(folder: Path, shift: float, name: str) -> Path:
 
 
 def test_every_figure_is_computed_again(tmp_path: Path) -> None:
-    place = of_split(tmp_path, 1.0, "s")
-    ((outcome, reason),) = evidence_verdicts(place)
+    path = of_split(tmp_path, 1.0, "s")
+    ((outcome, reason),) = evidence_verdicts(path)
     assert outcome is Outcome.CONSISTENT
     assert reason.startswith("5 figures are what the scores in the file give")
-    assert "evidence not recomputed" not in [each.what for each in privctl.verify(place).omissions]
+    assert "evidence not recomputed" not in [each.what for each in privctl.verify(path).omissions]
 
 
 def test_groups_with_equal_scores_are_tied_by_both_readings() -> None:
@@ -82,15 +82,15 @@ def test_figures_that_agree_with_each_other_and_not_with_the_scores_are_refuted(
         },
     )
     assert list(faults(lying)) == []
-    place = tmp_path / "s.audit.report.json"
-    write_report(place, lying)
-    said = " ".join(reason for outcome, reason in evidence_verdicts(place) if outcome is Outcome.REFUTED)
-    assert "column score: AUC: its estimate is" in said
-    assert "guesses made are said to be right, and the scores give" in said
-    assert privctl.verify(place).exit_code is ExitCode.REFUTED
+    report_path = tmp_path / "s.audit.report.json"
+    write_report(report_path, lying)
+    reasons = " ".join(reason for outcome, reason in evidence_verdicts(report_path) if outcome is Outcome.REFUTED)
+    assert "column score: AUC: its estimate is" in reasons
+    assert "guesses made are said to be right, and the scores give" in reasons
+    assert privctl.verify(report_path).exit_code is ExitCode.REFUTED
     (tmp_path / "s.csv").unlink()
-    assert evidence_verdicts(place) == []
-    (why,) = [each.reason for each in privctl.verify(place).omissions if each.what == "evidence not recomputed"]
+    assert evidence_verdicts(report_path) == []
+    (why,) = [each.reason for each in privctl.verify(report_path).omissions if each.what == "evidence not recomputed"]
     assert "the file of scores is not at hand as it was" in why
 
 
@@ -116,12 +116,12 @@ EDITS: dict[str, tuple[Callable[[Evidence], bool], Callable[[Evidence], Evidence
 @pytest.mark.parametrize("name", EDITS)
 def test_one_figure_that_is_another_is_refuted(name: str, tmp_path: Path) -> None:
     chosen, edit = EDITS[name]
-    place = of_split(tmp_path, 0.3, "s")
-    report = read_report(place)
+    path = of_split(tmp_path, 0.3, "s")
+    report = read_report(path)
     assert any(map(chosen, report.evidence))
     edited = [edit(item) if chosen(item) else item for item in report.evidence]
-    write_report(place, replace(report, evidence=tuple(edited)))
-    assert Outcome.REFUTED in [outcome for outcome, _ in evidence_verdicts(place)]
+    write_report(path, replace(report, evidence=tuple(edited)))
+    assert Outcome.REFUTED in [outcome for outcome, _ in evidence_verdicts(path)]
 
 
 def _parquet(folder: Path, member: Any, scores: Any) -> dict[str, Any]:
@@ -163,8 +163,8 @@ def test_other_columns_than_the_file_has_are_refuted(tmp_path: Path) -> None:
         return replace(report, parameters={**report.parameters, "asked": {**report.parameters["asked"], **columns}})
 
     options = _parquet(tmp_path, *drawn(20, 0.5))
-    place = tmp_path / "a.report.json"
-    report = privctl.audit_scores(**options, output=place)
-    write_report(place, changed(report, record_column="absent"))
-    ((outcome, reason),) = evidence_verdicts(place)
+    report_path = tmp_path / "a.report.json"
+    report = privctl.audit_scores(**options, output=report_path)
+    write_report(report_path, changed(report, record_column="absent"))
+    ((outcome, reason),) = evidence_verdicts(report_path)
     assert (outcome, reason[:34]) == (Outcome.REFUTED, "the file of scores is not what the")

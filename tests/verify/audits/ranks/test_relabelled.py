@@ -75,14 +75,14 @@ class Audit:
     def judged(
         self, folder: Path, arrays: Arrays | None = None, evidence: tuple[Evidence, ...] | None = None
     ) -> list[Verdict]:
-        place, kept = folder / "r.report.json", folder / "r.scores.safetensors"
+        report_path, kept = folder / "r.report.json", folder / "r.scores.safetensors"
         with staged_scores(kept, self.arrays if arrays is None else arrays, {}) as pending:
             pending.commit()
         report = PrivacyReport(
             step="audit", created=now(), versions=versions(("numpy",)), parameters={"confidence": 1 - ALPHA},
-            outputs=(file_artifact("scores", kept, place),), evidence=evidence or self.evidence,
+            outputs=(file_artifact("scores", kept, report_path),), evidence=evidence or self.evidence,
         )  # fmt: skip
-        return check_evidence(place, report, NamedFiles()).verdicts
+        return check_evidence(report_path, report, NamedFiles()).verdicts
 
 
 @pytest.fixture(scope="module")
@@ -210,12 +210,12 @@ def test_audits_that_kept_neither_folds_nor_seed_say_so(tmp_path: Path, audit: A
     (verdict,) = audit.judged(tmp_path, arrays)
     assert verdict.outcome is Outcome.CONSISTENT
     assert "joint test" not in verdict.reason
-    place, kept = tmp_path / "r.report.json", tmp_path / "r.scores.safetensors"
+    report_path, kept = tmp_path / "r.report.json", tmp_path / "r.scores.safetensors"
     report = PrivacyReport(
         step="audit", created=now(), versions={}, evidence=audit.evidence,
-        outputs=(file_artifact("scores", kept, place),), parameters={"confidence": 1 - ALPHA},
+        outputs=(file_artifact("scores", kept, report_path),), parameters={"confidence": 1 - ALPHA},
     )  # fmt: skip
-    assert [o.what for o in check_evidence(place, report, NamedFiles()).omissions] == ["fused score"]
+    assert [o.what for o in check_evidence(report_path, report, NamedFiles()).omissions] == ["fused score"]
 
 
 def test_equal_scores_are_equal_again() -> None:
