@@ -1,6 +1,6 @@
 """Whether the initial weights of a training were trained on one of its records before, in another file.
 
-``begun_with`` compares files by their digests. Here texts are compared, where the files of both trainings are at hand.
+``begun_with`` compares files by their digests. Here records are compared, where both trainings' files are at hand.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from privctl.data.contents import first_shared, texts_at
-from privctl.data.count import of_texts
+from privctl.data.contents import contents_at, first_shared
 from privctl.data.recorded import data_as_recorded
 from privctl.domain.errors import PrivctlError
 from privctl.domain.guarantee import AssumptionState, Guarantee, Status
@@ -59,12 +58,10 @@ def _rests_on_it(guarantee: Guarantee) -> bool:
 
 
 def _contents(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[bytes] | None:
-    """The contents of the texts that the training with this report read; None for others, and if not at hand."""
+    """The contents of the records that the training with this report read; None if they are not at hand."""
     artifacts = [each for each in report.inputs if each.role == _DATA]
     data, columns = (
         data_as_recorded([(located(path, each.path), each) for each in artifacts], files),
         columns_of(report),
     )
-    if data is None or columns is None or not of_texts(data, columns):
-        return None
-    return texts_at(data, columns)
+    return None if data is None or columns is None else contents_at(data, columns)
