@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from privctl.data.columns import Columns, columns_of_task
@@ -15,7 +16,7 @@ from privctl.reports.chain import ReportFiles, path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
 from privctl.reports.parameters import TrainingParameters, parameters_as
-from privctl.reports.trained_before import earlier_training, made_from, trainings
+from privctl.reports.trained_before import LEARNED, earlier_training, made_from, trainings
 from privctl.storage.digest import NamedFiles, file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -91,19 +92,22 @@ def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int
 
     read = NamedFiles()
     with suppress(PrivctlError):
-        for private, columns in _data(found.path, found.report, read):
-            for path, report in trainings([each.path for each in bases]):
+        for private, columns in _records(found.path, found.report, "data", read):
+            for (path, report), role in product(trainings([each.path for each in bases]), LEARNED):
                 with suppress(PrivctlError):  # records of another kind
-                    for earlier, others in _data(path, report, read):
+                    for earlier, others in _records(path, report, role, read):
                         place = first_shared(contents_at(earlier, others), contents_at(private, columns))
                         if place is not None:
                             return place, earlier, private
     return None
 
 
-def _data(path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:
-    """The training data of ``report``, which is at ``path``, if their files are unchanged, and their columns."""
-    files = [each for each in report.inputs if each.role == "data"]
+def _records(path: Path, report: PrivacyReport, role: str, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:
+    """The records that the training of ``report``, which is at ``path``, read in a ``role``, and their columns.
+
+    Nothing if their files are missing or were changed.
+    """
+    files = [each for each in report.inputs if each.role == role]
     if report.step != _RETRAIN or not files:
         return
     parameters = parameters_as(TrainingParameters, report)
