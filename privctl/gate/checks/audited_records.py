@@ -14,6 +14,7 @@ from privctl.gate.judged_model import JudgedModel
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.audits.split.drawn import drawn_from
+from verify.consistency.begun_with import LEARNED
 
 #: The roles of the files that an audit took as training data, and of the files that it compared them with.
 MEMBERS, TRAIN = "members", "train"
@@ -126,7 +127,8 @@ def _why_other_records(case: JudgedModel, report: LoadedReport, role: str, taken
     trained = {digest for each in case.history for digest in _data_of(each)}
     if any(_names_no_data(each) for each in case.history):
         return "a training's report does not name its data, so these records may not have been trained on"
-    learned = [a for a in report.report.inputs if a.role == _UNSEEN[role] and a.digest in trained]
+    known = {a.digest for each in case.history for a in each.report.inputs if a.role in LEARNED}
+    learned = [a for a in report.report.inputs if a.role == _UNSEEN[role] and a.digest in known]
     if learned:
         return f"the non-members, {learned[0].path}, were trained on according to the model's reports"
     if not trained or holds_all(trained, taken, report):

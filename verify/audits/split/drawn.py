@@ -27,6 +27,7 @@ from privctl.storage.reader import read_text
 from verify.audits.split import groups as split_groups
 from verify.audits.split.choice import has_skipped_units
 from verify.audits.terms import BEYOND, BOUND, METHODS, NO_BOUNDS, of_split, sides_by_coins
+from verify.consistency.begun_with import LEARNED
 from verify.files.places import as_recorded
 from verify.methods.expected import EXTERNAL, TRAINING
 
@@ -66,7 +67,7 @@ def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
         for parent in parents
         if parent.step in (TRAINING, EXTERNAL)
         for artifact in parent.inputs
-        if artifact.role == "data"
+        if artifact.role in LEARNED
     }
     for artifact in report.inputs:
         if artifact.role in UNSEEN and artifact.digest in trained:
