@@ -31,6 +31,7 @@ from verify.audits.given.model_scores import differences_from_scores, is_of_mode
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.ranks.figures import ROUNDING, Figures, auc_with_interval, largest_statistic, true_positive_rate, won
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
+from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
 from verify.audits.terms import NOISE
 from verify.files.places import located
@@ -85,11 +86,13 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
     planted = recount_planted(path, report, files)
-    wrong += planted.wrong
-    recomputed += len(planted.items)
+    secrets = recount_secrets(path, report, files)
+    wrong += [*planted.wrong, *secrets.wrong]
+    recomputed += len(planted.items) + len(secrets.items)
     counted_before = [
         *gradients.bounds,
         *planted.items,
+        *secrets.items,
         *(i for i in report.evidence if gradients.bounds and i.method == NOISE),
     ]
     for item in (each for each in report.evidence if each not in counted_before):
