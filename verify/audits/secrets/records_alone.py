@@ -10,6 +10,7 @@ import numpy as np
 
 from privctl.domain.evidence import Evidence
 from verify.audits.ranks.figures import won
+from verify.audits.ranks.records_alone import paired_deviation
 from verify.audits.secrets.kept import BEYOND, CALIBRATED, LOSS, KeptSecrets
 
 if TYPE_CHECKING:
@@ -70,27 +71,10 @@ def _of_secrets(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDArray[
     strata = kept["stratum"][inside]
     centred = own - np.array([own[strata == each].mean() for each in strata.tolist()])
     excess = won(centred[~held_out], centred[held_out]) - won(records[~held_out], records[held_out])
-    deviation = float(np.nanmax([np.nanstd(beyond[1:]), _paired_deviation(centred, records, held_out)]))
+    sides = ~held_out, held_out
+    paired = paired_deviation([centred[side] for side in sides], [records[side] for side in sides])
+    deviation = max(float(np.nanstd(beyond[1:])), paired)
     return {
         "estimate": excess, "deviation": deviation,
         "secrets": int((~held_out).sum()), "compared_with": int(held_out.sum()),
     }  # fmt: skip
-
-
-def _paired_deviation(first: NDArray[np.float64], second: NDArray[np.float64], held_out: NDArray[np.bool_]) -> float:
-    """The standard error of the difference of two AUCs of the same secrets (DeLong et al. 1988); NaN if it is 0."""
-    variance, scale = 0.0, 0.0
-    for side in (~held_out, held_out):
-        if side.sum() < 2:
-            return math.nan
-        shares = [_share_below(each[side], each[~side]) for each in (first, second)]
-        variance += float(np.var(shares[0] - shares[1], ddof=1)) / int(side.sum())
-        scale += sum(float(np.var(each, ddof=1)) for each in shares) / int(side.sum())
-    return math.sqrt(variance) if variance > 1e-12 * scale else math.nan
-
-
-def _share_below(values: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The fraction of ``others`` below each of ``values``, with ties counted half."""
-    ordered = np.sort(others)
-    twice = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
-    return np.asarray(twice / (2 * len(others)))
