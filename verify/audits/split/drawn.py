@@ -64,7 +64,7 @@ def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     """Refutes each file of supposedly unseen records that a training of the model names as its data, by digest."""
     if report.step != "audit":
         return
-    trained = _trained_on(parents, LEARNED)
+    trained = _files_of_trainings(parents, LEARNED)
     for artifact in report.inputs:
         if artifact.role in UNSEEN and artifact.digest in trained:
             reason = (
@@ -276,7 +276,7 @@ def _said_elsewhere(
     report: PrivacyReport, stated: AuditParameters, manifest: Mapping[str, Any], parents: Sequence[PrivacyReport]
 ) -> str:
     """A sentence if bounds are withheld since the model was trained on other data, and its report names the split's."""
-    trained = _trained_on(parents, ("data",))
+    trained = _files_of_trainings(parents, ("data",))
     withheld = any(of_split(item, stated) and _OTHER_DATA in item.reason for item in report.evidence)
     drawn = manifest["train"] or manifest["members"]
     if withheld and trained == {drawn["digest"]}:
@@ -284,7 +284,7 @@ def _said_elsewhere(
     return ""
 
 
-def _trained_on(parents: Sequence[PrivacyReport], roles: Collection[str]) -> set[str]:
+def _files_of_trainings(parents: Sequence[PrivacyReport], roles: Collection[str]) -> set[str]:
     """The digests of the files with these roles that the trainings among ``parents`` name."""
     trainings = (parent for parent in parents if parent.step in (TRAINING, EXTERNAL))
     return {item.digest for training in trainings for item in training.inputs if item.role in roles}
