@@ -61,6 +61,12 @@ def contents_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
         yield from map(array_content, iter_pixels(path))
 
 
+def users_at(path: DataPath, columns: Columns, unit: str) -> frozenset[str]:
+    """Every user whom the texts at ``path`` name in the field ``unit``; raises as ``iter_texts`` does."""
+    texts = iter_texts(path, columns=columns, unit=unit, shared=True)
+    return frozenset(name for each in texts for name in each.users)
+
+
 def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:
     """The number, from 1, of one record of ``public`` that is in ``private`` too; None if there is none.
 

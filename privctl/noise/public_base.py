@@ -60,11 +60,8 @@ def require_public(
         raise _not_public(base, f"{why}, as {place} says")
     if found is None or not reports:
         return
-    if (shared := shared_record(reports, found)) is not None:
-        record, earlier, private = shared
-        raise _not_public(
-            base, f"trained on record {record} of {earlier}, which is also in {private}, ignoring case and white space"
-        )
+    if shared := shared_record(reports, found):
+        raise _not_public(base, f"trained on {shared}")
 
 
 def _not_public(base: Checkpoint, why: str) -> InputError:
@@ -82,24 +79,32 @@ def _includes(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
     return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
 
 
-def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int, DataPath, DataPath] | None:
-    """The first record, by its number from 1, that ``bases`` and the model were both trained on, with both files.
+def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> str:
+    """A record, by its number from 1, that ``bases`` and the model were both trained on, or that of a user of both.
 
-    None if there is none, or nothing to compare. Records are compared only if the data files are unchanged at the
-    paths that the reports name, texts ignoring case and white space.
+    "" if there is none, or nothing to compare. Records are compared only if the data files are unchanged at the paths
+    that the reports name, texts ignoring case and white space. Users are if the model's training protects them.
     """
-    from privctl.data.contents import contents_at, first_shared
-
     read = NamedFiles()
     with suppress(PrivctlError):
-        for private, columns in _records(found.path, found.report, "data", read):
+        unit = parameters_as(TrainingParameters, found.report).unit
+        for private in _records(found.path, found.report, "data", read):
             for (path, report), role in product(trainings([each.path for each in bases]), LEARNED):
                 with suppress(PrivctlError):  # records of another kind
-                    for earlier, others in _records(path, report, role, read):
-                        place = first_shared(contents_at(earlier, others), contents_at(private, columns))
-                        if place is not None:
-                            return place, earlier, private
-    return None
+                    for earlier in _records(path, report, role, read):
+                        if what := _shared(earlier, private, unit):
+                            return what
+    return ""
+
+
+def _shared(earlier: tuple[DataPath, Columns], private: tuple[DataPath, Columns], unit: str | None) -> str:
+    from privctl.data.contents import contents_at, first_shared, users_at
+
+    if (place := first_shared(contents_at(*earlier), contents_at(*private))) is not None:
+        return f"record {place} of {earlier[0]}, which is also in {private[0]}, ignoring case and white space"
+    if unit is not None and users_at(*earlier, unit) & users_at(*private, unit):
+        return f"records of a {unit!r} in {earlier[0]} whose records are also in {private[0]}"
+    return ""
 
 
 def _records(path: Path, report: PrivacyReport, role: str, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:

@@ -64,7 +64,8 @@ class AuditParameters:
     scores that privctl did not compute, if it is tied to a model. ``canary_steps`` is the assumption of a bound on the
     noise multiplier. ``extraction`` and ``secrets`` hold the settings of these attacks, such as ``prefix_tokens`` and
     ``candidates``. The first ``max_length`` tokens of each record were scored; ``cut`` is the number of longer records
-    by side. ``resize`` is the height and width to which images were resized, None if they were not.
+    by side. ``resize`` is the height and width to which images were resized, None if they were not. ``base_bits`` are
+    those of an adapter's base, None if it was loaded in full.
     """
 
     task: str | None = None
@@ -74,6 +75,7 @@ class AuditParameters:
     secrets: Mapping[str, Any] | None = None
     confidence: float | None = None
     dtype: str | None = None
+    base_bits: int | None = None
     least_auc: float | None = None
     claimed_epsilon: float | None = None
     claimed_delta: float | None = None

@@ -47,7 +47,7 @@ def why_not_attacked(case: JudgedModel, report: LoadedReport, role: str) -> str:
         return ""  # scores of another tool; the policy decides whether to accept them
     asked = stated.asked or AskedAudit()
     readings = _readings(case, report, taken)
-    reason = _why_other_fields(readings, asked)
+    reason = _why_other_fields(readings, asked) or _why_other_bits(case, stated)
     if role == TRAIN:
         return reason or _why_harder(stated)
     return reason or _why_other_image_size(readings, stated) or _why_weak_attacks(asked)
@@ -169,6 +169,16 @@ def _why_other_fields(readings: Sequence[TrainingParameters], asked: AskedAudit)
                 found, known = (repr(each) if each else "the default field" for each in (audited, read))
                 return f"it audited {found} of the records, and the training read {known} ({option})"
     return ""
+
+
+def _why_other_bits(case: JudgedModel, stated: AuditParameters) -> str:
+    """Why the audited adapter had another base than in training, which weakens attacks; empty if it had the same."""
+    trainings = filter(None, map(_training, (*case.writers, *case.inherited)))
+    last = next((each.base_bits for each in trainings), stated.base_bits)
+    if last == stated.base_bits:
+        return ""
+    audited, trained = ("in full" if each is None else f"in {each} bits" for each in (stated.base_bits, last))
+    return f"it held the adapter's base {audited}, and the training held it {trained} (--base-bits)"
 
 
 def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:

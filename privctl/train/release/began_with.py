@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from privctl.data.columns import columns_of_task
-from privctl.data.contents import contents_at, first_shared
+from privctl.data.contents import contents_at, first_shared, users_at
 from privctl.data.recorded import data_as_recorded, recorded_files
 from privctl.domain.errors import PrivctlError
 from privctl.reports.chain import path_of
@@ -22,6 +22,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.train.preparation.job import TrainingJob
 
 _LESS = ", or leave out of --data every record that they were trained on"
+_LESS_OF_USERS = ", or leave out of --data everybody whose records they were trained on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,8 @@ def trained_before(job: TrainingJob) -> EarlierTraining | None:
     """An earlier training of the initial weights on a file of the data, or on a record of it; None if none is found.
 
     It is looked for in the reports of these weights, or of the same tensors in other files. Records are compared where
-    the earlier training's files are unchanged at the paths that its report names, as ``contents_at`` reads them.
+    the earlier training's files are unchanged at the paths that its report names, as ``contents_at`` reads them; if
+    users are protected, those whom the records name in the same field.
     """
     return _earlier(
         job, [found.path for path in _weights(job) for found in (*own_reports(path), *reports_of_copy(path))]
@@ -116,6 +118,10 @@ def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining |
             place = first_shared(contents_at(own, ours), contents_at(data, theirs))
             if place is not None:
                 return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,", otherwise=_LESS)
+            unit = request.data.unit
+            if unit is not None and users_at(own, ours, unit) & users_at(data, theirs, unit):
+                whose = f"other records of a {unit!r} whose records {own} holds,"
+                return EarlierTraining(path=path, on=whose, otherwise=_LESS_OF_USERS)
     return None
 
 

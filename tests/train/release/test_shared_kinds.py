@@ -26,22 +26,35 @@ from verify.consistency.begun_with_records import check_records
 
 
 def trained_on(
-    data: Path, task: str, columns: Mapping[str, str], report: Path, *, role: str = "data", **more: Any
+    data: Path,
+    task: str,
+    columns: Mapping[str, str],
+    report: Path,
+    *,
+    role: str = "data",
+    unit: str | None = None,
+    **more: Any,
 ) -> None:
     """Write the report of a training for ``task`` on ``data``, in this ``role``."""
     inputs = [digested_artifact(role, each, report) for each in recorded_files(data)]
     named = {f"{name}_column": column for name, column in columns.items()}
-    making(report, PROVED, inputs=[*inputs, *more.pop("begun", ())], parameters={"task": task, **named}, **more)
+    making(
+        report,
+        PROVED,
+        inputs=[*inputs, *more.pop("begun", ())],
+        parameters={"task": task, "unit": unit, **named},
+        **more,
+    )
 
 
-def job_on(data: Path, task: str, start: Path, columns: Columns = USUAL) -> Any:
+def job_on(data: Path, task: str, start: Path, columns: Columns = USUAL, unit: str | None = None) -> Any:
     """What is looked at of a training on ``data`` that begins with ``start``."""
     return SimpleNamespace(
         model=SimpleNamespace(initial_weights="checkpoint"),
         request=SimpleNamespace(
             task=task,
             model=SimpleNamespace(adapter_only=False, path=start, adapter=None),
-            data=SimpleNamespace(train=data, columns=columns),
+            data=SimpleNamespace(train=data, columns=columns, unit=unit),
         ),
     )
 
@@ -97,4 +110,39 @@ def test_records_that_were_public_before_were_trained_on_without_noise(
     verdicts = [*check_records(again, read_report(again), links, NamedFiles())]
     assert [each.subject for each in verdicts] == ["starting weights"]
     assert len(list(faults(read_report(again), {}, [links[0][1]]))) == same
-    assert shared_record([FoundReport(*links[0])], FoundReport(again, read_report(again))) is not None
+    assert shared_record([FoundReport(*links[0])], FoundReport(again, read_report(again))).startswith("record ")
+
+
+@pytest.mark.parametrize(
+    ("unit", "before", "now", "shared"),
+    [
+        ("who", ["ann", "bob"], ["bob", "cid"], True),
+        ("who", ["ann", "bob"], ["Bob", "cid"], False),
+        ("fold(who)", ["ann", "bob"], ["Bob", "cid"], True),
+        ("who", ["ann", "bob"], [["cid", "ann"], "dan"], True),
+        ("who", ["ann", "bob"], ["cid", "dan"], False),
+        (None, ["ann", "bob"], ["bob", "cid"], False),
+    ],
+)
+def test_other_records_of_the_same_user_were_trained_on_before(
+    unit: str | None, before: list[Any], now: list[Any], shared: bool, tmp_path: Path, write_model: WriteModel
+) -> None:
+    """A guarantee for users is none for what weights hold of them already."""
+    first = lines(tmp_path / "first", [{"text": f"a {i}", "who": who} for i, who in enumerate(before)])
+    own = lines(tmp_path / "own", [{"text": f"b {i}", "who": who} for i, who in enumerate(now)])
+    model = write_model(tmp_path / "m.safetensors", {"w": np.ones(3, np.float32)})
+    weights = Artifact(role="model", path=model.name, digest=file_digest(model), bytes=model.stat().st_size)
+    report, again = tmp_path / "m.report.json", tmp_path / "again.report.json"
+    trained_on(first, "causal-lm", {}, report, outputs=(weights,))
+    found = trained_before(job_on(own, "causal-lm", model, unit=unit))
+    assert (None if found is None else found.on) == (
+        f"other records of a {unit!r} whose records {own} holds," if shared else None
+    )
+    trained_on(own, "causal-lm", {}, again, unit=unit, begun=[replace(weights, role="start-m.safetensors")], name="x")
+    links = [(report, read_report(report))]
+    verdicts = [*check_records(again, read_report(again), links, NamedFiles())]
+    assert [f"records of a {unit!r} whose records own.jsonl holds" in each.reason for each in verdicts] == [
+        True
+    ] * shared
+    noised = shared_record([FoundReport(*links[0])], FoundReport(again, read_report(again)))
+    assert noised == (f"records of a {unit!r} in {first} whose records are also in {own}" if shared else "")
