@@ -105,7 +105,7 @@ def begin_child() -> None:
     """In a process that ran as a command of its own: its seed, where its maker gave it one."""
     if name := os.environ.get(CHILD):
         SEEDED.install()
-        call = [given for given in sys.argv if os.sep not in given]  # folders have other names in each run
+        call = [argument for argument in sys.argv if os.sep not in argument]  # folders have other names in each run
         SEEDED.begin(f"{name}, rank {os.environ.get('RANK', '0')}: {call}")
 
 

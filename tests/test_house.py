@@ -325,7 +325,7 @@ def test_gate_and_verify_run_one_list_of_checks(root: Path) -> None:
 
 
 def test_a_check_that_is_added_is_run_by_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def planted(path: Path, *given: object) -> Iterator[Verdict]:
+    def planted(path: Path, *args: object) -> Iterator[Verdict]:
         yield Verdict(subject=path.name, outcome=Outcome.REFUTED, reason="planted")
 
     monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, planted))
