@@ -139,8 +139,8 @@ def test_another_training_run_gives_no_bound(folder: Path, capfd: pytest.Capture
 def test_what_cannot_be_asked(
     folder: Path, arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(folder / "data.jsonl") if each == "DATA" else each for each in arguments]
-    assert audit(folder, *given) in (2, 3)
+    call = [str(folder / "data.jsonl") if each == "DATA" else each for each in arguments]
+    assert audit(folder, *call) in (2, 3)
     err = capfd.readouterr().err
     assert sentence in err
     assert len(err.splitlines()) == 1

@@ -150,7 +150,7 @@ def _with_more_right(audit: PrivacyReport, item: Evidence, more: int) -> Privacy
     details = {**item.details, f"correct {last}": item.details[f"correct {last}"] + more}
     canaries, sets = item.samples["canaries"], range(1, last + 1)
     pairs = [(int(details[f"guesses {i}"]), int(details[f"correct {i}"])) for i in sets]
-    counts = [GuessCount(canaries=canaries, guesses=made, correct=right) for made, right in pairs]
+    counts = [GuessCount(canaries=canaries, guesses=guesses, correct=right) for guesses, right in pairs]
     bound, best = bound_of_guesses(counts, item.details["delta"], 1 - item.confidence)
     samples = {"canaries": counts[best].canaries, "guesses": counts[best].guesses}
     changed = replace(item, estimate=bound, lower=bound, details=details, samples=samples)

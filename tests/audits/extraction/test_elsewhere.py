@@ -171,7 +171,7 @@ def test_near_text_and_stretches_are_given_too(asking: KnownElsewhere) -> None:
 
 def test_what_follows_is_what_the_beginning_does_not_hold() -> None:
     row = np.array([5, 6, 7, 8])
-    assert [_rest(row, np.array(given)) for given in ([5, 6], [5, 9], [], [5, 6, 7, 8])] == [2, 3, 3, 1]
+    assert [_rest(row, np.array(prefix)) for prefix in ([5, 6], [5, 9], [], [5, 6, 7, 8])] == [2, 3, 3, 1]
 
 
 def trained(folder: Path, name: str, data: str, begun: Path | None = None) -> Path:

@@ -172,11 +172,11 @@ def test_prompts_alone_and_by_argmax_alone(folder: Path) -> None:
 def test_bad_requests_are_refused(
     options: list[str], complaint: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(folder / "held.jsonl") if word == "H" else word for word in options]
+    arguments = [str(folder / "held.jsonl") if word == "H" else word for word in options]
     call = ["audit", "extraction", str(folder / "other"), "--train", str(folder / "train.jsonl")]
     call += ["--suffix-tokens", "8"]
     before = sorted(folder.iterdir())
-    assert run([*call, "--prefix-tokens", "4", *given, "-o", str(folder / "bad.report.json")]) in (2, 3)
+    assert run([*call, "--prefix-tokens", "4", *arguments, "-o", str(folder / "bad.report.json")]) in (2, 3)
     assert complaint in capfd.readouterr().err
     assert sorted(folder.iterdir()) == before
 

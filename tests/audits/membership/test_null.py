@@ -88,9 +88,9 @@ def corrected(candidates: Candidates) -> float:
 @pytest.mark.slow
 def test_nothing_is_found_in_nothing() -> None:
     """Of 200, at most 17 may err where the rate is 5 % (one in a hundred such tests would see more)."""
-    seen = [concluded(each, corrected(each), tested=True) for each in map(nothing_to_find, range(200))]
-    assert sum(above for above, _ in seen) <= 17
-    assert sum(refuted for _, refuted in seen) <= 17
+    conclusions = [concluded(each, corrected(each), tested=True) for each in map(nothing_to_find, range(200))]
+    assert sum(above for above, _ in conclusions) <= 17
+    assert sum(refuted for _, refuted in conclusions) <= 17
 
 
 @pytest.mark.slow
@@ -98,5 +98,5 @@ def test_the_correction_is_needed() -> None:
     few = partial(nothing_to_find, records=120)
     found = (seed for seed in range(8) if concluded(few(seed), 1 - ALPHA)[0])
     assert len(list(islice(found, 2))) == 2, "without a correction more is found than in one case of 20"
-    seen = [concluded(each, corrected(each)) for each in map(few, range(4))]
-    assert sum(above for above, _ in seen) <= 1
+    conclusions = [concluded(each, corrected(each)) for each in map(few, range(4))]
+    assert sum(above for above, _ in conclusions) <= 1

@@ -235,8 +235,8 @@ def test_files_that_change_while_records_are_scored_are_not_reported(
     request = replace(request, model=Path(shutil.copytree(request.model, tmp_path / "own")))
     weights = request.model / "model.safetensors"
 
-    def replaced(self: ModelScorer, *given: Any, **more: Any) -> Any:
-        found = score(self, *given, **more)
+    def replaced(self: ModelScorer, *args: Any, **more: Any) -> Any:
+        found = score(self, *args, **more)
         if change == "members":
             request.members.write_bytes(request.members.read_bytes() + b"\n" + b'{"text": "w3 w4"}')
         elif change == "model":

@@ -109,9 +109,9 @@ def test_a_model_that_kept_the_plan(folder: Path, capfd: pytest.CaptureFixture[s
     ],
 )
 def test_faults(more: list[str], code: int, words: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    given = [str(folder / word) if (folder / word).exists() or "." in word else word for word in more]
+    arguments = [str(folder / word) if (folder / word).exists() or "." in word else word for word in more]
     capfd.readouterr()
-    assert audit(folder, *given) == code
+    assert audit(folder, *arguments) == code
     err = capfd.readouterr().err
     assert words.format(place=folder) in err
     assert "Traceback" not in err

@@ -48,8 +48,8 @@ def request(workspace: Path, folder: Path, information: float, rows: list[tuple[
     plan = protect(
         folder / "plan.safetensors", data, [r for _, r in rows], [0.1] * count, information=information, prior=1e-3
     )
-    made = book(folder / "book.jsonl", rows)
-    return SecretRequest(secrets=made, data=data, plan=plan, manifest=workspace / "m.json", candidates=CANDIDATES)
+    path = book(folder / "book.jsonl", rows)
+    return SecretRequest(secrets=path, data=data, plan=plan, manifest=workspace / "m.json", candidates=CANDIDATES)
 
 
 def verdicts(found: Findings) -> tuple[Verdict, Verdict]:

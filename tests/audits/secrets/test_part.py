@@ -173,8 +173,8 @@ def test_candidates_of_the_book_s_own(folder: Path, tmp_path: Path) -> None:
     front = prefixes(1, 1)[0]
     data = records(tmp_path, "data.jsonl", [f"{front} {PINS[0]}", f"{front} 12"])
     assert PINS[0].startswith("99")
-    made = book(tmp_path / "book.jsonl", [(PINS[0], [0]), ("12", [1])], candidates=["123456", "99", "345", PINS[0]])
-    found = judged(folder / "after", request(folder, secrets=made, data=data))
+    path = book(tmp_path / "book.jsonl", [(PINS[0], [0]), ("12", [1])], candidates=["123456", "99", "345", PINS[0]])
+    found = judged(folder / "after", request(folder, secrets=path, data=data))
     assert found.arrays["secret.candidates"].tolist() == [3, 4], "99 begins the one, 123456 begins with the other"
     assert found.arrays["secret.rank"][0] == 1
     assert found.arrays["secret.rank"][1] > 1

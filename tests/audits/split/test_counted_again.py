@@ -65,10 +65,10 @@ def test_ranks_give_what_scores_give(unscored: int, levels: int) -> None:
         for number in range(1, int(item.details["sets"])):
             more = {**item.details, f"correct {number}": item.details[f"correct {number}"] + 1}
             assert "are said to be right" in wrong_guesses(replace(item, details=more), ranks, member[scored])
-        given = scores[scored].astype(float)
-        assert not wrong_guesses(item, given, member[scored], whole=True)
+        given_scores = scores[scored].astype(float)
+        assert not wrong_guesses(item, given_scores, member[scored], whole=True)
         for number in range(1, int(item.details["sets"]) + 1):  # scores tell the last set too
             other = {**item.details, f"correct {number}": item.details[f"correct {number}"] - 1}
-            assert wrong_guesses(replace(item, details=other), given, member[scored], whole=True)
+            assert wrong_guesses(replace(item, details=other), given_scores, member[scored], whole=True)
         fewer = {**item.details, "made 1": item.details["made 1"] + 1}
         assert "guesses made are said to be right" in wrong_guesses(replace(item, details=fewer), ranks, member[scored])

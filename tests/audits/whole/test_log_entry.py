@@ -77,15 +77,15 @@ def test_the_log_stays_with_the_model_wherever_the_report_goes(here: Path) -> No
 
 
 def test_an_entry_is_durable_before_the_model_is_looked_at(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    lengths: list[int] = []
 
     def stopped(*_: Any, **__: Any) -> Any:
-        seen.append(len(read_log(Path("m.audits.jsonl")).audits))
+        lengths.append(len(read_log(Path("m.audits.jsonl")).audits))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CausalScorer, "score", stopped)
     assert audit("-q") == 130
-    assert seen == [1]
+    assert lengths == [1]
     (found,) = read_log(Path("m.audits.jsonl")).audits
     assert found.end is not None
     assert found.end.event is AuditEvent.ENDED
