@@ -233,10 +233,10 @@ def mixture_mean(sigma: float, shifts: Sequence[float], weights: Sequence[float]
     import numpy as np
     from dp_accounting.pld import privacy_loss_distribution
 
-    made = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+    distribution = privacy_loss_distribution.from_mixture_gaussian_mechanism(
         sigma, shifts, weights, value_discretization_interval=GRID
     )
-    masses = made._pmf_remove.to_dense_pmf()
+    masses = distribution._pmf_remove.to_dense_pmf()
     losses = GRID * (masses._lower_loss + np.arange(len(masses._probs)))
     return float(np.dot(masses._probs, losses))
 

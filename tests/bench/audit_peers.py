@@ -317,12 +317,12 @@ def shows(scores: Sequence[Sequence[float]]) -> dict[str, Any]:
     table = np.asarray(scores, np.float64)
     half = table.shape[1] // 2
 
-    def seen(order: Any) -> bool:
+    def detects(order: Any) -> bool:
         return any(auc(row[order[:half]], row[order[half:]], LEVEL).lower > 0.5 for row in table)
 
     random = np.random.default_rng(0)
-    found = [seen(random.permutation(table.shape[1])) for _ in range(RELABELLINGS)]
-    return {"seen": seen(np.arange(table.shape[1])), "share": float(np.mean(found)), "relabellings": RELABELLINGS}
+    found = [detects(random.permutation(table.shape[1])) for _ in range(RELABELLINGS)]
+    return {"seen": detects(np.arange(table.shape[1])), "share": float(np.mean(found)), "relabellings": RELABELLINGS}
 
 
 def best(found: Mapping[str, Any], quantity: str) -> tuple[float, str]:

@@ -223,16 +223,16 @@ def timed(make: Callable[[], tuple[Any, dict[str, Any]]], rounds: int) -> dict[s
     from privctl.models.precision import convert
 
     torch.manual_seed(0)
-    network, given = make()
+    network, inputs = make()
     network.eval().requires_grad_(False)
     rounded = copy.deepcopy(network)
     convert(rounded, FloatFormat.BFLOAT16)
     halved = {
         name: each.to(torch.bfloat16) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
-        for name, each in given.items()
+        for name, each in inputs.items()
     }
     with torch.inference_mode():
-        ways = {"bare": lambda: network(**given), "bfloat16": lambda: rounded(**halved)}
+        ways = {"bare": lambda: network(**inputs), "bfloat16": lambda: rounded(**halved)}
         return {"float32": 1.0, **in_turns(ways, 2 * rounds)}
 
 

@@ -122,8 +122,8 @@ def _make(source: Source, data: Path, folder: Path) -> None:
     models = {"plain": "members", **({} if "task" in source.settings else {"reference": "others"})}
     for name, side in models.items():
         if not (place / name).exists():
-            given = source.side(folder, side)
-            privctl.retrain("plain", start, data=given, output=place / name, **source.settings)
+            path = source.side(folder, side)
+            privctl.retrain("plain", start, data=path, output=place / name, **source.settings)
     shadow_models(source, start, folder)
 
 

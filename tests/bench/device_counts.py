@@ -68,8 +68,8 @@ def llama_with_adapters() -> nn.Module:
     """The same, frozen, under adapters of rank 4."""
     import peft
 
-    made: nn.Module = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
-    return made
+    model: nn.Module = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
+    return model
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -83,9 +83,9 @@ def texts(count: int) -> CausalLanguage:
     """So many texts of the greatest length."""
     plain = task()
     facts = TextFacts(tokenizer=plain.facts.tokenizer, context=_LENGTH, vocabulary=_VOCABULARY, pad=0)
-    made = synthetic(CausalLanguage(corpus=plain.corpus, facts=facts), [_LENGTH] * count)
-    assert isinstance(made, CausalLanguage)
-    return made
+    corpus = synthetic(CausalLanguage(corpus=plain.corpus, facts=facts), [_LENGTH] * count)
+    assert isinstance(corpus, CausalLanguage)
+    return corpus
 
 
 def step(
@@ -128,9 +128,9 @@ def step(
 
 def library_waits(model: nn.Module) -> int:
     """The waits of transformers itself in a forward pass."""
-    made = texts(_ROWS)
+    corpus = texts(_ROWS)
     with torch.no_grad(), Launches() as alone:
-        made.losses(model, made.batch(range(_ROWS), torch.device("cpu"), 0))
+        corpus.losses(model, corpus.batch(range(_ROWS), torch.device("cpu"), 0))
     return alone.syncs.total()
 
 

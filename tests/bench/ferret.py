@@ -182,12 +182,12 @@ def _parties(shape: Shape, size: tuple[int, int], peers: list[str]) -> dict[str,
 
 def _late(make: Callable[[], Step]) -> Step:
     """Network and optimizer are made when they are first needed, so that they count in no one else's memory."""
-    made: list[Step] = []
+    steps: list[Step] = []
 
     def step() -> object:
-        if not made:
-            made.append(make())
-        return made[0]()
+        if not steps:
+            steps.append(make())
+        return steps[0]()
 
     return step
 

@@ -178,7 +178,7 @@ def _planted() -> list[tuple[str, list[Callable[[], Made]]]]:
     """What the attacks say of the leaks that they are there for; those of groups and of one score teach nothing."""
     from tests.bench.planted_leaks import planted
 
-    def made(scored: Callable[[int], Any], attack: str, seed: int) -> Made:
+    def scores_of_leak(scored: Callable[[int], Any], attack: str, seed: int) -> Made:
         each = scored(seed)
         return each.member, {**each.basic, **each.others, attack: each.own}
 
@@ -186,7 +186,7 @@ def _planted() -> list[tuple[str, list[Callable[[], Made]]]]:
     return [
         (
             f"{PLANTED_LEAK} of `{each.attack}`",
-            [lambda seed=seed, e=each: made(e.scored, e.attack, seed) for seed in range(PLANTED)],
+            [lambda seed=seed, e=each: scores_of_leak(e.scored, e.attack, seed) for seed in range(PLANTED)],
         )
         for each in planted()
         if each.attack not in none and not each.attack.startswith("gradient-")

@@ -114,11 +114,11 @@ def measured(number: int, kind: str, pictures: Any) -> dict[str, Any]:
     left = [residual(target, images[side], labels[side]) for side in (train, heldout)]
     loss = float(torch.nn.functional.cross_entropy(logits, labels[learned]))
     found: dict[str, Any] = {"round": number, "loss": loss, "left": left}
-    made = {"class": by_class(target, 2 * RECORDS, number)}
-    made["conditions"], reached = by_conditions(
+    results = {"class": by_class(target, 2 * RECORDS, number)}
+    results["conditions"], reached = by_conditions(
         target, 2 * RECORDS, number, steps=_STEPS["perceptron" if KINDS[kind][0] == "perceptron" else "other"]
     )
-    for name, reconstructions in made.items():
+    for name, reconstructions in results.items():
         near = [nearest(reconstructions, images[side]) for side in (train, heldout)]
         found[name] = {"p": side_p_value(*near), "near": [float(each.mean()) for each in near]}
     found["conditions"]["left"] = reached

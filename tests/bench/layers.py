@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Measure and publish."""
     torch.set_num_threads(1)
-    found = {name: ratios(*made, rounds=options.rounds) for name, made in LAYERS.items()}
+    found = {name: ratios(*operands, rounds=options.rounds) for name, operands in LAYERS.items()}
     rows = [[name, f"{each['plain_ms']:.1f}", f"{each['rule']:.2f}", f"{each['generic']:.2f}"]
             for name, each in found.items()]  # fmt: skip
     data = {"rounds": options.rounds, "threads": 1, "layers": found}

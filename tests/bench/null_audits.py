@@ -317,7 +317,7 @@ def _beside_all(place: Path) -> Null:
 
     pools: dict[int, Null] = {}
 
-    def made(pool: int) -> Null:
+    def audits_of_pool(pool: int) -> Null:
         folder = place / str(pool)
         folder.mkdir()
         target, other = (save_model(folder / name, bos=True, seed=100 * pool + i) for i, name in enumerate(("t", "r")))
@@ -327,7 +327,7 @@ def _beside_all(place: Path) -> Null:
     def audit(seed: int) -> PrivacyReport:
         pool = seed % POOLS
         if pool not in pools:
-            pools[pool] = made(pool)
+            pools[pool] = audits_of_pool(pool)
         return pools[pool](seed)
 
     return audit

@@ -99,8 +99,8 @@ class Place:
             self.file(name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         if not facts.is_file():
             facts.write_text(json.dumps(pretrain(SIZE, found.programs, self.model, found.common[:PUBLIC])))
-        made: Row = json.loads(facts.read_text())
-        return made
+        stored: Row = json.loads(facts.read_text())
+        return stored
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

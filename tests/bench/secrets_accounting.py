@@ -87,11 +87,11 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
 
     count = len(case.budgets)
     size = {"secrets": count, "memberships": len(case.records)}
-    given = (case.starts, case.records, case.probabilities)
-    least_noise(*given, case.budgets, STEPS)  # imports, and warms what is cached
-    times, plan = _timed(lambda: least_noise(*given, case.budgets, STEPS), rounds)
+    memberships = (case.starts, case.records, case.probabilities)
+    least_noise(*memberships, case.budgets, STEPS)  # imports, and warms what is cached
+    times, plan = _timed(lambda: least_noise(*memberships, case.budgets, STEPS), rounds)
     tracemalloc.start()
-    least_noise(*given, case.budgets, STEPS)
+    least_noise(*memberships, case.budgets, STEPS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     found: list[dict[str, Any]] = [
@@ -106,7 +106,7 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
             "allocated_peak_mib": peak / 2**20,
         }
     ]
-    times, ours = _timed(lambda: informations(*given, plan.noise_multiplier, STEPS), rounds)
+    times, ours = _timed(lambda: informations(*memberships, plan.noise_multiplier, STEPS), rounds)
     per_secret = median(times) / count
     found.append({**size, "what": "information", "party": OURS, "median_s": median(times), "s_per_secret": per_secret})
     for name, ask, sampled in (
