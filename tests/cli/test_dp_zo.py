@@ -36,11 +36,21 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(start: Path, data: Path, tmp_path: Path) -> Callable[..., int]:
-    def made(*more: str, output: str = "out") -> int:
-        given = ["retrain", "dp-zo", str(start), "--data", str(data), "-o", str(tmp_path / output), "--device", "cpu"]
-        return run([*given, "-q", *SHORT, *more])
+    def retrain(*more: str, output: str = "out") -> int:
+        arguments = [
+            "retrain",
+            "dp-zo",
+            str(start),
+            "--data",
+            str(data),
+            "-o",
+            str(tmp_path / output),
+            "--device",
+            "cpu",
+        ]
+        return run([*arguments, "-q", *SHORT, *more])
 
-    return made
+    return retrain
 
 
 def test_a_run_says_what_it_did_and_rests_on(call: Callable[..., int], data: Path, tmp_path: Path) -> None:

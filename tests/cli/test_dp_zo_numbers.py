@@ -42,10 +42,10 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, first: Path) -> Path:
     """The report of a run with weight decay."""
-    return made(first, tmp_path_factory.mktemp("numbers"))
+    return trained_report(first, tmp_path_factory.mktemp("numbers"))
 
 
-def made(first: Path, folder: Path, *more: str) -> Path:
+def trained_report(first: Path, folder: Path, *more: str) -> Path:
     data = folder / "train.jsonl"
     texts = (f"the cat sat on the {'mat' if i % 2 else 'dog'}" for i in range(30))
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -68,7 +68,7 @@ def test_the_moves_are_made_again_to_the_last_bit(trained: Path) -> None:
 
 
 def test_some_weights_are_trained(first: Path, tmp_path: Path) -> None:
-    path = made(first, tmp_path, "--train", "*mlp*")
+    path = trained_report(first, tmp_path, "--train", "*mlp*")
     assert any("to the last bit" in each for each in reasons(path, Outcome.CONSISTENT))
 
 
@@ -161,7 +161,7 @@ class HalfNoise(KeyedNoise):
 @pytest.mark.forged("the run has half the noise of its report")
 def test_a_run_with_half_its_noise_is_refuted(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dp_zo_run, "KeyedNoise", HalfNoise)
-    path = made(first, tmp_path)
+    path = trained_report(first, tmp_path)
     assert any("are no multiples of" in each for each in reasons(path, Outcome.REFUTED))
     assert run(["verify", str(path), "-q"]) == 1
 

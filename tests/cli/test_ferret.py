@@ -381,9 +381,9 @@ def test_weights_that_were_replaced_meanwhile_are_not_named_as_the_start(
     weights, stream = tmp_path / "mine" / "model.safetensors", ferret_run._stream
     kept = weights.read_bytes()
 
-    def replacing(*given: Any) -> Any:
+    def replacing(*args: Any) -> Any:
         weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-        return stream(*given)
+        return stream(*args)
 
     call = (tmp_path / "mine", data, tmp_path / "out", "--epsilon", "4", "--epochs", "2")
     with monkeypatch.context() as patch:

@@ -24,10 +24,10 @@ def stopped_and_resumed(start: Path, data: Path, output: Path, service: str, pat
     """A private training that ends before its ninth step, and then goes on."""
     step = loop.Trainer._step
 
-    def interrupted(self: Any, engine: Any, optimizer: Any, updates: int, *given: Any) -> Any:
+    def interrupted(self: Any, engine: Any, optimizer: Any, updates: int, *args: Any) -> Any:
         if updates == 8:
             raise MemoryError("killed")
-        return step(self, engine, optimizer, updates, *given)
+        return step(self, engine, optimizer, updates, *args)
 
     with patch.context() as patched:
         patched.setattr(loop.Trainer, "_step", interrupted)

@@ -85,9 +85,9 @@ def test_class_names_from_the_data_void_the_guarantee(
     names = tmp_path / "names.txt"
     names.write_text("n\ny\n")
     for form in forms:
-        given = form.replace("names.txt", str(names))
-        output = tmp_path / f"b{len(given)}"
-        assert run([*arguments, "-o", str(output), "--labels", given]) == 0
+        labels = form.replace("names.txt", str(names))
+        output = tmp_path / f"b{len(labels)}"
+        assert run([*arguments, "-o", str(output), "--labels", labels]) == 0
         assert "void" not in capsys.readouterr().err
         assert report_of(output).guarantees[0].status is Status.CONDITIONAL
         states = {a.name: a.state for a in report_of(output).guarantees[0].assumptions}

@@ -239,8 +239,8 @@ def test_plans_that_do_not_fit_get_one_sentence(
         (data, start / "tokenizer.json", ["tokenizer.json"]),
         (data, start, ["start"]),
     ]
-    for train, given, parts in cases:
-        assert retrain(start, train, given, tmp_path / "a") == 3
+    for train, plan_path, parts in cases:
+        assert retrain(start, train, plan_path, tmp_path / "a") == 3
         error = capsys.readouterr().err
         assert all(part in error for part in parts), error
         assert error.count("\n") == 1

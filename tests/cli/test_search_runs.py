@@ -164,11 +164,11 @@ def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
     asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)
     child = os.fork()
     if child == 0:
-        step, made = Trainer._step, []
+        step, trainers = Trainer._step, []
 
         def killed(self: Trainer, *arguments: Any) -> Any:
-            made.append(0)
-            if len(made) == STEPS + 2:
+            trainers.append(0)
+            if len(trainers) == STEPS + 2:
                 os.kill(os.getpid(), 9)
             return step(self, *arguments)
 
