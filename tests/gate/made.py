@@ -123,8 +123,8 @@ def lower_bound(value: float | None, delta: float = 1e-5, **more: Any) -> Eviden
 
 def judged(*paths: Path, environment: Mapping[str, str] | None = None, **flags: str) -> GateJudgement:
     """The judgement under a policy given by flags alone; reports made by hand do not bear computing again."""
-    given = {"recompute": "false", **flags}
-    return judge(paths, read_policy(None, given, environment or {}, RULES), None, NOW)
+    policy = {"recompute": "false", **flags}
+    return judge(paths, read_policy(None, policy, environment or {}, RULES), None, NOW)
 
 
 def of(judgement: GateJudgement, rule: str) -> list[Finding]:

@@ -213,12 +213,12 @@ def test_a_fork_shows_by_a_head_of_the_other_branch(here: Path) -> None:
     log, kept = Path("m.audits.jsonl"), Path("copy")
     shutil.copy(log, kept)
     audited(log, Path("bad.report.json"), 0.9)
-    seen = read_log(log).head
+    head = read_log(log).head
     shutil.copy(kept, log)
     audited(log, Path("good.report.json"), 0.5)
     reports = ("a.report.json", "b.report.json", "good.report.json")
     assert wrong(*reports) == [], "each branch is whole by itself"
-    (message,) = wrong(*reports, audit_log_head=seen)
+    (message,) = wrong(*reports, audit_log_head=head)
     assert "cut short or rewritten, or is another log" in message
     assert "was recorded in another log" in wrong("a.report.json", "b.report.json", "bad.report.json")[0]
 

@@ -174,15 +174,15 @@ def test_a_reference_model_is_the_start_of_the_training_if_the_audit_says_so(
 ) -> None:
     """A model that was trained on the same records gives what this one gives, so that nothing would count."""
     start = replace(weights("begun"), role="start-model.safetensors")
-    made = making(tmp_path / "m.json", PROVED, inputs=(DATA, start), parameters={"method": "dp-sgd"})
+    report = making(tmp_path / "m.json", PROVED, inputs=(DATA, start), parameters={"method": "dp-sgd"})
     looked = audit(
         tmp_path / "a.json",
         auc(0.02, 0.0, 0.03, "extraction", quantity="rate on training text"),
         inputs=(weights("m"), replace(weights(name), role="reference model")),
         parameters={"extraction": {"reference": "what the training began with"}},
-        parents=(ParentReport(path=made.name, digest=file_digest(made)),),
+        parents=(ParentReport(path=report.name, digest=file_digest(report)),),
     )
-    judgement = judged(made, looked, recompute="true", max_extracted="0.5")
+    judgement = judged(report, looked, recompute="true", max_extracted="0.5")
     findings = [each for each in of(judgement, "recomputed") if "began with the reference model" in each.message]
     assert (findings == []) is right
     assert all(each.outcome is GateOutcome.FAIL for each in findings)

@@ -95,8 +95,8 @@ def test_no_name_reaches_a_terminal_or_a_log_as_a_command(form: str, text: str) 
         assert not stripped.startswith("::") or stripped.startswith(allowed or "\0"), line
         assert "##[" not in line
     assert len(rendered) < 100_000 or form in ("json", "sarif")  # which hold paths, and JSON everything, as they are
-    own = [sum(bool(line) and not (form == "text" and line[0] == " ") for line in made.split("\n"))
-           for made in (rendered, RENDERERS[form](SIMPLE))]  # fmt: skip
+    own = [sum(bool(line) and not (form == "text" and line[0] == " ") for line in rendering.split("\n"))
+           for rendering in (rendered, RENDERERS[form](SIMPLE))]  # fmt: skip
     assert own[0] == own[1], "a name made a line of its own"
 
 
