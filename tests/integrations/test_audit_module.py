@@ -48,7 +48,7 @@ def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split, and beside it a network that was trained privately on its members for one pass."""
     folder = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
@@ -62,8 +62,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def split(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def split(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path / "split"
 
 
@@ -137,19 +137,19 @@ def test_a_network_that_learned_its_members_is_caught_and_its_claim_refuted(spli
 
 def test_records_come_in_an_order_that_tells_nothing_and_several_scores_are_judged(split: Path) -> None:
     model, path = private(split)
-    seen: list[list[bool]] = []
+    memberships: list[list[bool]] = []
 
     def scores(network: nn.Module, records: list[tuple[bool, Tensor]]) -> dict[str, Tensor]:
-        seen.append([member for member, _ in records])
+        memberships.append([member for member, _ in records])
         output = network(torch.stack([inputs for _, inputs in records]))
         return {"first": output[:, 0], "gap": output[:, 0] - output[:, 1]}
 
     sides = {name: [(name == "members", torch.randn(6)) for _ in range(60)] for name in ("members", "nonmembers")}
     report = privctl.audit_module(model, path, scores, **sides, batch_size=30)
     assert report.parameters["attack"] == ["column first", "column gap"]
-    assert [len(batch) for batch in seen] == [30, 30, 30, 30]
+    assert [len(batch) for batch in memberships] == [30, 30, 30, 30]
     # Batches of one side alone would tell it: of 30 in an order at random, 15 are members, give or take 2.4.
-    assert all(3 < sum(batch) < 27 for batch in seen)
+    assert all(3 < sum(batch) < 27 for batch in memberships)
     table = path.with_name("own.audit.scores.csv")
     assert table.stat().st_mode & 0o777 == 0o600
     assert sum(line.startswith("members:") for line in table.read_text().splitlines()) == 60

@@ -195,9 +195,9 @@ def drawn(loop: Loop) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def loop() -> Loop:
-    made = Loop()
-    made.batches = iter(made.private.loader)  # type: ignore[attr-defined]
-    return made
+    loop = Loop()
+    loop.batches = iter(loop.private.loader)  # type: ignore[attr-defined]
+    return loop
 
 
 def backward_without_a_batch(loop: Loop) -> None:

@@ -79,14 +79,14 @@ def test_what_a_user_adds_is_the_clipped_mean_of_the_gradients_of_records() -> N
 
 def test_each_drawn_user_has_as_many_records_which_differ_while_there_are_others() -> None:
     users = users_of(["a"] * 9 + ["b", "c", "c"], 12, "user", 4)
-    seen: Counter[int] = Counter()
+    rows_of_user: Counter[int] = Counter()
     for step in range(50):
         rows = users.records_of([0, 1, 2], step)
         assert [len(rows), len(set(rows[:4])), set(rows[4:8])] == [12, 4, {9}]
         assert Counter(rows[8:]) == {10: 2, 11: 2}
-        seen.update(rows[:4])
+        rows_of_user.update(rows[:4])
     # 200 draws of 9 records: 22.2 each, five standard deviations of 3.5 either way
-    assert all(abs(seen[row] - 200 / 9) < 18 for row in range(9))
+    assert all(abs(rows_of_user[row] - 200 / 9) < 18 for row in range(9))
     assert users.records_of([2], 7) == users.records_of([0, 1, 2], 7)[8:]
 
 
