@@ -53,8 +53,8 @@ def test_labels_are_at_the_first_tokens_of_words_and_losses_are_those_of_transfo
             for word, before in zip(word_ids, [None, *word_ids], strict=False)
         ]
         assert sum(label >= 0 for label in labels) == len(words) < len(labels)
-        given = {name: encoding[name] for name in ("input_ids", "attention_mask")}
-        theirs = model.network(**given, labels=torch.tensor([labels])).loss.item()
+        inputs = {name: encoding[name] for name in ("input_ids", "attention_mask")}
+        theirs = model.network(**inputs, labels=torch.tensor([labels])).loss.item()
         assert found[index].item() == pytest.approx(theirs, abs=1e-5)
 
     def losses(network: nn.Module, rows: dict[str, Tensor]) -> Tensor:
@@ -231,11 +231,11 @@ def test_long_records_are_cut_and_counted(tmp_path: Path, task: TaskName) -> Non
     model = model_for(tmp_path / "m", task, max_position_embeddings=80)
     read = records(tmp_path / "a.jsonl", task)
     limit = 24 if task is ASKED else 12
-    made: Any = text_task(model, read, TextOptions(long=LongTextPolicy.TRUNCATE, max_length=limit))
-    assert max(made.corpus.lengths()) == limit
-    assert 0 < made.corpus.shortened < len(read)
+    limited_task: Any = text_task(model, read, TextOptions(long=LongTextPolicy.TRUNCATE, max_length=limit))
+    assert max(limited_task.corpus.lengths()) == limit
+    assert 0 < limited_task.corpus.shortened < len(read)
     if task is ASKED:  # where the answer is cut off, it is the classification token
-        positions = made.batch([0, 1], CPU, 0)["positions"].tolist()
+        positions = limited_task.batch([0, 1], CPU, 0)["positions"].tolist()
         assert positions[1] == [0, 0]
     with pytest.raises(InputError, match="tokens where the limit is"):
         text_task(model, read, TextOptions(max_length=limit))
