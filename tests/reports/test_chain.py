@@ -85,11 +85,11 @@ def test_a_limit_and_what_is_known_already(tmp_path: Path) -> None:
     write(tmp_path, "0")
     for number in range(1, 5):
         write(tmp_path, str(number), str(number - 1))
-    seen = []
+    steps = []
     with pytest.raises(ChainTooLongError, match="more than 3 reports"):
         for visit in walk([tmp_path / "4.report.json"], ReportFiles(), most=3):
-            seen.append(visit)
-    assert names(seen) == ["4", "3", "2"]
+            steps.append(visit)
+    assert names(steps) == ["4", "3", "2"]
     known = {file_digest(tmp_path / "3.report.json")}
     assert names(list(walk([tmp_path / "4.report.json"], ReportFiles(), known=known.__contains__))) == ["4"]
 
