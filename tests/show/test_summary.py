@@ -138,8 +138,8 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     assert whose in " ".join(markdown(data(model(guarantee))).split())
     card = "\n".join(_metadata([summarize(data(model(guarantee)).subjects[0])]))
     assert f'unit: "{f"example ({meaning})" if meaning else "example"}"' in card
-    given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
-    assert f"with at most 62.1 % accuracy whether {given}" in _attacker_sentence(guarantee)
+    sentence = f"one given example ({meaning}) was used" if meaning else "one given example was used"
+    assert f"with at most 62.1 % accuracy whether {sentence}" in _attacker_sentence(guarantee)
 
 
 @pytest.mark.parametrize(
