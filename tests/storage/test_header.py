@@ -196,12 +196,12 @@ def test_a_header_of_any_length_is_read(tmp_path: Path, write_raw: WriteRaw) -> 
 
 
 def infos(*parts: tuple[str, str, tuple[int, ...]]) -> list[TensorInfo]:
-    made, position = [], 0
+    headers, position = [], 0
     for name, dtype, shape in parts:
         size = int(np.prod(shape, dtype=object)) * DTYPE_BITS[dtype] // 8
-        made.append(TensorInfo(name, dtype, shape, position, position + size))
+        headers.append(TensorInfo(name, dtype, shape, position, position + size))
         position += size
-    return made
+    return headers
 
 
 def test_the_header_is_the_same_bytes_every_time() -> None:

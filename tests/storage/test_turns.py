@@ -30,9 +30,9 @@ def staged(folder: Path, version: str) -> Iterator[list[PendingFile | PendingFol
             file = stack.enter_context(PendingFile(folder / name))
             file.write_at(0, version.encode())
             pending.append(file)
-        made = stack.enter_context(PendingFolder(folder / "made", replaces=True))
-        (made.temporary / "x").write_text(version)
-        yield [pending[0], made, pending[1]]
+        pending_folder = stack.enter_context(PendingFolder(folder / "made", replaces=True))
+        (pending_folder.temporary / "x").write_text(version)
+        yield [pending[0], pending_folder, pending[1]]
 
 
 def found(folder: Path) -> set[str]:
