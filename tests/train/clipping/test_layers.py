@@ -142,12 +142,12 @@ class Gated(Almost):
         return super().forward(x) * (1 if gate is None else gate)
 
 
-@pytest.mark.parametrize("made", [LlamaRMSNorm, GemmaRMSNorm, T5LayerNorm, lambda size: Almost("nothing")])
-def test_the_rms_norm_of_a_model_is_known_by_what_it_does(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("build", [LlamaRMSNorm, GemmaRMSNorm, T5LayerNorm, lambda size: Almost("nothing")])
+def test_the_rms_norm_of_a_model_is_known_by_what_it_does(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generic.RepeatableUse, "together", None)  # no other rule may serve
-    assert rule_for(made(8)) is scaled_rms_norm
+    assert rule_for(build(8)) is scaled_rms_norm
     for shape in ((5, 7, 8), (5, 8), (5, 2, 3, 8)):
-        agree(made(8), squared, {"x": torch.randn(shape)})
+        agree(build(8), squared, {"x": torch.randn(shape)})
 
 
 @pytest.mark.parametrize(

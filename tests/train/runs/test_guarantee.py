@@ -99,13 +99,13 @@ def scores(
 ) -> Scores:
     """How far each of ``runs`` runs moved the weights along the canary, by the loop that ``privctl retrain`` runs."""
     network, lasting = TwoLayers(), replace(recipe, steps=recipe.steps * runs)
-    seen = [0.0]
+    totals = [0.0]
 
     def note(_: int) -> None:
         nonlocal steps
         steps += 1
         if steps % recipe.steps == 0:
-            seen.append(-network.second.weight.item())
+            totals.append(-network.second.weight.item())
 
     steps = 0
     Trainer(
@@ -119,7 +119,7 @@ def scores(
         device=torch.device("cpu"),
         advance=note,
     ).run()
-    return np.diff(np.asarray(seen))
+    return np.diff(np.asarray(totals))
 
 
 _interval = functools.cache(clopper_pearson)

@@ -211,8 +211,8 @@ def test_canary_gradients_of_shards_are_audited(way: list[str], folder: Path, tm
     assert run(["verify", str(output)]) == 0
     canaries = json.loads((tmp_path / "out.gradient-canaries.json").read_text())
     included = [coin == 1 for coin in canaries["included"]]
-    seen = canaries["every_step"]
-    mean = [sum(x for x, own in zip(seen, included, strict=True) if own is which) for which in (True, False)]
+    measured = canaries["every_step"]
+    mean = [sum(x for x, own in zip(measured, included, strict=True) if own is which) for which in (True, False)]
     assert mean[0] / sum(included) > mean[1] / (len(included) - sum(included)) + 1
 
 

@@ -66,8 +66,8 @@ def test_its_covariance_is_that_of_the_inverse_matrix_and_half_the_noise_is_noti
 
 def test_what_the_matrix_gives_back_is_fresh_noise_on_combined_sums(fresh: GradientNoise) -> None:
     sums = np.random.default_rng(3).normal(size=(STEPS, NUMBERS)) * 30
-    seen = matrix(COEFFICIENTS) @ (rows(CorrelatedNoise(fresh, COEFFICIENTS), sums) - sums.astype(np.float32))
-    assert farthest(seen, 4.0 * np.eye(STEPS)) < 5
+    recovered = matrix(COEFFICIENTS) @ (rows(CorrelatedNoise(fresh, COEFFICIENTS), sums) - sums.astype(np.float32))
+    assert farthest(recovered, 4.0 * np.eye(STEPS)) < 5
 
 
 def test_one_band_is_the_noise_itself() -> None:

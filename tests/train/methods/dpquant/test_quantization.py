@@ -138,17 +138,17 @@ def test_no_layer_quantized_is_dp_sgd_to_the_last_bit() -> None:
 def test_gradients_are_those_of_the_quantized_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a step the layers are on exactly while examples pass, and the rows are theirs."""
     run = made(LayerMode.ALL, recipe=recipe(steps=3))
-    seen: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     honest = QuantizedLayers.active
 
     def watched(self: QuantizedLayers, keys: Sequence[int]) -> Any:
-        seen.append(tuple(keys))
+        shapes.append(tuple(keys))
         return honest(self, keys)
 
     monkeypatch.setattr(QuantizedLayers, "active", watched)
     run.run()
     task = run.task
-    assert seen == [
+    assert shapes == [
         tuple(task.keys(group))
         for step in range(3)
         for group in task.micro_batches(run.batches.batch(step).tolist(), step, 64)
