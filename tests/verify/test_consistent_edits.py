@@ -206,13 +206,13 @@ def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:
 @pytest.mark.parametrize("role", ["nonmembers", "heldout"])
 @pytest.mark.parametrize("step", ["retrain", "external-training", "secrets-plan"])
 def test_records_trained_on_are_none_to_compare_with(role: str, step: str) -> None:
-    made = {"created": "2030-01-09T00:00:00Z", "versions": {"privctl": "0.1.0"}}
+    fields = {"created": "2030-01-09T00:00:00Z", "versions": {"privctl": "0.1.0"}}
     data = Artifact(role="data", path="records.jsonl", digest="blake3:" + "d" * 64, bytes=9)
     other = Artifact(role="data", path="more.jsonl", digest="blake3:" + "e" * 64, bytes=9)
-    before = PrivacyReport(step=step, inputs=(other, data), **made)
+    before = PrivacyReport(step=step, inputs=(other, data), **fields)
     for taken, refuted in ((data, step != "secrets-plan"), (Artifact(role=role, path="c", digest="x", bytes=1), False)):
         looked = Artifact(role=role, path="held-out.jsonl", digest=taken.digest, bytes=9)
-        verdicts = list(check_unseen(Path("a"), PrivacyReport(step="audit", inputs=(looked,), **made), [before]))
+        verdicts = list(check_unseen(Path("a"), PrivacyReport(step="audit", inputs=(looked,), **fields), [before]))
         assert [verdict.outcome for verdict in verdicts] == [Outcome.REFUTED] * refuted
 
 

@@ -125,8 +125,8 @@ def test_a_ledger_file_is_an_input(tmp_path: Path) -> None:
     file, report = tmp_path / "events.json", tmp_path / "plan.report.json"
     file.write_text(json.dumps(EVENTS[1:]))
     assert run(["account", "--delta", "1e-5", "--ledger", str(file), "--json", "-q", "-o", str(report)]) == 0
-    (made,) = read(report).inputs
-    assert (made.role, made.path, made.bytes) == ("ledger", "events.json", file.stat().st_size)
+    (source,) = read(report).inputs
+    assert (source.role, source.path, source.bytes) == ("ledger", "events.json", file.stat().st_size)
     data = json.loads(report.read_text())
     laplace, responses = data["mechanism"]["events"]
     # Fewer events, or weaker ones, make every claim look generous.

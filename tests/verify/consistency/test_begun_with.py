@@ -109,8 +109,8 @@ def test_a_copy_of_a_report_is_no_earlier_training(kinds: Kinds, tmp_path: Path)
     """With other white space, and so another digest."""
     copy = tmp_path / "copy.report.json"
     copy.write_text(json.dumps(json.loads(kinds["clipped"].path.read_text())))
-    given = [kinds["noised"].path, kinds["clipped"].path, copy]
-    for places in (given, given[::-1]):
+    reports = [kinds["noised"].path, kinds["clipped"].path, copy]
+    for places in (reports, reports[::-1]):
         assert not any("on the same data" in each for each in gated(*places))
 
 

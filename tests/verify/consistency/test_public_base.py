@@ -33,12 +33,12 @@ def base_made(clipped: Kind, folder: Path, *, data: bool, start: bool = True) ->
     (weights,) = (each for each in report.outputs if each.role == "model")
     began = replace(weights, role="start-model.safetensors", tensors=())
     inputs = [each for each in report.inputs if each.role != "data" or data]
-    made = replace(
+    with_base = replace(
         report,
         inputs=(*inputs, *([began] if start else [])),
         outputs=(file_artifact("model", base / "model.safetensors", report_path),),
     )
-    write_report(report_path, made)
+    write_report(report_path, with_base)
     return base
 
 
@@ -65,9 +65,9 @@ def other_data(clipped: Kind, base: Path, *, shared: bool) -> None:
     texts = ["Another text.", f" {ours.upper()}\n" if shared else "A third."]
     file, report_path = base.with_name("other.jsonl"), base.with_name("base.report.json")
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    made = read(report_path)
-    inputs = [each for each in made.inputs if each.role != "data"]
-    write_report(report_path, replace(made, inputs=(*inputs, file_artifact("data", file, report_path))))
+    original = read(report_path)
+    inputs = [each for each in original.inputs if each.role != "data"]
+    write_report(report_path, replace(original, inputs=(*inputs, file_artifact("data", file, report_path))))
 
 
 def test_a_base_that_was_trained_on_a_record_in_another_file(

@@ -77,8 +77,8 @@ NUMBERS = {
 
 @pytest.fixture(scope="module")
 def prover() -> Iterator[Prover]:
-    with Prover() as made:
-        yield made
+    with Prover() as prover:
+        yield prover
 
 
 @pytest.mark.parametrize(("paper", "claim"), few(CLAIMS, *QUICK), ids=lambda each: getattr(each, "key", each))

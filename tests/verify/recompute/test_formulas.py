@@ -18,8 +18,8 @@ from verify.recompute.sensitivity import least_nonconvex, sensitivity
 
 
 def training(**more: Any) -> ClippedTraining:
-    given = {"epochs": 10, "learning_rate": 5e-5, "clip_norm": 1, "dataset_size": 1000, "batch_size": 5}
-    return ClippedTraining(**{**given, **more})
+    facts = {"epochs": 10, "learning_rate": 5e-5, "clip_norm": 1, "dataset_size": 1000, "batch_size": 5}
+    return ClippedTraining(**{**facts, **more})
 
 
 @pytest.mark.parametrize(

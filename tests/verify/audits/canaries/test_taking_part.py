@@ -31,8 +31,8 @@ CONDITION = Assumption(name="independent coins", statement="x", state=Assumption
 @pytest.fixture
 def training(tmp_path: Path) -> PrivacyReport:
     """By steps and measurements."""
-    made = read_report(making(tmp_path / "a.report.json", name="a", parameters={"steps_begun": 40}))
-    return replace(made, mechanism=WHOLE, guarantees=())
+    report = read_report(making(tmp_path / "a.report.json", name="a", parameters={"steps_begun": 40}))
+    return replace(report, mechanism=WHOLE, guarantees=())
 
 
 def audit(mechanism: Ledger | None, *, planted: bool) -> PrivacyReport:

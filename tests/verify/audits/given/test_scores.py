@@ -65,8 +65,8 @@ def test_groups_with_equal_scores_are_tied_by_both_readings() -> None:
         index = np.repeat(np.arange(60), source.integers(1, 10, 60))
         scores = 1e6 + source.integers(0, 17, len(index)) / 10
         again = given_scores._of_groups({"s": scores}, index)
-        for name, made in (("s", weighed), ("s-top", highest)):
-            assert (mean_ranks(rounded(made(scores, index))) == mean_ranks(again[name])).all()
+        for name, expected in (("s", weighed), ("s-top", highest)):
+            assert (mean_ranks(rounded(expected(scores, index))) == mean_ranks(again[name])).all()
 
 
 @pytest.mark.forged("the figures are those of other scores")
