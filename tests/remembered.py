@@ -250,7 +250,7 @@ def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
     cached = functools.lru_cache(maxsize=None)(function)
 
     def call(*args: Any, **named: Any) -> Any:
-        key = [tuple(each) if isinstance(each, list) else each for each in args]
+        key = [tuple(argument) if isinstance(argument, list) else argument for argument in args]
         try:
             hash((*key, *named.values()))
         except TypeError:

@@ -332,7 +332,7 @@ def test_a_check_that_is_added_is_run_by_both(monkeypatch: pytest.MonkeyPatch, t
     place = making(tmp_path / "m.report.json", PROVED)
     assert any(verdict.reason == "planted" for verdict in verify(place, read_report(place)).verdicts)
     findings = judged(place, max_epsilon="8", recompute="true").findings
-    assert any("planted" in each.message for each in findings)
+    assert any("planted" in finding.message for finding in findings)
 
 
 #: Who may look at parameters as they stand: what reads them, and what shows all of them as they are.
