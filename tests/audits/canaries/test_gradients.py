@@ -161,11 +161,13 @@ def _counted(path: Path, audit: PrivacyReport) -> tuple[tuple[Outcome, ...], str
     """What is found by what the audit kept alone, and what is omitted."""
     assert list(check_observed(path, audit, ())) == []
     found = recount(path, audit, NamedFiles())
-    return tuple(each.outcome for each in found.verdicts), "; ".join(each.reason for each in found.omissions)
+    return tuple(verdict.outcome for verdict in found.verdicts), "; ".join(
+        omission.reason for omission in found.omissions
+    )
 
 
 def on_the_curve(report: PrivacyReport) -> Verdict:
-    (found,) = [each for each in report.verdicts if "the mechanism stated in" in each.subject]
+    (found,) = [verdict for verdict in report.verdicts if "the mechanism stated in" in verdict.subject]
     return found
 
 
@@ -188,7 +190,7 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     assert by_step.lower is not None
     assert by_step.lower < 2
     assert at_end.confidence == by_step.confidence == 1 - 0.025
-    states = {each["name"]: each["state"] for each in audit.parameters["canary_conditions"]}
+    states = {condition["name"]: condition["state"] for condition in audit.parameters["canary_conditions"]}
     assert states["trained on the planted data"] == "checked"
     assert on_the_curve(audit).outcome is Outcome.INCONCLUSIVE
     assert list(audit_consistency.faults(audit)) == []
@@ -218,7 +220,7 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     for each in (by_step, at_end):
         for more in (-3, 3):
             lied = _with_more_right(audit, each, more)
-            faults = (each for each in audit_consistency.faults(lied) if "noise multiplier" not in each)
+            faults = (fault for fault in audit_consistency.faults(lied) if "noise multiplier" not in fault)
             assert list(faults) == [], "the bound is what these counts give"
             (wrong,) = (v for v in check_observed(report_path, lied, ()) if v.outcome is Outcome.REFUTED)
             assert "guesses were right, and model.gradient-canaries.json gives" in wrong.reason

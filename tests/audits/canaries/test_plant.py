@@ -220,7 +220,7 @@ def test_the_whole_file_is_checked(data: Path) -> None:
     assert plant(data, "--count", "10") == 0
     manifest = read_manifest(data.parent / "planted.canaries.json")
     assert not violated_conditions(data_conditions(manifest, data.parent / "planted.jsonl"))
-    assert {each.name for each in violated_conditions(data_conditions(manifest, data))} == {
+    assert {condition.name for condition in violated_conditions(data_conditions(manifest, data))} == {
         "planted data",
         "copies",
         "secrets",

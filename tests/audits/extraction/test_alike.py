@@ -158,8 +158,8 @@ def test_a_verdict_follows_from_what_was_confirmed(public: PrivacyReport) -> Non
     (decided,) = public.verdicts
     assert not list(faults(public))
     consistent = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
-    assert any("what comes out is not compared with texts alike" in each for each in faults(consistent))
+    assert any("what comes out is not compared with texts alike" in fault for fault in faults(consistent))
     without = tuple(item for item in public.evidence if not item.quantity.endswith(ALIKE))
-    assert any("its evidence refutes that" in each for each in faults(replace(public, evidence=without)))
+    assert any("its evidence refutes that" in fault for fault in faults(replace(public, evidence=without)))
     stray = tuple(item for item in public.evidence if item.quantity not in (BEYOND, NEAR_BEYOND))
-    assert any("nothing that it could confirm" in each for each in faults(replace(public, evidence=stray)))
+    assert any("nothing that it could confirm" in fault for fault in faults(replace(public, evidence=stray)))

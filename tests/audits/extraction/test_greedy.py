@@ -174,12 +174,12 @@ def test_coarse_formats_are_decided_in_float32(tmp_path: Path) -> None:
     model.network.to(torch.bfloat16)
     with in_float32(model.network):
         exact = verdicts(model, rows, "screen")
-    held = [each.data_ptr() for each in model.network.parameters()]
+    held = [parameter.data_ptr() for parameter in model.network.parameters()]
     coarse = verdicts(model, rows, "screen")
     assert coarse.extracted.tolist() == exact.extracted.tolist()
     assert coarse.matched.tolist() == exact.matched.tolist()
     assert coarse.rerun > exact.rerun
-    assert [each.data_ptr() for each in model.network.parameters()] == held
+    assert [parameter.data_ptr() for parameter in model.network.parameters()] == held
     assert model.dtype == "bfloat16"
 
 

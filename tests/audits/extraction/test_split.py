@@ -254,7 +254,7 @@ def test_what_is_forged_in_the_report_is_refused(
 ) -> None:
     report = read_report(records)
     assert not list(faults(report))
-    assert any(complaint in each for each in faults(forge(report))), list(faults(forge(report)))
+    assert any(complaint in fault for fault in faults(forge(report))), list(faults(forge(report)))
 
 
 def _swapped(report: PrivacyReport) -> PrivacyReport:
@@ -323,8 +323,8 @@ def test_a_split_of_members_says_nothing_of_texts_given_beside_it(folder: Path, 
     assert run([*call, "--device", "cpu", "-q"]) == 0
     report = read_report(output)
     assert wrong_warnings(output, report) == []
-    control = next(each for each in report.warnings if each.startswith("extraction: held-out text is taken"))
-    left = replace(report, warnings=tuple(each for each in report.warnings if each != control))
+    control = next(warning for warning in report.warnings if warning.startswith("extraction: held-out text is taken"))
+    left = replace(report, warnings=tuple(warning for warning in report.warnings if warning != control))
     assert "calls for the warning" in wrong_warnings(output, left)[0]
 
 

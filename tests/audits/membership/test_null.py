@@ -57,8 +57,8 @@ def judged_together(
 ) -> tuple[Evidence, ...]:
     """The evidence of ``found`` with the joint test, as an audit makes it."""
     evidence = {name: attacked.evidence for name, attacked in found.items()}
-    tested = {each.name: each.tested(candidates, settings, found[each.name].scores) for each in attacks}
-    statistics = {each.name: each.statistics(candidates, settings, tested[each.name]) for each in attacks}
+    tested = {attack.name: attack.tested(candidates, settings, found[attack.name].scores) for attack in attacks}
+    statistics = {attack.name: attack.statistics(candidates, settings, tested[attack.name]) for attack in attacks}
     seed = data_seed(record.digest for record in candidates.records)
     return with_joint_test(evidence, statistics, candidates.table.member, seed, ALPHA)
 
@@ -67,7 +67,7 @@ def concluded(candidates: Candidates, confidence: float, *, tested: bool = False
     """Whether any interval lies above chance, and whether the verdict is that something was found."""
     settings = Settings(confidence=confidence)
     attacks = [load_attack(name) for name in ATTACKS]
-    found = {each.name: each.run(candidates, settings) for each in attacks}
+    found = {attack.name: attack.run(candidates, settings) for attack in attacks}
     of_attacks = [item for attacked in found.values() for item in attacked.evidence]
     scores = {name: found[name].scores for name in ATTACKS if isinstance(load_attack(name), ScoreAttack)}
     blind = baseline.baseline(candidates, settings)

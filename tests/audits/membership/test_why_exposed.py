@@ -68,7 +68,7 @@ def test_what_is_hard_without_training() -> None:
 
 
 def leaking(line: int, as_high: float, *why: Why) -> LeakingRecord:
-    named = tuple(Reason(why=each, text="") for each in why)
+    named = tuple(Reason(why=reason, text="") for reason in why)
     return LeakingRecord(
         file="m", line=line, extracted=None, scores={"loss": 0.0}, nonmembers_as_high={"loss": as_high}, reasons=named
     )

@@ -288,8 +288,8 @@ def test_processes_write_a_part_each(scoring: Callable[..., ScoringRequest], for
     request = scoring()
     files = ["--members", str(request.members), "--nonmembers", str(request.nonmembers)]
     call = ["audit", "score-records", str(request.model), *files, "-o", str(request.output), "--device", "cpu"]
-    for each in forked.together(2, call):
-        assert each.code == 0, each.errors
+    for process in forked.together(2, call):
+        assert process.code == 0, process.errors
     assert sorted(path.name for path in tmp_path.glob("*.parquet")) == [
         "s-00000-of-00002.parquet", "s-00001-of-00002.parquet"
     ]  # fmt: skip

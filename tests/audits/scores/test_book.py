@@ -46,12 +46,12 @@ ROWS = [row(5, 1, 2), row(7, 8), row(5, 1, 2, 3), row(5, 1), row(7, 8), row(5, 2
 
 
 def read(book: RowScores, rows: list[np.ndarray]) -> list[list[float]]:
-    counts = np.array([len(each) - 1 for each in rows])
+    counts = np.array([len(row) - 1 for row in rows])
     return [part.tolist() for part in np.split(book.take(rows, counts)[0], np.cumsum(counts)[:-1])]
 
 
 def expected(rows: list[np.ndarray], offset: float = 0.0) -> list[list[float]]:
-    return [(np.cumsum(each)[1:] + offset).tolist() for each in rows]
+    return [(np.cumsum(row)[1:] + offset).tolist() for row in rows]
 
 
 def test_a_row_that_begins_another_costs_nothing() -> None:

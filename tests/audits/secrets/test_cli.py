@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "before", folder / "model")
     train(folder / "model", folder / "planted.jsonl", epochs=30)
     lines = [record.text for record in read_records(folder / "planted.jsonl")]
-    chosen = [each.secret for each in read_manifest(folder / "m.json").canaries if each.included]
+    chosen = [canary.secret for canary in read_manifest(folder / "m.json").canaries if canary.included]
     rows = [(value, [i for i, text in enumerate(lines) if value in text]) for value in chosen]
     book(folder / "book.jsonl", rows)
     where = [some for _, some in rows]

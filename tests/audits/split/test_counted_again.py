@@ -24,7 +24,7 @@ def faults(path: Path, change: Callable[[Evidence], Evidence]) -> list[str]:
     report = read_report(path)
     evidence = tuple(change(item) if item.method in METHODS else item for item in report.evidence)
     found = check_evidence(path, replace(report, evidence=evidence), NamedFiles())
-    return [each.reason for each in found.verdicts if " are said to be right" in each.reason]
+    return [verdict.reason for verdict in found.verdicts if " are said to be right" in verdict.reason]
 
 
 def more_right(item: Evidence) -> Evidence:
@@ -44,7 +44,7 @@ def test_counts_of_an_audit_follow_from_its_ranks(audited: Path, audited_users: 
         assert number > 3
         assert not faults(path, lambda item: item)
         omitted = check_evidence(path, report, NamedFiles()).omissions
-        assert not any(EITHER in each.reason for each in omitted), "all counts were looked at"
+        assert not any(EITHER in verdict.reason for verdict in omitted), "all counts were looked at"
         for change in (more_right, all_right):
             assert len(faults(path, change)) == number
 

@@ -84,7 +84,7 @@ def test_members_that_were_drawn_from_the_training_data_are_of_it(
     if outcome is PASS:  # without numpy too, as in a CI that computes nothing again
         gate = ["gate", str(report), str(looked), "--max-auc", "0.6", "--recompute", "false", "--json"]
         ((code, output),) = bare(tmp_path, root, "", gate)
-        found = [each["outcome"] for each in json.loads(output)["findings"] if each["rule"] == "max_auc"]
+        found = [finding["outcome"] for finding in json.loads(output)["findings"] if finding["rule"] == "max_auc"]
         assert (code in (0, 1), found) == (True, ["pass"]), output
 
 

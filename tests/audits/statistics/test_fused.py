@@ -79,7 +79,7 @@ def test_it_ranks_as_a_cross_fitted_logistic_regression_does() -> None:
         other[held] = learned.decision_function(features[held])
     area = fused.areas(member[None])[0]
     assert area == pytest.approx(roc_auc_score(member, other), abs=0.01)
-    assert area > max(roc_auc_score(member, each) for each in scores.values()) + 0.15
+    assert area > max(roc_auc_score(member, score) for score in scores.values()) + 0.15
 
 
 def test_the_labels_it_is_made_with_are_no_part_of_it() -> None:

@@ -153,7 +153,7 @@ def test_half_a_line_is_taken_off(here: Path) -> None:
     assert audit("-q", "-o", "b.report.json") == 0
     found = read_log(log)
     assert not found.torn
-    assert [each.report is None for each in found.audits] == [True, False]
+    assert [audit.report is None for audit in found.audits] == [True, False]
 
 
 def test_a_report_that_is_replaced_is_told(here: Path, capsys: Capture) -> None:
