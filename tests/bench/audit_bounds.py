@@ -121,7 +121,7 @@ def measured(mechanism: Scored, canaries: int, most: int) -> dict[str, Any]:
     audits = [audit(mechanism, canaries, draw) for draw in range(max(1, min(most, MOST_CANARIES // canaries)))]
     found: dict[str, Any] = {}
     for name, way in WAYS.items():
-        bounds = [way(each.sets, DELTA, ALPHA) for each in audits]
+        bounds = [way(audit.sets, DELTA, ALPHA) for audit in audits]
         above = sum(bound > mechanism.truth for bound in bounds) / len(bounds)
         found[name] = {"median": median(bounds), "above_truth": above}
         if name == OURS:

@@ -71,7 +71,7 @@ def main(options: argparse.Namespace) -> None:
     before = _stored(options)
     targets: dict[str, Any] = dict(before)
     for source in (source for source in SOURCES if source.name in options.sources):
-        methods = tuple(each for each in source.methods if each in options.methods)
+        methods = tuple(method for method in source.methods if method in options.methods)
         source = replace(source, methods=methods)
         make(source, options.data, options.folder)
         for method in source.methods:
@@ -92,9 +92,9 @@ def _stored(options: argparse.Namespace) -> dict[str, Any]:
 
 def _data(targets: Mapping[str, Any]) -> dict[str, Any]:
     sources = {
-        each.name: {"records_per_side": each.records, "settings": {**each.settings}}
-        for each in SOURCES
-        if any(name.startswith(f"{each.name}, ") for name in targets)
+        source.name: {"records_per_side": source.records, "settings": {**source.settings}}
+        for source in SOURCES
+        if any(name.startswith(f"{source.name}, ") for name in targets)
     }
     methods = {name: {**settings} for name, settings in METHODS.items()}
     order = [f"{source.name}, {method}" for source in SOURCES for method in METHODS]
@@ -299,8 +299,8 @@ def judged(scored: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
             **{rate: None if point.reason else point.tpr for rate, point in points.items()},
             "seconds": each["seconds"],
         }
-    spent = scored["shared_seconds"] + sum(each["seconds"] for each in scored["attacks"].values())
-    alarms = {"shows": shows([each["scores"] for each in scored["attacks"].values()])} if null else {}
+    spent = scored["shared_seconds"] + sum(attack["seconds"] for attack in scored["attacks"].values())
+    alarms = {"shows": shows([attack["scores"] for attack in scored["attacks"].values()])} if null else {}
     return {"commit": scored["commit"], "seconds": spent, **alarms, "attacks": attacks}
 
 

@@ -80,7 +80,7 @@ def main(options: argparse.Namespace) -> None:
         source = source_named(name)
         _make(source, options.data, options.folder)
         known = {**targets, name: measured(source, options.rounds, own, others)}
-        targets = {each: known[each] for each in RECORDS if each in known}
+        targets = {record: known[record] for record in RECORDS if record in known}
         save("audit-wide", {"targets": targets}, options.output)
     if others is not None:
         others.close()
@@ -236,6 +236,6 @@ def rows(targets: Mapping[str, Any]) -> Sequence[Sequence[str]]:
                 cells.append(ratios(target, party, "float32"))
                 table.append([
                     name, str(target["records"]), party, f"{median(each['cpu'] for each in spent):.3g}",
-                    *(f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in cells),
+                    *(f"{median(cell):.2f} ({min(cell):.2f} to {max(cell):.2f})" for cell in cells),
                 ])  # fmt: skip
     return table

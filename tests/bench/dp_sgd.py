@@ -171,7 +171,7 @@ def _definition(work: Work) -> tuple[dict[str, Tensor], float]:
     work.optimizer()
     losses = work.losses_of(work.model)
     gradients = [torch.autograd.grad(one, list(parameters.values()), retain_graph=True) for one in losses]
-    norms = [torch.stack([g.norm() for g in each]).norm() for each in gradients]
+    norms = [torch.stack([g.norm() for g in gradient]).norm() for gradient in gradients]
     clip = float(torch.stack(norms).median())
     factors = [min(1.0, clip / float(norm)) for norm in norms]
     sums = [sum(f * g for f, g in zip(factors, each, strict=True)) for each in zip(*gradients, strict=True)]

@@ -123,7 +123,7 @@ def trees(member: NDArray[np.bool_], scores: Mapping[str, NDArray[Any]]) -> NDAr
     from audits.statistics.cross_fit import folds
     from audits.statistics.laws import mean_ranks
 
-    ranks = np.stack([mean_ranks(each) for each in scores.values()], axis=1)
+    ranks = np.stack([mean_ranks(score) for score in scores.values()], axis=1)
     features = np.column_stack([ranks.mean(axis=1), ranks])
     fold, fitted = folds(digests_of(len(member))), np.zeros(len(member))
     for number in range(int(fold.max()) + 1):

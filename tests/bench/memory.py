@@ -180,7 +180,7 @@ def _together(processes: int, numbers: str) -> list[dict[str, int]]:
         shared = {**os.environ, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         call = [sys.executable, "-m", "tests.bench.memory_shards", f"{folder}/held", numbers]
         running = [subprocess.Popen(call, env={**shared, "RANK": str(rank)}) for rank in range(processes)]
-        codes = [each.wait() for each in running]
+        codes = [process.wait() for process in running]
         if any(codes):
             raise RuntimeError("a process in shards failed; its message is above")
         return [json.loads(Path(f"{folder}/held-{rank}").read_text()) for rank in range(processes)]

@@ -276,7 +276,7 @@ def _scored_users(folder: Path, users: int) -> Null:
     privctl.from_opacus([(1e4, 0.1, 1)], saved, examples=users)
 
     def scores(module: torch.nn.Module, records: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        outputs = module(torch.tensor([each["inputs"] for each in records]))
+        outputs = module(torch.tensor([record["inputs"] for record in records]))
         # The second is of few values, as a share of right answers is.
         return {"loss": outputs[:, 0], "hits": (2 * outputs[:, 1]).round(), "gap": outputs[:, 0] - outputs[:, 2]}
 

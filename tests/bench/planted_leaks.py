@@ -66,14 +66,14 @@ def main(options: argparse.Namespace) -> None:
     data: dict[str, Any] = {"level": LEVEL, "records_per_side": SIDE, "sets": options.sets}
     leaks, rows = planted(), []
     known = _known(options) if options.attacks else {}
-    for each in leaks:
-        if options.attacks and each.attack not in options.attacks:
+    for leak in leaks:
+        if options.attacks and leak.attack not in options.attacks:
             continue
-        found = {"attack": each.attack, "leak": each.leak, **measured(each.scored, options.sets)}
-        known[each.attack] = found
+        found = {"attack": leak.attack, "leak": leak.leak, **measured(leak.scored, options.sets)}
+        known[leak.attack] = found
         data["found"] = [known[other.attack] for other in leaks if other.attack in known]
         save("planted-leaks", data, options.output)
-        rows.append([each.attack, each.leak, *cells(found, options.sets)])
+        rows.append([leak.attack, leak.leak, *cells(found, options.sets)])
         print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     publish("planted-leaks", ["attack", "leak", *HEADINGS], rows, data, options.output)
 
