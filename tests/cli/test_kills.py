@@ -276,7 +276,7 @@ def test_a_log_of_audits_is_whole_after_every_kill(
     copy = copies[-1]
     assert run([word.replace(str(folder), str(copy)) for word in call]) == 0
     (log,) = copy.glob("*.audits.jsonl")
-    assert [each.end is not None for each in read_log(log).audits][-1]
+    assert [audit.end is not None for audit in read_log(log).audits][-1]
     assert len(read_log(log).audits) == 2
 
 

@@ -89,10 +89,10 @@ def test_it_goes_with_other_ways_to_clip(
 
 
 def _in_statement(report: Any, old: str, new: str) -> None:
-    for each in report["guarantees"][0]["assumptions"]:
-        if each["name"] == "unit of privacy":
-            assert old in each["statement"]
-            each["statement"] = each["statement"].replace(old, new)
+    for assumption in report["guarantees"][0]["assumptions"]:
+        if assumption["name"] == "unit of privacy":
+            assert old in assumption["statement"]
+            assumption["statement"] = assumption["statement"].replace(old, new)
 
 
 FORGERIES: dict[str, Callable[[Any], Any]] = {

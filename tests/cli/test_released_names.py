@@ -194,7 +194,7 @@ def test_the_gate_s_fix_for_collected_names_is_not_a_smaller_budget(
     capsys.readouterr()
     run(["gate", str(tmp_path / "o.report.json"), "--max-epsilon", "4", "--at-delta", "0.02", "--format", "json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
-    (found,) = (each for each in findings if each["rule"] == "max_epsilon")
+    (found,) = (finding for finding in findings if finding["rule"] == "max_epsilon")
     assert found["outcome"] == "fail"
     assert fix in found["fix"]
     assert ("smaller budget" in found["fix"]) is not bool(fix)

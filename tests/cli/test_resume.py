@@ -173,7 +173,7 @@ def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted
     more = ("--held-out", str(interrupted / "other.jsonl"), "--micro-examples", "3", "-o", str(tmp_path / "copy"))
     assert resume(interrupted, *more) == 0
     report = read_report(tmp_path / "copy.report.json")
-    assert any(each.quantity == "held-out loss, nats" for each in report.evidence)
+    assert any(item.quantity == "held-out loss, nats" for item in report.evidence)
 
 
 def test_noise_of_the_device_is_secret_and_begins_where_the_run_stopped(

@@ -220,8 +220,8 @@ def test_a_service_gets_what_is_released_and_each_step_once(
     assert retrain("dp-sgd", start, data, tmp_path / "out", *more, "--resume") == 0
     assert service.ended == 2
     assert "r1" in {service.begun[1].get("id"), service.begun[1].get("run_id")}
-    assert not EXACT & {each for _, measures in service.sent for each in measures}
-    keys = Counter((at, each) for at, measures in service.sent for each in measures)
+    assert not EXACT & {measure for _, measures in service.sent for measure in measures}
+    keys = Counter((at, measure) for at, measures in service.sent for measure in measures)
     assert max(keys.values()) == 1
     assert max(at for at, _ in service.sent) == 10
 
