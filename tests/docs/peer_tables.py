@@ -80,7 +80,7 @@ def rare(targets: Mapping[str, Any]) -> str:
 
 def ahead(targets: Mapping[str, Any]) -> str:
     """The sentence that counts, of the targets that saw the members, those on which an interval leaves out 0."""
-    trained = [_others(each) for each in targets.values() if not each["null"]]
+    trained = [_others(target) for target in targets.values() if not target["null"]]
     clauses = []
     for quantity in (AREA, _RATE):
         counts = []

@@ -63,7 +63,7 @@ def _memory(trainings: list[dict[str, Any]], key: str) -> str:
     ]
     return as_table(
         ["model", "trained", *names],
-        [[*row, *(_gib(cells[each]) for each in columns)] for row, cells in rows.items()],
+        [[*row, *(_gib(cells[column]) for column in columns)] for row, cells in rows.items()],
     )
 
 
