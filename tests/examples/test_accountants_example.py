@@ -64,7 +64,7 @@ def test_one_setting_is_accounted_for_as_the_results_have_it(
 ) -> None:
     monkeypatch.setattr(example.measuring, "is_installed", lambda _: False)
     row = example.measuring.accounted(example.settings.KNOWN[2])
-    stored = next(each for each in results["answers"] if each["key"] == row["key"])
+    stored = next(answer for answer in results["answers"] if answer["key"] == row["key"])
     assert example.measuring.DP_ACCOUNTING not in row["answers"]
     for name in ("basic (naive) composition", "moments / Renyi DP", "privacy loss distribution"):
         assert row["answers"][name]["answer"] == pytest.approx(stored["answers"][name]["answer"], rel=1e-6)

@@ -164,7 +164,7 @@ def test_whole_run_and_going_on(
     arguments += ["--batch-size", "5", "--max-length", "16", "--methods"]
     example.run.main([*arguments, *methods])
     found = json.loads((output / "results.json").read_text())
-    by_method = {each["method"]: each for each in found["runs"]}
+    by_method = {run["method"]: run for run in found["runs"]}
     assert set(by_method) == set(methods)
     assert all(each["seconds"] > 0 for each in by_method.values())
     assert by_method["plain"]["guarantee"] is None
