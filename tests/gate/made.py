@@ -67,7 +67,7 @@ def making(
         inputs=tuple(inputs),
         outputs=(weights(name),),
         guarantees=guarantees,
-        parents=tuple(ParentReport(path=each.name, digest=file_digest(each)) for each in parents),
+        parents=tuple(ParentReport(path=parent.name, digest=file_digest(parent)) for parent in parents),
     )
     write_report(path, replace(report, **more))
     return path
@@ -128,7 +128,7 @@ def judged(*paths: Path, environment: Mapping[str, str] | None = None, **flags: 
 
 
 def of(judgement: GateJudgement, rule: str) -> list[Finding]:
-    return [each for each in judgement.findings if each.rule == rule]
+    return [finding for finding in judgement.findings if finding.rule == rule]
 
 
 def only(judgement: GateJudgement, rule: str) -> Finding:

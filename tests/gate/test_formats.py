@@ -238,7 +238,7 @@ def test_fingerprints_tell_findings_apart() -> None:
 def test_json_holds_everything() -> None:
     data = json.loads(gate_json.render(SIMPLE))
     assert (data["gate_version"], data["outcome"]) == (1, "fail")
-    assert [each["outcome"] for each in data["findings"]] == ["fail", "inconclusive", "pass", "fail"]
+    assert [finding["outcome"] for finding in data["findings"]] == ["fail", "inconclusive", "pass", "fail"]
     assert data["findings"][3]["waiver"] == "release/model"
     assert data["findings"][0]["line"] == 7
     for text in HOSTILE:
