@@ -105,7 +105,7 @@ def test_directional_derivatives(family: str, method: DerivativeMethod, device: 
     directions = network.directions()
     expected = Derivatives(network.model, method).per_example(network.losses_of, network.fired, directions)
     model, batch = network.model.to(device), on(device, network.batch)
-    there = [{name: along.to(device) for name, along in each.items()} for each in directions]
+    there = [{name: along.to(device) for name, along in direction.items()} for direction in directions]
     with full_precision(device):
         found = Derivatives(model, method).per_example(lambda: network.losses(model, batch), network.fired, there)
     loose = 5e-2 if method is DerivativeMethod.DIFFERENCE else 1e-3
@@ -199,7 +199,7 @@ def test_forward_derivatives_of_long_attention(device: torch.device, dtype: torc
     tensors = [torch.randn(2, heads, 700, 16, generator=drawn).to(dtype) for heads in (4, 2, 2)] * 2
     mask = torch.ones(700, 700, dtype=torch.bool).tril(-3)  # the first rows see nothing
     for keywords in ({"is_causal": True}, {"attn_mask": mask}):
-        there = slopes([each.to(device) for each in tensors], keywords, device)
+        there = slopes([tensor.to(device) for tensor in tensors], keywords, device)
         here = slopes(tensors, keywords, torch.device("cpu"))
         for found, expected in zip(there, here, strict=True):
             loose = 1e-5 if dtype is torch.float32 else 2**-7
