@@ -311,14 +311,14 @@ def test_more_reports_than_are_read(tmp_path: Path) -> None:
         [path] * (MOST_GIVEN + 1), read_policy(None, {"max_epsilon": "8", "recompute": "false"}, {}, {}), None, NOW
     )
     assert judgement.outcome is GateOutcome.INCONCLUSIVE
-    assert any(f"at most {MOST_GIVEN} are read" in each.message for each in judgement.findings)
+    assert any(f"at most {MOST_GIVEN} are read" in finding.message for finding in judgement.findings)
 
 
 def test_a_missing_parent_named_many_times(tmp_path: Path) -> None:
     path = repeated_parent(tmp_path, 20_000)
     (tmp_path / "parent.report.json").unlink()
     judgement = judge([path], read_policy(None, {"max_epsilon": "8"}, {}, {}), None, NOW)
-    assert len([each for each in judgement.findings if each.rule == "chain"]) == 1
+    assert len([finding for finding in judgement.findings if finding.rule == "chain"]) == 1
 
 
 def test_a_file_of_another_size_than_recorded_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_a_file_of_another_size_than_recorded_is_not_read(tmp_path: Path, monkey
         return file_digest(path, *more)
 
     monkeypatch.setattr(digests, "file_digest", message_for)
-    found = {each.subject: each.outcome for each in verify(path, read_report(path)).verdicts}
+    found = {verdict.subject: verdict.outcome for verdict in verify(path, read_report(path)).verdicts}
     assert read == ["as-recorded"]
     assert [found[name] for name in names] == [Outcome.PROVED, Outcome.REFUTED, Outcome.REFUTED]
 

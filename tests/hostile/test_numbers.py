@@ -147,7 +147,7 @@ def test_a_ledger_of_numbers_that_no_mechanism_has(
     for word in ("internal error", "NaN", "zero-size", "Warning", "--rho"):
         assert word not in captured.err
     # Where there is an answer, so little noise gives none that says something.
-    found = [each["epsilon"] for each in json.loads(captured.out)["guarantees"]] if code == 0 else []
+    found = [guarantee["epsilon"] for guarantee in json.loads(captured.out)["guarantees"]] if code == 0 else []
     assert all(epsilon is None or epsilon > 1e10 for epsilon in found)
 
 
