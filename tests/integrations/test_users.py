@@ -115,14 +115,15 @@ def test_names_that_are_spelled_alike_are_told(tmp_path: Path) -> None:
     loop.train()
     path = loop.save(tmp_path / "model.safetensors")
     report = loop.private.report(path)
-    assert "names of users" in {each.name for each in report.guarantees[0].assumptions}
+    assert "names of users" in {assumption.name for assumption in report.guarantees[0].assumptions}
     assert any("differ from another's only in case" in line for line in report.warnings)
     assert privctl.verify(path).exit_code is ExitCode.OK
 
 
 def _with_unit(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
     changed = tuple(
-        replace(each, statement=statement) if each.name == "unit of privacy" else each for each in guarantee.assumptions
+        replace(assumption, statement=statement) if assumption.name == "unit of privacy" else assumption
+        for assumption in guarantee.assumptions
     )
     return (replace(guarantee, assumptions=changed),)
 
