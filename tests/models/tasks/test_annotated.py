@@ -176,16 +176,20 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
     task = text_task(model, records(tmp_path / "a.jsonl", ASKED))
     assert isinstance(task, QuestionAnswering)
     exact, f1 = [], []
-    for each in QUESTIONS:
-        encoding = model.tokenizer(each["question"], each["context"], return_tensors="pt", return_offsets_mapping=True)
+    for question in QUESTIONS:
+        encoding = model.tokenizer(
+            question["question"], question["context"], return_tensors="pt", return_offsets_mapping=True
+        )
         spans = encoding.pop("offset_mapping")[0].tolist()
         with torch.no_grad():
             answer = model.network.eval()(**encoding)
         start, end = answer.start_logits[0].double().tolist(), answer.end_logits[0].double().tolist()
         inside = [i for i, sequence in enumerate(encoding.sequence_ids(0)) if sequence == 1]
         best = max((start[s] + end[e], s, e) for s in inside for e in inside if s <= e < s + 30)
-        predicted_answer = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
-        answers = each["answers"]["text"] if "answers" in each else [each["answer"]]
+        predicted_answer = (
+            "" if start[0] + end[0] > best[0] else question["context"][spans[best[1]][0] : spans[best[2]][1]]
+        )
+        answers = question["answers"]["text"] if "answers" in question else [question["answer"]]
         one, two = squad_measures(predicted_answer, answers)
         exact.append(one)
         f1.append(two)
