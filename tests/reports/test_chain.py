@@ -17,8 +17,8 @@ def write(folder: Path, name: str, *parents: str, digest: str | None = None) -> 
     """A report that names ``parents``, by their digests or by another."""
     report_path = folder / f"{name}.report.json"
     named = tuple(
-        ParentReport(path=f"{each}.report.json", digest=digest or file_digest(folder / f"{each}.report.json"))
-        for each in parents
+        ParentReport(path=f"{parent}.report.json", digest=digest or file_digest(folder / f"{parent}.report.json"))
+        for parent in parents
     )
     report_path.write_text(
         encode(PrivacyReport(step="audit", created="2026-01-01T00:00:00Z", versions={}, parents=named))
