@@ -228,9 +228,9 @@ def test_a_process_that_cannot_write_ends_all(shadows: Path, tmp_path: Path, for
     shutil.copytree(shadows, tmp_path, dirs_exist_ok=True)
     (tmp_path / "worker.py").write_text(FULL)
     arguments = call(tmp_path, tmp_path / "b", "--vectorize", "1")
-    for each in forked.together(2, arguments, script=str(tmp_path / "worker.py")):
-        assert each.code == 4, each.errors[-2000:]
-        assert "the operating system refused: No space left on device" in each.errors.splitlines()[-1]
+    for process in forked.together(2, arguments, script=str(tmp_path / "worker.py")):
+        assert process.code == 4, process.errors[-2000:]
+        assert "the operating system refused: No space left on device" in process.errors.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +346,7 @@ def test_records_that_repeat_are_one(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "gpt22.jsonl").write_text(
         (tmp_path / "gpt21.jsonl").read_text() + (tmp_path / "gpt22.jsonl").read_text()
     )
-    assert run([each for each in arguments if each != "-q"]) == 0
+    assert run([argument for argument in arguments if argument != "-q"]) == 0
     assert "left out: 20 records that repeat an earlier one" in capsys.readouterr().err
     assert len(read_shadow(scores_path(tmp_path / "shadows", 0)).lp) == 40
 
