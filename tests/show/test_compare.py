@@ -283,7 +283,9 @@ def written(folder: Path, name: str, report: PrivacyReport) -> str:
 
 
 def test_the_command_draws_and_prints_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [written(tmp_path, each.name, each.report) for each in three().sources if each.report.step != "audit"]
+    paths = [
+        written(tmp_path, source.name, source.report) for source in three().sources if source.report.step != "audit"
+    ]
     chart = tmp_path / "chart.svg"
     assert run(["report", *paths, "--plot", str(chart), "-q"]) == 0
     assert chart.read_bytes().startswith(b"<?xml")
@@ -303,7 +305,9 @@ def test_the_command_draws_and_prints_the_numbers(tmp_path: Path, capsys: pytest
 def test_what_cannot_be_drawn_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, plot: str, says: str
 ) -> None:
-    paths = [written(tmp_path, each.name, each.report) for each in three().sources if each.report.step != "audit"]
+    paths = [
+        written(tmp_path, source.name, source.report) for source in three().sources if source.report.step != "audit"
+    ]
     before = sorted(tmp_path.iterdir())
     assert run(["report", *paths[:count], "--plot", str(tmp_path / plot), "-q"]) == 2
     assert says in capsys.readouterr().err

@@ -345,4 +345,4 @@ def test_the_table_of_epochs_stands_below_one_figure() -> None:
     history = [{"training_loss": 3.0, "clipped_fraction": 0.5}, {"training_loss": 2.0, "clipped_fraction": 0.4}]
     report = trained(parameters={"history": history})
     figures = list(training_figures(ReportSource(key="r1", name="m", digest=DIGEST, report=report)))
-    assert [len(each.tables) for each in figures] == [1, 0]
+    assert [len(figure.tables) for figure in figures] == [1, 0]
