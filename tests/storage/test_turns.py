@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_let_go_ends_in_an_error(tmp_path: Path, monkeypatc
     with held(tmp_path), pytest.raises(FileSystemError, match="another process keeps a lock on .*; let it end, or"):
         written(tmp_path, "new")
     assert found(tmp_path) == {"old"}
-    assert {each.name for each in tmp_path.iterdir()} == {*NAMES, "made"}
+    assert {path.name for path in tmp_path.iterdir()} == {*NAMES, "made"}
     written(tmp_path, "new")
     assert found(tmp_path) == {"new"}
 
