@@ -114,7 +114,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
 def test_a_wrong_rule_is_noticed_in_the_first_step(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: without promotion the step is refused; with it, the module above is taken as a whole."""
     name, module, attribute, wrong = PLANTED[fault]
-    case = next(each for each in CASES if each.name == name)
+    case = next(case for case in CASES if case.name == name)
     model, batch = case.make(), case.batch()
     run(model, case.losses, batch, 1.0, promote=False)
     monkeypatch.setattr(module, attribute, wrong)

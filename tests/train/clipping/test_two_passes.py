@@ -289,7 +289,7 @@ def test_layers_that_read_one_tensor_share_its_gram_matrix(monkeypatch: pytest.M
     read = list[int]()
 
     def watching(terms: Any) -> Any:
-        uses = [use for each in terms.values() for use in merge(each)]
+        uses = [use for term in terms.values() for use in merge(term)]
         places = {use.inputs.data_ptr() for use in uses if isinstance(use, Outer)}
         assert len(places) <= 1
         read.append(len(places))

@@ -106,7 +106,7 @@ def test_lower_precision_is_computed_in_float32(blocks: int) -> None:
     for keywords in ({"is_causal": True}, {"attn_mask": BIAS.bfloat16()}):
         tensors = attention_inputs("half", kind=torch.bfloat16)
         found = slopes(tensors, blocks=True, **keywords)
-        exact = slopes([each.double() for each in tensors], blocks=False, **{
+        exact = slopes([tensor.double() for tensor in tensors], blocks=False, **{
             name: value.double() if isinstance(value, Tensor) else value for name, value in keywords.items()
         })  # fmt: skip
         for ours, theirs in zip(found, exact, strict=True):

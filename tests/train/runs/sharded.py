@@ -132,7 +132,7 @@ def same_quantized_weights(model: Path, together: Workers, _: Path) -> None:
         assert mine.quantized == theirs.quantized
         assert mine.quantized
         assert np.allclose(mine.scores, theirs.scores, atol=1e-6)
-    assert any(any(each.scores) for each in quantizers[0].epochs)
+    assert any(any(epoch.scores) for epoch in quantizers[0].epochs)
     full, _ended = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
     assert max(float((one[name] - full[name]).abs().max()) for name in one) > 1e-3
 
@@ -316,7 +316,7 @@ def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
             assert ended is not None
             assert (ended.updates, ended.steps_begun) == (one.updates, one.steps_begun)
             assert messages, "the memory never ran out"
-            assert all("ran out; from now on at most" in each for each in messages)
+            assert all("ran out; from now on at most" in message for message in messages)
 
 
 def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:

@@ -124,9 +124,12 @@ def test_two_processes_make_the_weights_of_one(train: Train) -> None:
 def test_every_item_comes_back_in_order(processes: int, tmp_path: Path, forked: Forked) -> None:
     script = tmp_path / "worker.py"
     script.write_text(SPREAD)
-    for each in forked.together(processes, [], script=str(script)):
-        assert each.code == 0, each.errors[-2000:]
-        assert json.loads(each.out) == [[[10 * i + j, i] for j in range(i % 3)] for i in range(5)] + [[], [[0.5, 0.1]]]
+    for process in forked.together(processes, [], script=str(script)):
+        assert process.code == 0, process.errors[-2000:]
+        assert json.loads(process.out) == [[[10 * i + j, i] for j in range(i % 3)] for i in range(5)] + [
+            [],
+            [[0.5, 0.1]],
+        ]
 
 
 def test_an_interrupt_of_one_process_ends_all_in_the_same_step(train: Train) -> None:

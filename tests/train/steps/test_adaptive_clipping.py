@@ -144,7 +144,7 @@ def test_the_quantile_is_reached(quantile: float, first: float) -> None:
     plan = adaptive(100.0, 0.25, 160, clip_norm=first, adaptive=settings)
     done = trainer(rows, plan, PoissonBatches(400, 0.25, NoiseSource(2))).run()
     norms = rows.norm(dim=1).double()
-    reached = [float((norms <= each).double().mean()) for each in done.clip_norms[-40:]]
+    reached = [float((norms <= clip_norm).double().mean()) for clip_norm in done.clip_norms[-40:]]
     assert sum(reached) / 40 == pytest.approx(quantile, abs=0.05)
     assert abs(float((norms <= first).double().mean()) - quantile) > 0.15
 

@@ -118,11 +118,11 @@ def test_no_step_is_drawn_twice_or_later_than_the_next(noise: GradientNoise) -> 
 def test_a_resumed_run_has_another_key() -> None:
     """Whatever step it begins with; a process draws what another drew only where it was handed the key."""
     values = [torch.zeros(500) for _ in range(3)]
-    for each in values[:2]:
-        CipherNoise(CPU).release([each], 1.0, 6)
+    for value in values[:2]:
+        CipherNoise(CPU).release([value], 1.0, 6)
     key = bytes(range(32))
     CipherNoise(CPU, key=key).release([values[2]], 1.0, 6)
-    assert len({tuple(each.tolist()) for each in values}) == 3
+    assert len({tuple(value.tolist()) for value in values}) == 3
     assert torch.equal(values[2], drawn(CipherNoise(CPU, key=key), 1.0, 6, (500,)))
 
 

@@ -290,8 +290,8 @@ def test_two_processes_do_what_one_does(tmp_path: Path, forked: Forked) -> None:
     script = tmp_path / "worker.py"
     script.write_text(SCRIPT)
     ended: Sequence = forked.together(2, [], script=str(script))
-    for each in ended:
-        assert each.code == 0, each.errors[-2000:]
+    for process in ended:
+        assert process.code == 0, process.errors[-2000:]
     found, releases = json.loads(ended[0].out)
     one = trainer(6, noise=Noiseless(), directions=3)
     one.run()

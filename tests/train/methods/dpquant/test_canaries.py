@@ -82,7 +82,7 @@ def test_half_of_the_noise_of_the_steps_is_noticed(share: float) -> None:
     training, canaries = run_of(share)
     finished = training.run()
     assert (finished.steps_begun, finished.side_releases_begun) == (STEPS, RELEASES)
-    assert len({each.quantized for each in training.precision.epochs}) > 1, "layers change"
+    assert len({epoch.quantized for epoch in training.precision.epochs}) > 1, "layers change"
     found = bounds_of(
         register([1] * COUNT), canaries.every_step, np.ones(COUNT, np.bool_), canaries.included, DELTA, LEVEL
     )

@@ -37,8 +37,8 @@ def train(processes: int, folder: Path, forked: Forked) -> list[Any]:
     script = folder / "worker.py"
     script.write_text(SCRIPT)
     ended = forked.together(processes, [], script=str(script))
-    for each in ended:
-        assert each.code == 0, each.errors[-2000:]
+    for process in ended:
+        assert process.code == 0, process.errors[-2000:]
     found: list[Any] = json.loads(ended[0].out)
     return found
 

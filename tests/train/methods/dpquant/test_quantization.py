@@ -104,10 +104,10 @@ def test_measurements_come_every_other_epoch_and_are_all_counted() -> None:
         6,
     )
     epochs = quantization.epochs
-    assert [each.number for each in epochs] == list(range(EPOCHS))
-    assert {len(each.quantized) for each in epochs} == {2}
+    assert [epoch.number for epoch in epochs] == list(range(EPOCHS))
+    assert {len(epoch.quantized) for epoch in epochs} == {2}
     assert all(epochs[i].scores == epochs[i + 1].scores for i in (0, 2, 4))
-    assert len({each.scores for each in epochs}) == 3
+    assert len({epoch.scores for epoch in epochs}) == 3
 
 
 def test_a_first_batch_of_one_record_is_not_the_last_that_is_verified() -> None:
@@ -123,7 +123,7 @@ def test_scores_are_smoothed_and_the_first_are_taken_as_they_come(monkeypatch: p
     values = iter([[1.0] * 3, [3.0] * 3, [0.0] * 3, [0.0] * 3, [8.0] * 3, [8.0] * 3])
     monkeypatch.setattr(type(plan.sensitivity), "release", lambda self, number: next(values))
     run.run()
-    assert [each.scores[0] for each in precision(run).epochs] == [2.0, 2.0, 1.0, 1.0, 4.5, 4.5]
+    assert [epoch.scores[0] for epoch in precision(run).epochs] == [2.0, 2.0, 1.0, 1.0, 4.5, 4.5]
 
 
 def test_no_layer_quantized_is_dp_sgd_to_the_last_bit() -> None:

@@ -116,7 +116,7 @@ def test_along_many_directions_a_step_is_that_of_gradient_descent() -> None:
     assert isinstance(source, PrivateExamples)
     losses = source.task.losses(training.network, {"rows": rows()[source.batches.batch(0)]})
     gradients = torch.autograd.grad(losses.sum() / BATCH, list(training.network.parameters()))
-    expected = -0.01 * torch.cat([each.flatten() for each in gradients])
+    expected = -0.01 * torch.cat([gradient.flatten() for gradient in gradients])
     training.run()
     moved = weights(training) - before
     assert (moved - expected).norm() < 0.35 * expected.norm()
@@ -247,5 +247,5 @@ def test_epochs_by_poisson_batches_are_as_many_as_were_asked_for() -> None:
     """10 epochs of 3 in 10 examples are 34 steps; passes of 4 steps would be 9 of them."""
     training = trainer(34, publisher=PUBLISHERS[1], epoch_rate=0.3)
     outcome = training.run()
-    assert [each["step"] for each in outcome.finished.history] == [4, 7, 10, 14, 17, 20, 24, 27, 30, 34]
+    assert [entry["step"] for entry in outcome.finished.history] == [4, 7, 10, 14, 17, 20, 24, 27, 30, 34]
     assert torch.equal(weights(replayed(training, outcome)), weights(training))
