@@ -194,8 +194,12 @@ def one_further(folder: Path, name: str) -> Kind:
 
 
 def _asserted(path: Path) -> list[str]:
-    every = (each for guarantee in json.loads(path.read_text())["guarantees"] for each in guarantee["assumptions"])
-    return sorted({each["name"] for each in every if each["state"] == "asserted"})
+    every = (
+        assumption
+        for guarantee in json.loads(path.read_text())["guarantees"]
+        for assumption in guarantee["assumptions"]
+    )
+    return sorted({assumption["name"] for assumption in every if assumption["state"] == "asserted"})
 
 
 def verified(path: Path) -> Verification | None:

@@ -54,7 +54,9 @@ def without_measurements(report: Report) -> None:
     report["mechanism"]["events"] = report["mechanism"]["events"][:1]
     (guarantee, *_) = report["guarantees"]
     guarantee |= {"noise_multiplier": parameters["noise_multiplier"]}
-    guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != "measurements"]
+    guarantee["assumptions"] = [
+        assumption for assumption in guarantee["assumptions"] if assumption["name"] != "measurements"
+    ]
     report["guarantees"] = [guarantee]
 
 
@@ -72,7 +74,7 @@ def measured_on_its_own_data(report: Report) -> None:
     reason = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
     premise = {"name": "public measurements", "statement": f"{reason}private one", "state": "asserted"}
     report["guarantees"][0]["assumptions"].append(premise)
-    (data,) = [each["digest"] for each in report["inputs"] if each["role"] == "data"]
+    (data,) = [artifact["digest"] for artifact in report["inputs"] if artifact["role"] == "data"]
     parameters |= {"sensitivity": "public", "measured_public_records": 3, "measured_public_digest": data}
 
 
@@ -99,7 +101,7 @@ def with_a_plan(report: Report) -> None:
         "the plan is public and the same with and without the record: neighbours are compared at the same "
         "probabilities of the other records, number of steps and noise"
     )
-    kept = [each for each in guarantee["assumptions"] if each["name"] != "number of examples"]
+    kept = [assumption for assumption in guarantee["assumptions"] if assumption["name"] != "number of examples"]
     guarantee["assumptions"] = [*kept, {"name": "plan", "statement": statement, "state": "asserted"}]
 
 

@@ -245,7 +245,7 @@ def test_what_nothing_enforces_is_not_enforced(
     report_path.unlink()
     assert found.exit_code is ExitCode.REFUTED
     assert any(word in verdict.reason for verdict in found.verdicts) or any(
-        word in each.verdict.reason for each in found.guarantees
+        word in guarantee.verdict.reason for guarantee in found.guarantees
     )
 
 

@@ -50,9 +50,9 @@ def put(where: Callable[[Report], Report], key: str, value: Any) -> Change:
 def assumption(name: str, state: str) -> Change:
     def change(report: Report) -> None:
         for guarantee in report["guarantees"]:
-            for each in guarantee["assumptions"]:
-                if each["name"] == name:
-                    each["state"] = state
+            for assumption in guarantee["assumptions"]:
+                if assumption["name"] == name:
+                    assumption["state"] = state
 
     return change
 

@@ -99,7 +99,7 @@ def test_the_book_is_whole() -> None:
     assert len(keys) == len(set(keys)) >= 40
     assert set(NUMBERS) <= set(keys)
     assert {claim.expected for _, claim in CLAIMS} == {Outcome.PROVED, Outcome.REFUTED, Outcome.CONSISTENT}
-    assert all(each.reason for each in unchecked_statements(list(PAPERS)))
+    assert all(verdict.reason for verdict in unchecked_statements(list(PAPERS)))
     assert chosen_papers(("poster", "dp-weights")) == ("dp-weights", "poster")
     with pytest.raises(CommandError, match="not in the book"):
         chosen_papers(("dp-weight",))

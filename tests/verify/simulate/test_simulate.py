@@ -169,7 +169,7 @@ def test_each_guarantee_of_noise_is_simulated_with_its_own_shift() -> None:
     assert found is not None
     assert [judged.verdict.outcome for judged in found.judged] == [Outcome.REFUTED, Outcome.CONSISTENT]
     # The published test sees nothing: it draws with the shift that the paper assumes.
-    rates = [each.estimate for each in found.evidence if each.quantity.startswith("violation rate")]
+    rates = [item.estimate for item in found.evidence if item.quantity.startswith("violation rate")]
     assert max(rates) < 1e-3
 
 

@@ -77,7 +77,7 @@ def report(folder: Path, items: Sequence[Evidence], manifest: Path | None, **sta
 
 def found(folder: Path, items: Sequence[Evidence], manifest: Path | None, **stated: Any) -> list[tuple[Outcome, str]]:
     path = report(folder, items, manifest, **stated)
-    return [(each.outcome, each.reason) for each in check_guesses(folder / "a.report.json", path, ())]
+    return [(verdict.outcome, verdict.reason) for verdict in check_guesses(folder / "a.report.json", path, ())]
 
 
 @pytest.mark.parametrize("count", [2, 9, 30, 250, 999, 1000, 10_001, 100_000])
@@ -152,5 +152,5 @@ def test_the_gate_refuses_them_too(manifest: Path, tmp_path: Path) -> None:
             tmp_path / f"{name}.json", *items, inputs=(weights("m"), *path.inputs), parameters=path.parameters
         )
         findings = of(judged(model, looked, recompute="true", max_epsilon="9"), "recomputed")
-        outcomes[name] = {each.outcome for each in findings if "guesses on canaries" in each.message}
+        outcomes[name] = {finding.outcome for finding in findings if "guesses on canaries" in finding.message}
     assert outcomes == {"honest": set(), "shopped": {GateOutcome.FAIL}}

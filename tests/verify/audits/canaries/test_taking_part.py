@@ -61,7 +61,7 @@ def test_another_mechanism_is_refuted(
 ) -> None:
     found = list(unanswered_claims(Path("x.json"), audit(mechanism, planted=planted), [training]))
     assert [each.outcome for each in found] == [Outcome.REFUTED] * (not stands)
-    assert all("the mechanism that its canaries tested" in each.reason for each in found)
+    assert all("the mechanism that its canaries tested" in verdict.reason for verdict in found)
 
 
 def test_steps_that_are_not_all_of_a_training_are_not_tested_alone(training: PrivacyReport) -> None:
