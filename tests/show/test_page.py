@@ -42,7 +42,7 @@ def tree(text: str) -> ElementTree.Element:
 
 
 @pytest.fixture(scope="module")
-def html() -> str:
+def made() -> str:
     return page(page_data())
 
 
@@ -99,8 +99,8 @@ def test_every_place_of_every_shape_is_a_finite_number_inside_its_picture(root: 
             assert "inf" not in shape.get("d", "")
 
 
-def test_the_page_asks_nothing_of_the_network_and_allows_only_its_own_style_and_script(html: str) -> None:
-    root = tree(html)
+def test_the_page_asks_nothing_of_the_network_and_allows_only_its_own_style_and_script(made: str) -> None:
+    root = tree(made)
     assert not [e for e in root.iter() if e.get("src") or e.tag in ("link", "iframe", "img", "object")]
     assert not [e for e in root.iter() if e.get("style") or any(name.startswith("on") for name in e.attrib)]
     policy = next(e.get("content", "") for e in root.iter("meta") if e.get("http-equiv"))
@@ -129,10 +129,10 @@ def elements(text: str) -> _Elements:
     return parser
 
 
-def test_hostile_text_stays_text_wherever_it_stands(html: str, hostile: str) -> None:
-    assert elements(hostile).tags.keys() == elements(html).tags.keys()
+def test_hostile_text_stays_text_wherever_it_stands(made: str, hostile: str) -> None:
+    assert elements(hostile).tags.keys() == elements(made).tags.keys()
     assert elements(hostile).tags["script"] == 1
-    assert elements(hostile).names.keys() <= elements(html).names.keys()
+    assert elements(hostile).names.keys() <= elements(made).names.keys()
     assert "&lt;/script&gt;" in hostile
     for letter in "\u202e\u2066\x00":
         assert letter not in hostile
@@ -140,9 +140,9 @@ def test_hostile_text_stays_text_wherever_it_stands(html: str, hostile: str) -> 
     assert "<img" not in hostile
 
 
-def test_the_check_of_hostile_text_notices_markup_that_gets_through(html: str) -> None:
-    broken = html.replace("batches are Poisson", "<img src=x>")
-    assert elements(broken).tags.keys() != elements(html).tags.keys()
+def test_the_check_of_hostile_text_notices_markup_that_gets_through(made: str) -> None:
+    broken = made.replace("batches are Poisson", "<img src=x>")
+    assert elements(broken).tags.keys() != elements(made).tags.keys()
 
 
 def test_text_is_cut_where_it_is_absurdly_long() -> None:
@@ -260,7 +260,7 @@ def sections(text: str) -> set[str]:
     return {e.get("id", "") for e in tree(text).iter("section")}
 
 
-def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(html: str) -> None:
+def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(made: str) -> None:
     everything = {
         "verdict",
         "chain",
@@ -272,7 +272,7 @@ def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(html
         "accounting",
         "verification",
     }
-    assert everything <= sections(html)
+    assert everything <= sections(made)
     source_ = ReportSource(key="r1", name="m", digest=DIGEST, report=replace(trained(), parameters={}, guarantees=()))
     bare = page(PageData(title="t", version="0", sources=(source_,), subjects=(JudgedSubject(source=source_),)))
     assert sections(bare) == {"verdict", "chain", "limits", "appendix"}
@@ -292,8 +292,8 @@ def test_the_chain_calls_a_verdict_what_the_verdicts_do(step: str, word: str) ->
     assert "".join(chained.itertext()).split()[-1] == word
 
 
-def test_the_verdict_on_top_has_the_violation_and_the_bound(html: str) -> None:
-    root = tree(html)
+def test_the_verdict_on_top_has_the_violation_and_the_bound(made: str) -> None:
+    root = tree(made)
     card = next(e for e in root.iter("article") if "verdict" in e.get("class", ""))
     text = " ".join(" ".join(card.itertext()).split())
     assert "bad" in card.get("class", "").split()
