@@ -47,12 +47,12 @@ def test_replacing_forgets_what_the_program_keeps(monkeypatch: pytest.MonkeyPatc
 def test_reports_are_noted_whichever_way_they_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("depth", "placed"):
         monkeypatch.setattr(WATCH, name, {"depth": 1, "placed": []}[name])
-    ways = {"a": os.rename, "b": os.replace, "c": os.link, "d": Path.rename, "e": Path.replace}
-    for name, put in ways.items():
+    movers = {"a": os.rename, "b": os.replace, "c": os.link, "d": Path.rename, "e": Path.replace}
+    for name, put in movers.items():
         for place in (tmp_path / f"{name}.report.json", tmp_path / f"{name}.json"):
             (draft := tmp_path / f"{place.name}.draft").write_text("{}")
             put(draft, place)
-    assert WATCH.placed == [tmp_path / f"{name}.report.json" for name in ways]
+    assert WATCH.placed == [tmp_path / f"{name}.report.json" for name in movers]
 
 
 def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: Path) -> None:
