@@ -73,15 +73,15 @@ def test_a_gradient_is_what_the_audit_s_own_losses_change_by(kind: str, tmp_path
     with torch.no_grad():
         for weight in there.model.network.parameters():
             weight += 0.01 * torch.randn_like(weight)
-    way = update_between(subject, there)
-    found = gradients(subject, rows, way)
-    length = float(torch.stack([each.double().norm() for each in way.values()]).norm())
+    update = update_between(subject, there)
+    found = gradients(subject, rows, update)
+    length = float(torch.stack([each.double().norm() for each in update.values()]).norm())
 
     def along(share: float) -> np.ndarray:
         at = changed(subject)
         with torch.no_grad():
             for name, weight in at.model.network.named_parameters():
-                weight += share * way[name]
+                weight += share * update[name]
         return mean_losses(at, rows)
 
     slope = (along(0.005) - along(-0.005)) / 0.01
