@@ -188,13 +188,13 @@ def floor(source: Source, target: Path, options: argparse.Namespace) -> dict[str
     rows = prepare(
         subject, *(read(subject, source.side(options.folder, side)) for side in ("members", "nonmembers"))
     ).rows
-    ways = {"bare": lambda: passed(subject, rows), "scored": lambda: subject.scorer.score(rows)}
-    spent: dict[str, list[float]] = {name: [] for name in ways}
+    variants = {"bare": lambda: passed(subject, rows), "scored": lambda: subject.scorer.score(rows)}
+    spent: dict[str, list[float]] = {name: [] for name in variants}
     passed(subject, rows[:64])
     for _ in range(options.rounds):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             began = time.process_time()
-            way()
+            variant()
             spent[name].append(time.process_time() - began)
     ratios = [scored / bare for bare, scored in zip(*spent.values(), strict=True)]
     return {**{f"{name}_seconds": median(each) for name, each in spent.items()}, "ratio": median(ratios)}

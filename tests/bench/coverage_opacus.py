@@ -133,12 +133,12 @@ def _called(
             STEPS[mode](network, losses_of, clip, len(gradients))
         except Exception as error:
             return {"outcome": FAILS, "reason": one_line(error)}
-    off = relative_error(network, gradients, (clip / (lengths + 1e-6)).clamp(max=1.0), names)
-    if off <= TOLERANCE:
-        return {"outcome": LESS if still else RIGHT, "difference": off}
+    relative = relative_error(network, gradients, (clip / (lengths + 1e-6)).clamp(max=1.0), names)
+    if relative <= TOLERANCE:
+        return {"outcome": LESS if still else RIGHT, "difference": relative}
     if refusals:
-        return {"outcome": FAILS, "difference": off, "reason": f"refused unless strict is False: {refusals[0]}"}
-    return {"outcome": WRONG, "difference": off}
+        return {"outcome": FAILS, "difference": relative, "reason": f"refused unless strict is False: {refusals[0]}"}
+    return {"outcome": WRONG, "difference": relative}
 
 
 def _plain(network: nn.Module, losses_of: Losses) -> Tensor:

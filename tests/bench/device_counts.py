@@ -136,7 +136,7 @@ def library_waits(model: nn.Module) -> int:
 
 def costs(make: Callable[[], nn.Module], micro_batches: int) -> Iterator[tuple[str, dict[str, float]]]:
     """By way: the counts of one micro-batch, and of a step beside its micro-batches."""
-    for way, (bf16, looked_at, held) in WAYS.items():
+    for variant, (bf16, looked_at, held) in WAYS.items():
         torch.manual_seed(0)
         model = make().eval()
         if held:
@@ -144,7 +144,7 @@ def costs(make: Callable[[], nn.Module], micro_batches: int) -> Iterator[tuple[s
         larger, smaller = (step(model, n, bf16=bf16, looked_at=looked_at) for n in (micro_batches, micro_batches - 1))
         one = {key: larger[key] - smaller[key] for key in ("waits", "kernels", "copied")}
         yield (
-            way,
+            variant,
             {
                 **{f"{key}_a_micro_batch": value for key, value in one.items()},
                 "waits_of_transformers": library_waits(model),
@@ -179,8 +179,8 @@ def count(micro_batches: int, output: str | None) -> None:
     rows: list[Sequence[str]] = []
     for name, make in MODELS.items():
         found[name] = dict(costs(make, micro_batches))
-        for way, cost in found[name].items():
-            rows.append([name, way, *(f"{value:,.0f}" for value in cost.values())])
+        for variant, cost in found[name].items():
+            rows.append([name, variant, *(f"{value:,.0f}" for value in cost.values())])
     headings = ["model", "way", *(key.replace("_", " ") for key in next(iter(found[name].values())))]
     data = {
         "rows_a_micro_batch": _ROWS,

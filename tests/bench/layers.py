@@ -58,14 +58,14 @@ def ratios(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], *, round
     by_rule = PerExample(ruled, Clipping(norm=1.0))
     with mock.patch.object(promotion.rules, "rule_for", return_value=generic):
         run_again = PerExample(again, Clipping(norm=1.0))
-    ways: dict[str, tuple[nn.Module, Callable[[], object]]] = {
+    variants: dict[str, tuple[nn.Module, Callable[[], object]]] = {
         "plain": (model, lambda: _losses(model, x).mean().backward()),
         "rule": (ruled, lambda: by_rule.accumulate(lambda: _losses(ruled, x))),
         "generic": (again, lambda: run_again.accumulate(lambda: _losses(again, x))),
     }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    taken: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds + 1):
-        for name, (network, call) in ways.items():
+        for name, (network, call) in variants.items():
             network.zero_grad()
             started = time.perf_counter()
             call()

@@ -54,16 +54,16 @@ def main(options: argparse.Namespace) -> None:
     }  # fmt: skip
     asked = options.examples or MICRO
     for name in options.size or SIZES:
-        for (way, bits), recomputed in itertools.product(WAYS.items(), (False, True)):
+        for (variant, bits), recomputed in itertools.product(WAYS.items(), (False, True)):
             found = needs(SIZES[name], bits, examples=asked, positions=options.positions, recomputed=recomputed)
             for examples, one in zip(asked, found, strict=True):
                 data["trainings"].append({
-                    "size": name, "way": way, "checkpointed": recomputed, "examples": examples,
+                    "size": name, "way": variant, "checkpointed": recomputed, "examples": examples,
                     "weights": one.weights, "trained": one.trained, "micro_batch": one.micro, "one_card": one.total,
                     "each_of_cards": one.shared(CARDS) if bits in (None, 16) else None,
                 })  # fmt: skip
             save("memory", data, options.output)
-            print(name, way, recomputed, file=sys.stderr, flush=True)
+            print(name, variant, recomputed, file=sys.stderr, flush=True)
     headings = ["size", "way", "checkpointed", "examples", "one card, GiB", f"each of {CARDS}, GiB"]
     rows = [
         [*(str(one[key]) for key in ("size", "way", "checkpointed", "examples")),
@@ -198,7 +198,7 @@ def costs(positions: int) -> dict[str, Result]:
         attention = 2 * size.layers * positions * size.width  # causal: half of all pairs, for scores and for values
         top = 2 * head[0] * head[1]
         forward = products + attention + top
-        ways = {
+        operations = {
             "non-private": 3 * forward,
             "dp-sgd": 3 * forward + norms + norm_operations(*head, positions),
             "dp-sgd, checkpointed": 4 * forward - top + norms + norm_operations(*head, positions),
@@ -206,8 +206,8 @@ def costs(positions: int) -> dict[str, Result]:
         }
         trained = (products + top) // 2 + (0 if size.tied else size.width * size.vocabulary)
         found[name] = {
-            "operations_a_token": ways,
-            "hours": {way: 1e9 * each / (REACHED * FLOPS) / 3600 for way, each in ways.items()},
+            "operations_a_token": operations,
+            "hours": {method: 1e9 * each / (REACHED * FLOPS) / 3600 for method, each in operations.items()},
             "update_s": _UPDATED * trained / BYTES,
         }
     return found

@@ -76,9 +76,9 @@ def _targets(folder: Path) -> Iterator[tuple[str, Callable[[int], dict[str, Any]
 
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row under ``HEADINGS``."""
-    one = row["difference"]
-    apart = f"{one['AUC']:+.3f} ({one['lower']:+.3f} to {one['upper']:+.3f})"
-    areas = [f"{row['auc'][way]:.3f}" for way in WAYS]
+    difference = row["difference"]
+    apart = f"{difference['AUC']:+.3f} ({difference['lower']:+.3f} to {difference['upper']:+.3f})"
+    areas = [f"{row['auc'][weighting]:.3f}" for weighting in WAYS]
     return [
         row["scores"],
         str(row["sets"]),
@@ -149,7 +149,7 @@ def of_leak(draw: Callable[[int], Made], sets: int) -> dict[str, Any]:
     apart = np.array([one[0][WEIGHTED] - one[0][CHOSEN] for one in each])
     reach, mean = 1.96 * float(apart.std(ddof=1)) / math.sqrt(sets), float(apart.mean())
     return {
-        "auc": {way: math.fsum(one[0][way] for one in each) / sets for way in WAYS},
+        "auc": {weighting: math.fsum(one[0][weighting] for one in each) / sets for weighting in WAYS},
         "difference": {"AUC": mean, "lower": mean - reach, "upper": mean + reach},
         "found": _found(each),
     }
@@ -163,7 +163,7 @@ def of_target(target: Made, sets: int) -> dict[str, Any]:
 
     member, shares, others = target
     weighted, chosen = (
-        fitted[way].fitted(member[None])[0] for fitted in [learners(*target)] for way in (WEIGHTED, CHOSEN)
+        fitted[weighting].fitted(member[None])[0] for fitted in [learners(*target)] for weighting in (WEIGHTED, CHOSEN)
     )
     apart = auc_difference(weighted[member], weighted[~member], chosen[member], chosen[~member])
     each = []
@@ -212,7 +212,10 @@ def by_way(
     }  # fmt: skip
     largest = {test: np.max([statistics[name] for name in names], axis=0) for test, names in joint.items()}
     largest[HALF] = areas(shares[best][judged], labels(member[judged]))
-    area = {way: float(areas(found[way].fitted(member[None]), member[None])[0]) for way in (CHOSEN, *_WEIGHTS)}
+    area = {
+        weighting: float(areas(found[weighting].fitted(member[None]), member[None])[0])
+        for weighting in (CHOSEN, *_WEIGHTS)
+    }
     area |= {FIXED: float(areas(shares[OURS[0]], member[None])[0]), HALF: float(largest[HALF][0])}
     return area, {test: float((each >= each[0] - 1e-9).mean()) for test, each in largest.items()}
 
@@ -233,7 +236,7 @@ def learners(
         "digests": digests_of(len(member)), "members": int(member.sum()), "rates": (), "seed": 0
     }  # fmt: skip
     return {
-        **{way: FusedScore(scores=named(some), **settings) for way, some in _WEIGHTS.items()},
+        **{weighting: FusedScore(scores=named(some), **settings) for weighting, some in _WEIGHTS.items()},
         FUSED: FusedScore(scores={**others, **named(OURS)}, **settings),
         CHOSEN: chosen_score(named(SHARES), settings),
     }

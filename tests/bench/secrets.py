@@ -33,18 +33,18 @@ def main(options: argparse.Namespace) -> None:
     for secrets, records in SIZES:
         if secrets > options.most_secrets:
             continue
-        ways: dict[str, Way] = {
+        variants: dict[str, Way] = {
             "weights: HiGHS PDLP, gap 1e-3": partial(_weights, "first-order", 1e-3),
             "weights: HiGHS PDLP, gap 1e-4": partial(_weights, "first-order", 1e-4),
             "whole plan, curve": _plan,
             "whole plan, Fano": _fano_plan,
         }
         if secrets <= INTERIOR:
-            ways["weights: HiGHS interior point"] = partial(_weights, "interior", 1e-4)
+            variants["weights: HiGHS interior point"] = partial(_weights, "interior", 1e-4)
         if secrets <= SIMPLEX:
-            ways["weights: HiGHS simplex"] = _simplex
-        for name, way in ways.items():
-            found = forked(partial(_measured, way, secrets, records))
+            variants["weights: HiGHS simplex"] = _simplex
+        for name, variant in variants.items():
+            found = forked(partial(_measured, variant, secrets, records))
             results.append({"secrets": secrets, "way": name, **found})
             print(*_cells(results[-1]), sep="  ", flush=True)
     accounting = forked(lambda: {"rows": accounting_rows(options.most_secrets)})
@@ -64,13 +64,13 @@ def _accounted(row: dict[str, Any]) -> list[str]:
     return [f"{row['secrets']:,}", f"{row['what']}: {row['party']}", f"{seconds:.4g}", "", ratio]
 
 
-def _measured(way: Way, secrets: int, records: int) -> dict[str, Any]:
-    way(instance(10, 300))  # imports
+def _measured(variant: Way, secrets: int, records: int) -> dict[str, Any]:
+    variant(instance(10, 300))  # imports
     problem = instance(secrets, records)
     before = status_mib("VmRSS")
     forget_peak()
     started = time.process_time()
-    found = way(problem)
+    found = variant(problem)
     seconds = time.process_time() - started
     return {"seconds": seconds, "peak_mib": status_mib("VmHWM") - before, "memberships": len(problem.records), **found}
 

@@ -110,7 +110,7 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
     per_secret = median(times) / count
     found.append({**size, "what": "information", "party": OURS, "median_s": median(times), "s_per_secret": per_secret})
     for name, ask, sampled in (
-        ("privctl, one by one", _one, SAMPLED),
+        ("privctl, one by one", _information_of_one, SAMPLED),
         ("dp-accounting", _peer, SAMPLED_PEER),
     ):
         if name in peers.PEERS and not peers.is_installed(name):
@@ -145,7 +145,7 @@ def _timed(work: Callable[[], Any], rounds: int) -> tuple[list[float], Any]:
     return times, found
 
 
-def _one(probabilities: NDArray[Any], sigma: float) -> float:
+def _information_of_one(probabilities: NDArray[Any], sigma: float) -> float:
     """The scalar integral for one secret."""
     from privctl.accounting import mixtures
     from privctl.accounting.poisson_binomial import poisson_binomial
