@@ -236,12 +236,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("variant", WAYS)
 @pytest.mark.parametrize("method", METHODS)
 def test_whole_runs_and_their_reports(
-    method: str, way: str, folder: Path, tmp_path: Path, device: torch.device
+    method: str, variant: str, folder: Path, tmp_path: Path, device: torch.device
 ) -> None:
-    if method == "ferret difference" and way == "bf16":
+    if method == "ferret difference" and variant == "bf16":
         pytest.skip("differences need float32")
     name, *settings = METHODS[method]
     call = ["retrain", name, str(folder / "start"), "--data", str(folder / "train.jsonl"), "-o", str(tmp_path / "out")]
@@ -254,7 +254,7 @@ def test_whole_runs_and_their_reports(
         str(device),
         "-q",
     ]
-    assert run([*call, "--held-out", str(folder / "held-out.jsonl"), *settings, *WAYS[way]]) == 0
+    assert run([*call, "--held-out", str(folder / "held-out.jsonl"), *settings, *WAYS[variant]]) == 0
     assert run(["verify", str(tmp_path / "out.report.json")]) in (0, 3)
 
 
