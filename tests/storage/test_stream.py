@@ -146,14 +146,14 @@ def test_pieces_cover_every_byte_once(model: Path) -> None:
             assert [p.last for p in mine] == [False] * (len(mine) - 1) + [True]
 
 
-@pytest.mark.parametrize("arrays", [{}, {"empty": np.zeros((0, 4), np.float32)}, {"scalar": np.array(1, np.int64)}])
+@pytest.mark.parametrize("made", [{}, {"empty": np.zeros((0, 4), np.float32)}, {"scalar": np.array(1, np.int64)}])
 def test_files_with_hardly_anything_in_them(
-    arrays: dict[str, np.ndarray], tmp_path: Path, write_model: Callable[..., Path]
+    made: dict[str, np.ndarray], tmp_path: Path, write_model: Callable[..., Path]
 ) -> None:
-    source = write_model(tmp_path / "in", arrays)
+    source = write_model(tmp_path / "in", made)
     result = stream(source, [tmp_path / "out"], identity, 3)
     assert result.outputs[0].digest == file_digest(tmp_path / "out")
-    assert [t.name for t in result.outputs[0].tensors] == list(arrays)
+    assert [t.name for t in result.outputs[0].tensors] == list(made)
 
 
 class Planted(Exception):
