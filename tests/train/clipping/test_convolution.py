@@ -48,7 +48,7 @@ def test_norms_by_pixels_and_by_patches(name: str) -> None:
     squares = expected.flatten(1).square().sum(1)
     for found in (term._pixel_squares(slice(None)), term._patch_squares(slice(None))):
         torch.testing.assert_close(found.square.view(COUNT, -1).sum(1), squares, rtol=1e-5, atol=0)
-    slacks = [ways(slice(None)).slack for ways in (term._pixel_squares, term._patch_squares)]
+    slacks = [squared_norms(slice(None)).slack for squared_norms in (term._pixel_squares, term._patch_squares)]
     torch.testing.assert_close(*slacks, rtol=1e-5, atol=0)
     torch.testing.assert_close(term.squares().square, squares, rtol=1e-5, atol=0)
 

@@ -192,13 +192,13 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["chosen", "formed", "formed from patches", "ghost"])
+@pytest.mark.parametrize("variant", ["chosen", "formed", "formed from patches", "ghost"])
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
-def test_convolutions(layer: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions(layer: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape = CONVOLUTIONS[layer]
-    if way != "chosen":
-        monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: way != "ghost")
-    if way == "formed from patches":
+    if variant != "chosen":
+        monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: variant != "ghost")
+    if variant == "formed from patches":
         monkeypatch.setattr("privctl.train.clipping.convolution.MANY_WEIGHTS", 0)
     agree(make(), squared, {"x": torch.randn(shape)})
 

@@ -45,8 +45,8 @@ def slopes(tensors: list[Tensor], *, blocks: bool, known: str = "qkv", **keyword
     values, along = tensors[:3], tensors[3:]
     with torch.no_grad(), LEVEL.dual_level():
         duals = [
-            LEVEL.make_dual(value, way) if name in known else value
-            for name, value, way in zip("qkv", values, along, strict=True)
+            LEVEL.make_dual(value, direction) if name in known else value
+            for name, value, direction in zip("qkv", values, along, strict=True)
         ]
         if "m" in known:
             keywords["attn_mask"] = LEVEL.make_dual(keywords["attn_mask"], keywords["attn_mask"].cos().nan_to_num())
@@ -156,7 +156,7 @@ def test_attention_inside_torchs_own_modules_has_a_derivative() -> None:
             _, slope = LEVEL.unpack_dual(layer(dual, dual, dual, need_weights=False)[0])
     step = 1e-3
     with torch.no_grad():
-        ahead, behind = (layer(*[values + way * along] * 3, need_weights=False)[0] for way in (step, -step))
+        ahead, behind = (layer(*[values + shift * along] * 3, need_weights=False)[0] for shift in (step, -step))
     torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-2, atol=1e-3)
 
 

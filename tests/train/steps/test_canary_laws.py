@@ -42,8 +42,8 @@ def correlation(column: NDArray[Any], lost: set[int]) -> NDArray[Any]:
     return found
 
 
-def column_of(way: str) -> NDArray[Any]:
-    if way == "bands":
+def column_of(kind: str) -> NDArray[Any]:
+    if kind == "bands":
         return np.array(BAND)
     lags = np.arange(STEPS - 1)
     terms = zip(BUFFERS.weights, BUFFERS.decays, strict=True)
@@ -51,12 +51,12 @@ def column_of(way: str) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("lost", [set(), {3, 4, 13, 30}, {0, 1, 28}])
-@pytest.mark.parametrize("way", ["bands", "buffers"])
-def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]) -> None:
+@pytest.mark.parametrize("kind", ["bands", "buffers"])
+def test_correlated_noise_is_looked_at_in_the_rows_of_c(kind: str, lost: set[int]) -> None:
     """Beside the matrix itself: what is released, times C, less what a canary adds, is noise of one size."""
-    coefficients, matrix = (BAND, None) if way == "bands" else (None, BUFFERS)
-    apart, rate = (BANDS, 0.9) if way == "bands" else (PASS, 1.0)
-    recipe = TrainingSettings(sample_rate=0.3 if way == "bands" else 1 / PASS, coefficients=coefficients,
+    coefficients, matrix = (BAND, None) if kind == "bands" else (None, BUFFERS)
+    apart, rate = (BANDS, 0.9) if kind == "bands" else (PASS, 1.0)
+    recipe = TrainingSettings(sample_rate=0.3 if kind == "bands" else 1 / PASS, coefficients=coefficients,
                               matrix=matrix, **RECIPE)  # fmt: skip
     law, noise = law_of(recipe, COUNT), correlated(Less(1.0), coefficients, matrix)
     coins, added, released = np.random.default_rng(8), np.zeros((STEPS, COUNT)), np.zeros((STEPS, COUNT))
@@ -71,7 +71,7 @@ def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]
     assert added[taking_part].mean() == pytest.approx(rate, abs=0.01)
 
     kept = sorted(set(range(STEPS)) - lost)
-    c = correlation(column_of(way), lost)[kept]
+    c = correlation(column_of(kind), lost)[kept]
     rows = c @ released
     left = rows - c @ added
     assert left.std() == pytest.approx(NOISE, rel=0.01)
@@ -79,7 +79,7 @@ def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]
     places = np.array([step for step in range(0, STEPS, apart) if step not in lost])
     uses = c[:, places].T
     scores = np.zeros(COUNT)
-    for moved in uses if way == "bands" else [uses.sum(0)]:
+    for moved in uses if kind == "bands" else [uses.sum(0)]:
         scores += np.log(1 - rate + rate * np.exp((2 * moved @ rows - moved @ moved) / (2 * NOISE**2)))
     assert law.scores() == pytest.approx(scores, abs=1e-9)
 
