@@ -160,7 +160,7 @@ def test_the_plan_takes_the_buffers_that_are_worth_having() -> None:
     matrix = BufferedMatrix(first=event.first, weights=event.weights, decays=event.decays)
     assert errors[-2] == pytest.approx(event.noise_multiplier * prefix_error(matrix, 100), rel=1e-3)
     assert epsilon_bound(Ledger(events=(event,)), DELTA) <= 4
-    # DP-SGD's noise of the same epsilon, and the error that is said of it.
+    # DP-SGD's noise of the same epsilon, and the error stated for it.
     (words,) = (warning for warning in report.warnings if "(DP-SGD)" in warning)
     alone = float(words.split("noise multiplier ")[1].split(" ")[0])
     steps = Ledger(events=(SampledGaussian(noise_multiplier=alone, sample_rate=0.02, steps=100),))

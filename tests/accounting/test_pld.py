@@ -43,7 +43,7 @@ def test_gaussians_compose_to_the_exact_one(mu: float, count: int, delta: float)
     assert low <= exact <= high
     assert high <= exact * (1 + 5e-5)
     assert low >= exact * (1 - 2e-3)
-    # One step fewer, or a little more noise, is told apart.
+    # One step fewer, or a little more noise, gives another bound.
     assert bounds([RepeatedPair(Gaussian(mu), count + 1 + count // 500)], delta)[0] > exact
     assert bounds([RepeatedPair(Gaussian(mu * 0.999), count)], delta)[1] < exact
 

@@ -214,7 +214,7 @@ def _answered(name: str, rule: Callable[[set[bytes]], Any], names: Sequence[str]
     found = asked(rule, names, "text-classification" if labels else "causal-lm", SIDE, seed=seed)
     # A reference model knows no more than how likely records are in general.
     usual = np.random.default_rng([seed, 7]).normal(found.mean_lp.mean(), 0.2, len(found.records))
-    if labels:  # what was said is the margin of one of two labels
+    if labels:  # the scores are margins between two labels
         lp, usual = log_sigmoid(found.table.lp).astype(np.float32), log_sigmoid(usual)
         found = replace(found, table=replace(found.table, lp=lp), head=HeadKind.ONE)
     return scored_by(name, replace(found, reference=usual), names)

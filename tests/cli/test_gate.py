@@ -335,7 +335,7 @@ def test_a_genuine_verification_counts_and_what_is_only_claimed_fails_nothing(he
     assert "1 more on guarantees that a report itself marks as only claimed" in " ".join(
         capsys.readouterr().out.split()
     )
-    # Whoever counts claims is told that this one is open.
+    # Programs that count claims see that this one is open.
     assert run(["gate", noised, checked, *asked, "--require", "claimed"]) == 3
     assert "published: INCONCLUSIVE by verify" in " ".join(capsys.readouterr().out.split())
 

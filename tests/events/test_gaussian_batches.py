@@ -68,7 +68,7 @@ def test_against_dp_accounting(event: GroupGaussian | ReplacedGaussian | Truncat
     expected, found = theirs(event), epsilon_bound(ledger_of(event), 1e-6)
     assert epsilon_floor(ledger_of(event), 1e-6) <= found == pytest.approx(expected, rel=2e-3)
     assert epsilon_of(ledger_of(event), 1e-6, (found,)).at_most(found)
-    # Half the noise is told apart, by its own bound and by the verifier, which refutes the claim.
+    # Half the noise gives another bound, and the verifier refutes the claim.
     half = replace(event, noise_multiplier=1)
     assert epsilon_bound(ledger_of(half), 1e-6) > 1.5 * expected
     assert epsilon_of(ledger_of(half), 1e-6, (found,)).at_most(found) is False

@@ -92,7 +92,7 @@ def test_a_bad_audit_that_is_hidden_fails_and_is_compared(here: Path) -> None:
     assert "produced a report that was not given" in message
     assert "according to the log it found more: AUC 0.83, and at most 0.52 in the reports given" in message
     judgement = judged(*map(Path, ("m.report.json", "a.report.json", "b.report.json", "bad.report.json")), **ASKED)
-    assert [finding.outcome for finding in of(judgement, "max_auc")].count(FAIL) == 1, "and shown, it is judged"
+    assert [finding.outcome for finding in of(judgement, "max_auc")].count(FAIL) == 1, "shown to the gate, it is judged"
 
 
 def test_a_harmless_audit_that_is_hidden_fails_too(here: Path) -> None:

@@ -1,4 +1,4 @@
-"""Private steps in a loop of the user's own: what is done, what is said of it, and every misuse."""
+"""Private steps in a loop of the user's own: what is done, what the report states, and every misuse."""
 
 from __future__ import annotations
 

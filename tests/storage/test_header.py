@@ -161,7 +161,7 @@ def test_long_values_are_cut_in_the_sentence(tmp_path: Path, write_raw: WriteRaw
         refused(write_raw(tmp_path / "m.safetensors", json.dumps(header), bytes(8)))
 
 
-# Pickles are told from safetensors; safetensors are never taken for pickles.
+# Pickles are recognised; safetensors are never taken for pickles.
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -49,7 +49,7 @@ LEDGER = Ledger(events=(SampledGaussian(noise_multiplier=1.632, sample_rate=0.1,
 
 
 def simulated(count: int, noise: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Evidence, Evidence]:
-    """Bounds from every step of a training on no records, whose noise is ``noise`` times what is said."""
+    """Bounds from every step of a training on no records, whose noise is ``noise`` times the stated one."""
     source = np.random.default_rng(seed)
     monkeypatch.setattr("privctl.train.steps.gradient_canaries.os.urandom", lambda size: source.bytes(size))
     parameters = [nn.Parameter(torch.zeros(count // 2 + 1)), nn.Parameter(torch.zeros(count))]

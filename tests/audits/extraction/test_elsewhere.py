@@ -99,7 +99,7 @@ def test_text_learned_elsewhere_accuses_nobody(public: PrivacyReport) -> None:
     assert f"{LEARNED} training and 0 held-out texts that the reference model gives too" in decided.reason
     assert "if it was trained on that too" in decided.reason
     rate = next(item for item in public.evidence if item.quantity == "rate on training text")
-    assert rate.details["extracted"] == LEARNED, "what comes out is still told"
+    assert rate.details["extracted"] == LEARNED, "extracted texts are still counted"
     assert any("no report says that the training began with base" in line for line in public.warnings)
 
 

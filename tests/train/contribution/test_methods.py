@@ -226,7 +226,7 @@ def test_fnet_is_padded_to_a_public_length(method: str, data: Path, tmp_path: Pa
     assert report.parameters["contribution_test"]["padded_to"] == 12
     if method != "clipped":
         assert "every text being padded to 12 tokens" in contribution(report.guarantees[0]).statement
-    # Without -q the user is told.
+    # Without -q a message says so.
     call = ["retrain", "dp-sgd", str(tmp_path / "fnet"), "--data", str(data), "-o", str(tmp_path / "told"), *more]
     if method == "dp-sgd":
         assert run([*call, "--steps", "1", "--noise-multiplier", "1", "--batch-size", "6", "--device", "cpu"]) == 0

@@ -134,7 +134,7 @@ def test_what_is_not_covered_goes_by_the_definition() -> None:
     for ours, theirs in zip(dropped, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     unequal = [query, key[:, :2], value[:, :2], along[0], along[1][:, :2], along[2][:, :2]]
-    with pytest.raises(RuntimeError, match=r"[Ss]ize|expand"):  # keys are shared where that is said
+    with pytest.raises(RuntimeError, match=r"[Ss]ize|expand"):  # keys are shared only on request
         slopes(unequal, blocks=True)
 
 

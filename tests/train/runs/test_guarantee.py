@@ -187,7 +187,7 @@ def test_nobody_can_show_more_than_is_claimed(batch_size: int, steps: int, other
 
 @pytest.mark.slow
 def test_many_runs_show_a_good_part_of_what_is_claimed() -> None:
-    """These tests have teeth: what an honest run gives away is found, and is no more than what was said."""
+    """These tests have teeth: what an honest run gives away is found, and is no more than what was stated."""
     assert 0.4 < measured(asked_for(), 15_000) < EPSILON
 
 

@@ -114,7 +114,7 @@ def test_two_processes_make_the_weights_of_one(train: Train) -> None:
     (one, measured), (two, together) = (train(n, "clipped", 6) for n in (1, 2))
     assert torch.allclose(one, two, atol=1e-5)
     assert float(one[-1].norm()) > 0.01
-    # And what is said of the examples is said of all, however many each process saw.
+    # Statements about the examples hold for all of them, however many each process saw.
     assert [entry["step"] for entry in measured] == [2, 4, 6]
     for whole, joined in zip(measured, together, strict=True):
         assert joined == pytest.approx(whole, rel=1e-4)

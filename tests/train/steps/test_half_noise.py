@@ -57,7 +57,7 @@ PASS = 14
 
 
 class Less:
-    """Noise of which there is a ``share`` of what is said."""
+    """A ``share`` of the stated noise."""
 
     description, cryptographic = "less", False
 

@@ -129,7 +129,7 @@ def test_batches_are_a_function_of_seed_and_step() -> None:
 
 
 class _Less:
-    """Noise of which there is a ``share`` of what is said."""
+    """A ``share`` of the stated noise."""
 
     description, cryptographic = "less", False
 

@@ -103,7 +103,7 @@ _UNCOMPARED = {
     "reason": "a comparison needs texts of both files",
     "details": {"training_texts": 7, "held_out_texts": 0, "held_out_extracted": 0, "training_extracted": 0},
 }
-#: A figure of extraction, what is done to it, and what is said of that.
+#: A figure of extraction, the change to it, and the fault that is found.
 _HIDDEN = [
     ("rate on training text", {"details": {}, "estimate": 0.0, "lower": 0.0, "upper": 0.01}, "is missing"),
     ("rate on training text", {"upper": None}, "lacks a bound"),
