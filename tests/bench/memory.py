@@ -103,13 +103,13 @@ def _measured(size: Llama, bits: int | None, recomputed: bool, examples: int, po
     """What the kernel saw of a step that is not the first, above what the libraries take, in MiB."""
     import torch
 
-    from tests.bench.memory_counted import made, private_step
+    from tests.bench.memory_counted import build, private_step
 
     torch.set_num_threads(1)
     count_what_is_held()
     _warm()
     before = status_mib("VmRSS")
-    with private_step(made(size, size.layers, bits, recomputed=recomputed), examples, positions, bf16=False) as step:
+    with private_step(build(size, size.layers, bits, recomputed=recomputed), examples, positions, bf16=False) as step:
         step()  # the first also compares with autograd
         forget_peak()
         step()
@@ -118,18 +118,18 @@ def _measured(size: Llama, bits: int | None, recomputed: bool, examples: int, po
 
 def _warm() -> None:
     """Have the libraries take what they keep."""
-    from tests.bench.memory_counted import Llama, made, private_step
+    from tests.bench.memory_counted import Llama, build, private_step
 
-    with private_step(made(Llama(32, 64, 2, 2, 2, 50), 2, None), 2, 8, bf16=False) as step:
+    with private_step(build(Llama(32, 64, 2, 2, 2, 50), 2, None), 2, 8, bf16=False) as step:
         step()
 
 
 def _counted(size: Llama, bits: int | None, recomputed: bool, examples: int, positions: int) -> dict[str, int]:
     from privctl.train.network.tensor_bytes import bytes_of
-    from tests.bench.memory_counted import fake, made, step_peaks
+    from tests.bench.memory_counted import build, fake, step_peaks
 
     with fake(gpu=False):
-        network = made(size, size.layers, bits, recomputed=recomputed)
+        network = build(size, size.layers, bits, recomputed=recomputed)
         micro = max(step_peaks(network, examples, positions, bf16=False).values())
         gradients = sum(4 * p.numel() for p in network.parameters() if p.requires_grad)
     return {"all": bytes_of(network) + gradients + micro, "micro": micro}
@@ -150,12 +150,12 @@ def in_shards() -> dict[str, tuple[Llama, int | None, bool, int, int]]:
 
 def shard_checks() -> list[Result]:
     """The bytes that 2 and 4 processes with ``--fsdp`` hold at most of tensors, and what is computed for them."""
-    from tests.bench.memory_counted import fake, made, need_of, step_peaks
+    from tests.bench.memory_counted import build, fake, need_of, step_peaks
 
     found = []
     for name, (size, bits, recomputed, examples, positions) in in_shards().items():
         with fake(gpu=False):
-            network = made(size, size.layers, bits, recomputed=recomputed)
+            network = build(size, size.layers, bits, recomputed=recomputed)
             need = need_of(network, step_peaks(network, examples, positions, bf16=False))
         asked = {
             "size": dataclasses.asdict(size), "bits": bits, "recomputed": recomputed, "examples": examples,

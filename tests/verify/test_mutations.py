@@ -66,10 +66,6 @@ def times(factor: float) -> Callable[[float], float]:
     return lambda value: value * factor
 
 
-def whole(report: Report) -> Report:
-    return report
-
-
 def settings(report: Report) -> Report:
     return report["parameters"]
 

@@ -15,11 +15,11 @@ from tests.forked import Forked
 SCRIPT = """
 import json, torch
 from privctl.parallel import start_workers
-from tests.train.methods.dpquant.test_quantization import made, precision, weights
+from tests.train.methods.dpquant.test_quantization import dpquant_trainer, precision, weights
 
 torch.set_num_threads(1)
 with start_workers(torch.device("cpu")) as workers:
-    run = made(workers=workers)
+    run = dpquant_trainer(workers=workers)
     run.run()
     mine = torch.cat([p.flatten() for p in weights(run)])
     same = mine.clone()
