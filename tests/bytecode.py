@@ -27,8 +27,8 @@ def keep_in(folder: Path, root: Path) -> None:
     beside, write = loading.cache_from_source, SourceFileLoader._cache_bytecode
     own = tuple(f"{root / name}{os.sep}" for name in PACKAGES)
 
-    def place(path: Any, *given: Any, **named: Any) -> str:
-        found: str = beside(path, *given, **named)
+    def place(path: Any, *args: Any, **named: Any) -> str:
+        found: str = beside(path, *args, **named)
         return str(folder / Path(found).relative_to(root)) if os.fspath(path).startswith(own) else found
 
     def written(loader: Any, source: str, place: str, data: bytes) -> None:

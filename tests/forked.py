@@ -165,7 +165,7 @@ class Forked:
                 running.append(call)
             # A process waits for the others in the midst of what it writes: all are read at once.
             late = threading.Event()
-            pids = [each.pid for each in running]
+            pids = [process.pid for process in running]
             with Watch(pids, patience, lambda: _kill(running, late)), ThreadPoolExecutor(size) as pool:
                 errors = [stderr for _, stderr in pool.map(Command.communicate, running)]
             if late.is_set():
@@ -194,10 +194,10 @@ class Forked:
 def _kill(commands: Sequence[Command], late: threading.Event) -> None:
     """End those that still run. The signal is sent directly, as other threads read from their connections."""
     late.set()
-    for each in commands:
-        if each.returncode is None:
+    for command in commands:
+        if command.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
+                os.kill(command.pid, signal.SIGKILL)
 
 
 def _received(connection: socket.socket) -> bytes:

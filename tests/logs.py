@@ -78,17 +78,17 @@ def written_anew(log: Path, keep: Callable[[dict[str, object]], bool]) -> None:
     from privctl.reports import audit_log
 
     chain: Chain = audit_log._CHAIN
-    head, made, renumbered = chain.root, [], {}
+    head, written, renumbered = chain.root, [], {}
     for line in lines(log):
         entry = json.loads(line)
         if not keep(entry):
             continue
         del entry["digest"]
-        renumbered[entry["entry"]] = len(made) + 1
-        entry |= {"entry": len(made) + 1, "previous": "blake3:" + head}
+        renumbered[entry["entry"]] = len(written) + 1
+        entry |= {"entry": len(written) + 1, "previous": "blake3:" + head}
         if "begun" in entry:
             entry["begun"] = renumbered.get(entry["begun"], 99)
         text = json.dumps(entry, separators=(",", ":"))
         whole, head = chain.line(head, text.removesuffix("}").encode())
-        made.append(whole)
-    log.write_bytes(b"".join(made))
+        written.append(whole)
+    log.write_bytes(b"".join(written))

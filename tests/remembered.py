@@ -223,14 +223,14 @@ def _law_of(draws: int) -> Callable[..., Any]:
 _NETWORKS: dict[tuple[object, ...], Any] = {}
 
 
-def _drawn(draw: Callable[..., Any], output: Path, task: str, seed: int, given: Path | None) -> Any:
+def _drawn(draw: Callable[..., Any], output: Path, task: str, seed: int, start: Path | None) -> Any:
     """The network before its first step, once for each model and configuration as they lie there."""
-    read = [output, output.with_name("config.json"), *([] if given is None else _files(given))]
-    key = (task, seed, given, *((path, *_as_it_lies(path)) for path in read))
+    read = [output, output.with_name("config.json"), *([] if start is None else _files(start))]
+    key = (task, seed, start, *((path, *_as_it_lies(path)) for path in read))
     if key not in _NETWORKS:
         if len(_NETWORKS) >= 16:
             del _NETWORKS[next(iter(_NETWORKS))]
-        _NETWORKS[key] = draw(output, task, seed, given)
+        _NETWORKS[key] = draw(output, task, seed, start)
     return copy.deepcopy(_NETWORKS[key])
 
 
@@ -249,12 +249,12 @@ def _as_it_lies(path: Path) -> tuple[int, ...]:
 def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
     cached = functools.lru_cache(maxsize=None)(function)
 
-    def call(*given: Any, **named: Any) -> Any:
-        key = [tuple(each) if isinstance(each, list) else each for each in given]
+    def call(*args: Any, **named: Any) -> Any:
+        key = [tuple(argument) if isinstance(argument, list) else argument for argument in args]
         try:
             hash((*key, *named.values()))
         except TypeError:
-            return function(*given, **named)
+            return function(*args, **named)
         return cached(*key, **named)
 
     return call

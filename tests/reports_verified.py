@@ -168,11 +168,11 @@ def _noticed(replace: Callable[..., None]) -> Callable[..., None]:
     """A method of ``MonkeyPatch`` after which nothing is answered from memory until the test ends."""
 
     @functools.wraps(replace)
-    def call(patch: pytest.MonkeyPatch, target: Any, *given: Any, **named: Any) -> None:
+    def call(patch: pytest.MonkeyPatch, target: Any, *args: Any, **named: Any) -> None:
         if target is not os.environ and _owner(target) not in _USERS:
             WATCH.patched = True
             remembered.forget()
-        replace(patch, target, *given, **named)
+        replace(patch, target, *args, **named)
 
     return call
 

@@ -105,7 +105,7 @@ def begin_child() -> None:
     """In a process that ran as a command of its own: its seed, where its maker gave it one."""
     if name := os.environ.get(CHILD):
         SEEDED.install()
-        call = [given for given in sys.argv if os.sep not in given]  # folders have other names in each run
+        call = [argument for argument in sys.argv if os.sep not in argument]  # folders have other names in each run
         SEEDED.begin(f"{name}, rank {os.environ.get('RANK', '0')}: {call}")
 
 
@@ -118,13 +118,13 @@ def pytest_configure(config: pytest.Config) -> None:
         SEEDED.install()
 
 
-def _off(config: pytest.Config) -> bool:
+def _uses_os_randomness(config: pytest.Config) -> bool:
     return bool(config.getoption("--os-randomness"))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    if _off(item.config):
+    if _uses_os_randomness(item.config):
         return (yield)
     with SEEDED.named(item.nodeid):
         return (yield)
@@ -132,7 +132,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    if fixturedef.scope == "function" or _off(request.config):
+    if fixturedef.scope == "function" or _uses_os_randomness(request.config):
         return (yield)
     with SEEDED.named(f"{fixturedef.baseid}::{fixturedef.argname}[{getattr(request, 'param_index', 0)}]"):
         return (yield)

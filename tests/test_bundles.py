@@ -49,7 +49,7 @@ def test_a_gate_takes_them(here: Path) -> None:
     paths = [Path("m.report.json"), Path("a.report.json")]
     asked = {"require_signer": "ec.pub", "require_audit_log": "m.audits.jsonl", "max_auc": "0.6"}
     judgement = judged(*paths, **asked)
-    assert {each.outcome for each in of(judgement, "require_signer")} == {PASS}
+    assert {finding.outcome for finding in of(judgement, "require_signer")} == {PASS}
     assert only(judgement, "require_audit_log").outcome is PASS
     shutil.copy("m.sigstore.json", "a.sigstore.json")
     found = only(judged(*paths, **asked), "require_signer")

@@ -338,9 +338,9 @@ def imported_at_once(source: str) -> set[str]:
     found = set()
     for node in ast.parse(source).body:
         if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
 
 

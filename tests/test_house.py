@@ -325,14 +325,14 @@ def test_gate_and_verify_run_one_list_of_checks(root: Path) -> None:
 
 
 def test_a_check_that_is_added_is_run_by_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def planted(path: Path, *given: object) -> Iterator[Verdict]:
+    def planted(path: Path, *args: object) -> Iterator[Verdict]:
         yield Verdict(subject=path.name, outcome=Outcome.REFUTED, reason="planted")
 
     monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, planted))
     place = making(tmp_path / "m.report.json", PROVED)
     assert any(verdict.reason == "planted" for verdict in verify(place, read_report(place)).verdicts)
     findings = judged(place, max_epsilon="8", recompute="true").findings
-    assert any("planted" in each.message for each in findings)
+    assert any("planted" in finding.message for finding in findings)
 
 
 #: Who may look at parameters as they stand: what reads them, and what shows all of them as they are.

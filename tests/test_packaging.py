@@ -27,7 +27,7 @@ PINS = {
 
 def left_out(package: Path, patterns: Sequence[str]) -> list[str]:
     """The files below ``package`` that are neither code nor matched by a pattern of package data."""
-    files = [each.relative_to(package).as_posix() for each in package.rglob("*") if each.is_file()]
+    files = [path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()]
     data = [name for name in files if not name.endswith(".py") and "__pycache__" not in name]
     return sorted(name for name in data if not any(fnmatch(name, pattern) for pattern in patterns))
 
@@ -42,7 +42,7 @@ def test_every_file_of_a_package_is_installed(package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_folder_of_code_is_a_package(package: str) -> None:
     """A folder without ``__init__.py`` is imported from a checkout, and left out of what is installed."""
-    folders = {each.parent for each in (ROOT / package).rglob("*.py")}
+    folders = {path.parent for path in (ROOT / package).rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 

@@ -47,12 +47,12 @@ def test_replacing_forgets_what_the_program_keeps(monkeypatch: pytest.MonkeyPatc
 def test_reports_are_noted_whichever_way_they_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("depth", "placed"):
         monkeypatch.setattr(WATCH, name, {"depth": 1, "placed": []}[name])
-    ways = {"a": os.rename, "b": os.replace, "c": os.link, "d": Path.rename, "e": Path.replace}
-    for name, put in ways.items():
+    movers = {"a": os.rename, "b": os.replace, "c": os.link, "d": Path.rename, "e": Path.replace}
+    for name, put in movers.items():
         for place in (tmp_path / f"{name}.report.json", tmp_path / f"{name}.json"):
             (draft := tmp_path / f"{place.name}.draft").write_text("{}")
             put(draft, place)
-    assert WATCH.placed == [tmp_path / f"{name}.report.json" for name in ways]
+    assert WATCH.placed == [tmp_path / f"{name}.report.json" for name in movers]
 
 
 def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: Path) -> None:
@@ -60,19 +60,19 @@ def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: 
         *("privctl.train.contribution.examine", "privctl.train.contribution.views", "verify.recompute.ledger"),
         "privctl.accounting.calibrate",
     ]
-    seen: set[str] = set()
+    modules: set[str] = set()
     while waiting:
         name = waiting.pop()
         path = root / Path(*name.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        if name in seen or not file.is_file():
+        if name in modules or not file.is_file():
             continue
-        seen.add(name)
+        modules.add(name)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    assert "privctl.train.clipping.engine" in seen
-    assert not seen & set(reports_verified._USERS)
+    assert "privctl.train.clipping.engine" in modules
+    assert not modules & set(reports_verified._USERS)
 
 
 def test_few_trees_are_for_commands_that_audit_alone() -> None:

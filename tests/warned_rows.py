@@ -86,7 +86,7 @@ def faults(path: Path, report: PrivacyReport, seen: set[Row]) -> Iterator[str]:
             continue
     for row, text in rows:
         seen.add(row)
-        without = replace(report, warnings=tuple(each for each in report.warnings if each != text))
+        without = replace(report, warnings=tuple(warning for warning in report.warnings if warning != text))
         missed = any(found.outcome is Outcome.REFUTED for found in check_warnings(path, without, parents))
         if not missed and row not in NOT_CALLED_FOR:
             yield f"verify passes {path.name} without its warning {row}: {text}"

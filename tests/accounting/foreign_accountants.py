@@ -40,7 +40,7 @@ def as_tree(event: Any) -> Any:
 
 
 class _Accountant(PrivacyAccountant):  # type: ignore[misc]
-    """What is told of ``supports`` and of composition: what ``privctl account`` reads, and what composes."""
+    """What ``supports`` and composition get: what ``privctl account`` reads, and what composes."""
 
     def __init__(self, relation: NeighboringRelation) -> None:
         super().__init__(relation)

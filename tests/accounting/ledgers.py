@@ -150,8 +150,8 @@ def _responses(draw: random.Random) -> Event:
 
 def _events(kind: str, draw: random.Random) -> tuple[Event, ...]:
     if kind == "mix":
-        made = [_poisson, _poisson, _laplace, _responses]
-        return tuple(draw.choice(made)(draw) for _ in range(draw.randint(2, 3)))
+        makers = [_poisson, _poisson, _laplace, _responses]
+        return tuple(draw.choice(makers)(draw) for _ in range(draw.randint(2, 3)))
     return (_MADE[kind](draw),)
 
 

@@ -41,7 +41,7 @@ def quadrature(noise: float, bins: int, epsilon: float, *, absent: bool) -> floa
         d = (-math.log(strike) + 0.5 / noise**2) * noise
         return float(norm.cdf(d) - strike * norm.cdf(d - 1 / noise))
 
-    def given(x: float) -> float:
+    def integrand(x: float) -> float:
         first = math.exp(x / noise - 0.5 / noise**2) / bins + idle
         if absent:  # E (1 - ratio (first + Z / bins))_+, by parity of calls and puts
             strike = bins * (1 / ratio - first)
@@ -53,7 +53,7 @@ def quadrature(noise: float, bins: int, epsilon: float, *, absent: bool) -> floa
     kink = noise * (math.log(bins * edge) + 0.5 / noise**2) if edge > 0 else 0.0
     parts = sorted({-12.0, 12.0 + 1 / noise, min(max(kink, -12.0), 12.0)})
     return sum(
-        quad(lambda x: norm.pdf(x) * given(x), low, high, epsabs=1e-15, epsrel=1e-11, limit=200)[0]
+        quad(lambda x: norm.pdf(x) * integrand(x), low, high, epsabs=1e-15, epsrel=1e-11, limit=200)[0]
         for low, high in itertools.pairwise(parts)
     )
 
@@ -139,11 +139,11 @@ def simulated(noise: float, chosen: int, steps: int, epsilon: float) -> list[tup
     """Delta and its standard error, in both orders, of a uniform draw of ``chosen`` of so many ``steps``."""
     source, runs, found = np.random.default_rng(7), 100_000, []
     for present in (True, False):
-        seen = noise * source.standard_normal((runs, steps))
+        outputs = noise * source.standard_normal((runs, steps))
         if present:
             drawn = np.argsort(source.random((runs, steps)), 1)[:, :chosen]
-            np.put_along_axis(seen, drawn, np.take_along_axis(seen, drawn, 1) + 1, 1)
-        each = np.exp(seen / noise**2 - 0.5 / noise**2)
+            np.put_along_axis(outputs, drawn, np.take_along_axis(outputs, drawn, 1) + 1, 1)
+        each = np.exp(outputs / noise**2 - 0.5 / noise**2)
         sums = np.zeros((chosen + 1, runs))  # elementary symmetric polynomials of the steps so far
         sums[0] = 1
         for step in range(steps):

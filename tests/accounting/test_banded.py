@@ -121,10 +121,10 @@ def test_the_plan_takes_the_bands_with_the_least_error() -> None:
     report = privctl.account(mechanism="banded", epsilon=4, sample_rate=0.05, steps=60, delta=DELTA)
     (event,) = report.mechanism.events  # type: ignore[union-attr]
     assert isinstance(event, BandedGaussian)
-    (remark,) = (each for each in report.warnings if each.startswith("error by bands: "))
+    (remark,) = (warning for warning in report.warnings if warning.startswith("error by bands: "))
     errors = {
         int(bands): float(error)
-        for error, bands in (each.split(" with ") for each in remark.removeprefix("error by bands: ").split(", "))
+        for error, bands in (word.split(" with ") for word in remark.removeprefix("error by bands: ").split(", "))
     }
     assert list(errors) == [1, 2, 4, 8, 16]
     assert errors[event.bands] == min(errors.values()) < errors[1]

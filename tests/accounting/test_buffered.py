@@ -153,15 +153,15 @@ def test_the_plan_takes_the_buffers_that_are_worth_having() -> None:
     report = privctl.account(mechanism="blt", epsilon=4, sample_rate=0.02, steps=100, delta=DELTA)
     (event,) = report.mechanism.events  # type: ignore[union-attr]
     assert isinstance(event, BufferedGaussian)
-    (remark,) = (each for each in report.warnings if each.startswith("error by buffers: "))
-    errors = [float(each.split(" with ")[0]) for each in remark.removeprefix("error by buffers: ").split(", ")]
+    (remark,) = (warning for warning in report.warnings if warning.startswith("error by buffers: "))
+    errors = [float(word.split(" with ")[0]) for word in remark.removeprefix("error by buffers: ").split(", ")]
     assert event.buffers == len(errors) - 1
     assert errors[-1] > errors[-2] / 1.005
     matrix = BufferedMatrix(first=event.first, weights=event.weights, decays=event.decays)
     assert errors[-2] == pytest.approx(event.noise_multiplier * prefix_error(matrix, 100), rel=1e-3)
     assert epsilon_bound(Ledger(events=(event,)), DELTA) <= 4
-    # DP-SGD's noise of the same epsilon, and the error that is said of it.
-    (words,) = (each for each in report.warnings if "(DP-SGD)" in each)
+    # DP-SGD's noise of the same epsilon, and the error stated for it.
+    (words,) = (warning for warning in report.warnings if "(DP-SGD)" in warning)
     alone = float(words.split("noise multiplier ")[1].split(" ")[0])
     steps = Ledger(events=(SampledGaussian(noise_multiplier=alone, sample_rate=0.02, steps=100),))
     assert epsilon_bound(steps, DELTA) == pytest.approx(4, rel=1e-2)

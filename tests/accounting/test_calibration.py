@@ -88,7 +88,10 @@ def test_hostile_targets(epsilon: float, delta: float, rate: float, steps: int) 
 
 @pytest.mark.parametrize(
     "batches",
-    [pytest.param(each, marks=pytest.mark.slow if each is Batches.BALLS_AND_BINS else ()) for each in SAMPLED_BATCHES],
+    [
+        pytest.param(batch, marks=pytest.mark.slow if batch is Batches.BALLS_AND_BINS else ())
+        for batch in SAMPLED_BATCHES
+    ],
 )
 @pytest.mark.parametrize(("epsilon", "delta"), few([(1.0, 1e-5), (8.0, 1e-6)], 0))
 def test_every_kind_of_batch(batches: Batches, epsilon: float, delta: float) -> None:

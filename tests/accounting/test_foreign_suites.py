@@ -73,20 +73,20 @@ def cases(tests: ModuleType) -> Iterator[unittest.TestCase]:
 def run_with(name: str, accountant: type[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int, int]:
     """Which tests do not pass with ``accountant``, how many there are, and how many of them make one."""
     tests, module, attribute, _, _ = SUITES[name]
-    made: list[Any] = []
+    calls: list[Any] = []
 
     def make(*arguments: Any, **options: Any) -> Any:
-        made.append(accountant(*arguments, **options))
-        return made[-1]
+        calls.append(accountant(*arguments, **options))
+        return calls[-1]
 
     monkeypatch.setattr(module, attribute, make)
     failed, count, using = set(), 0, 0
     for case in cases(tests):
-        made.clear()
+        calls.clear()
         result = unittest.TestResult()
         case.run(result)
         count += result.testsRun
-        using += bool(made)
+        using += bool(calls)
         if not result.wasSuccessful():
             failed.add(case._testMethodName)
     return failed, count, using

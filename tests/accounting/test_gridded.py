@@ -61,11 +61,11 @@ def test_moved_edges_by_twice_the_error_would_show() -> None:
 def test_sums_of_bounded_ratios_stay_within_the_deviation() -> None:
     """Coins that use the whole ratio, the worst law there is: P = 1 / (1 + e^b) against its mirror."""
     count, trials, log_tail = 4000, 20_000, math.log(1e-2)
-    made = Released(coordinates=count)
-    b = made.log_ratio(log_tail)
+    released = Released(coordinates=count)
+    b = released.log_ratio(log_tail)
     heads = np.random.default_rng(0).binomial(count, math.exp(b) / (1 + math.exp(b)), trials)
     sums = b * (2.0 * heads - count)
-    bound = made.deviation(log_tail) - 1e-2
+    bound = released.deviation(log_tail) - 1e-2
     assert float((sums > bound).mean()) <= 1e-2
     assert float((sums > 0.6 * bound).mean()) > 1e-2, "the check must notice too small a bound"
 

@@ -156,7 +156,7 @@ def test_sampled_randomized_response(bit: float, epsilon: float, chord: float) -
     assert epsilon - 6e-6 <= found <= epsilon * (1 + 1e-4)
     assert found < chord
     assert epsilon_floor(book, 1e-5) <= found
-    # Half the rate is told apart.
+    # Half the rate gives another bound.
     assert epsilon_bound(ledger(RandomizedResponse(epsilon=bit, sample_rate=0.0025, steps=1000)), 1e-5) < 0.7 * epsilon
 
 

@@ -58,8 +58,8 @@ def book(secrets: Sequence[Sequence[float]], priors: float | Sequence[float], st
 
 def least(held: SecretMemberships, targets: Floats) -> CurveCalibration:
     budgets = np.array([binary_kl(p, r) for p, r in zip(targets.tolist(), held.priors.tolist(), strict=True)])
-    given = (held.starts, held.records, held.probabilities)
-    return least_noise_by_curve(held, targets, budgets, lambda sigma: informations(*given, sigma, held.steps))
+    memberships = (held.starts, held.records, held.probabilities)
+    return least_noise_by_curve(held, targets, budgets, lambda sigma: informations(*memberships, sigma, held.steps))
 
 
 def tails(probabilities: Sequence[float]) -> Floats:
@@ -275,18 +275,18 @@ def share_right(rates: list[float], sigma: float, steps: int, count: int, runs: 
     """How often the right value is the likeliest."""
     random = np.random.default_rng(steps)
     law = poisson_binomial(rates)
-    seen = random.normal(0, sigma, (runs, count, steps))
-    seen[:, 0] += random.choice(law.shifts, (runs, steps), p=law.weights)
+    noisy = random.normal(0, sigma, (runs, count, steps))
+    noisy[:, 0] += random.choice(law.shifts, (runs, steps), p=law.weights)
     k = law.shifts[:, None, None, None]
-    ratios = np.log(np.tensordot(law.weights, np.exp((k * seen - k * k / 2) / sigma**2), 1)).sum(axis=2)
+    ratios = np.log(np.tensordot(law.weights, np.exp((k * noisy - k * k / 2) / sigma**2), 1)).sum(axis=2)
     return float((ratios.argmax(axis=1) == 0).mean())
 
 
 @pytest.mark.parametrize(("change", "named"), [({"priors": [0.0]}, "above 0"), ({"priors": [0.1, 0.1]}, "1 secrets"),
                                                ({"steps": 0}, "steps")])  # fmt: skip
 def test_out_of_range(change: dict[str, object], named: str) -> None:
-    given = {"starts": np.array([0, 1]), "records": np.array([0]), "probabilities": np.array([0.1]),
+    arguments = {"starts": np.array([0, 1]), "records": np.array([0]), "probabilities": np.array([0.1]),
              "priors": np.array([0.1]), "steps": 1}  # fmt: skip
     changed = {k: np.array(v) if isinstance(v, list) else v for k, v in change.items()}
     with pytest.raises(ValueError, match=named):
-        SecretMemberships(**(given | changed))  # type: ignore[arg-type]
+        SecretMemberships(**(arguments | changed))  # type: ignore[arg-type]

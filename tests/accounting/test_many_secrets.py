@@ -213,7 +213,7 @@ def test_a_tail_that_is_cut_is_made_good() -> None:
 
 def test_blocks_have_the_laws_of_one_at_a_time() -> None:
     case, _ = drawn_book(100, 800, 4)
-    seen = []
+    blocks = []
     for block in law_blocks(*case):
         for column, place in enumerate(block.places):
             law, expected = block.law(column), poisson_binomial(of_secret(case, place))
@@ -221,8 +221,8 @@ def test_blocks_have_the_laws_of_one_at_a_time() -> None:
             assert law.weights[:many] == pytest.approx(expected.weights[:many], rel=1e-12)
             assert law.most == np.count_nonzero(of_secret(case, place))
             assert block.tail_squares[column] < 1e-13 * block.means[column] ** 2
-            seen.append(place)
-    assert sorted(seen) == list(range(100))
+            blocks.append(place)
+    assert sorted(blocks) == list(range(100))
 
 
 def test_averaging_like_probabilities_never_lowers_the_divergence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ def event(noise: float, rate: float, steps: int, batches: Batches = Batches.POIS
     return SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=batches)
 
 
-def floor(one: SampledGaussian, delta: float) -> float:
-    return epsilon_floor(Ledger(events=(one,)), delta)
+def floor(sampled: SampledGaussian, delta: float) -> float:
+    return epsilon_floor(Ledger(events=(sampled,)), delta)
 
 
 def test_which_rows_are_bounds() -> None:

@@ -88,7 +88,7 @@ def test_never_below_and_hardly_above_50_digits(probabilities: list[float], sigm
         law = poisson_binomial(probabilities)
         for found, exact in ((kl, forward), (replace_kl, replace)):
             assert 0 <= mpmath.mpf(found(law, sigma)) / exact - 1 < 1e-12
-    # The margin is not what makes it pass: slightly less noise is told apart.
+    # The margin is not what makes it pass: slightly less noise gives a larger value.
     assert kl(law, sigma * (1 - 1e-9)) > kl(law, sigma)
 
 

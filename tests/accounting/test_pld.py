@@ -43,7 +43,7 @@ def test_gaussians_compose_to_the_exact_one(mu: float, count: int, delta: float)
     assert low <= exact <= high
     assert high <= exact * (1 + 5e-5)
     assert low >= exact * (1 - 2e-3)
-    # One step fewer, or a little more noise, is told apart.
+    # One step fewer, or a little more noise, gives another bound.
     assert bounds([RepeatedPair(Gaussian(mu), count + 1 + count // 500)], delta)[0] > exact
     assert bounds([RepeatedPair(Gaussian(mu * 0.999), count)], delta)[1] < exact
 
@@ -157,12 +157,12 @@ def twice(mu: float, rate: float, epsilon: float) -> float:
         y = (a + b) / 2 + (b - a) / 2 * x
         log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + mu * y - mu * mu / 2)
         log_p = log_ratio - y * y / 2 - math.log(2 * math.pi) / 2
-        left = np.array([_one(mu, rate, epsilon - float(loss)) for loss in log_ratio])
+        left = np.array([_log_delta_of_one_step(mu, rate, epsilon - float(loss)) for loss in log_ratio])
         total = float(np.logaddexp(total, np.logaddexp.reduce(log_p + left + np.log(weights * (b - a) / 2))))
     return total
 
 
-def _one(mu: float, rate: float, epsilon: float) -> float:
+def _log_delta_of_one_step(mu: float, rate: float, epsilon: float) -> float:
     """Log delta of one sampled Gaussian at any real epsilon."""
     inside = math.expm1(epsilon) / rate
     if inside <= -1:

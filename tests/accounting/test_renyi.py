@@ -262,7 +262,7 @@ def test_never_below_the_exact_gaussian() -> None:
     for steps in (1, 100):
         exact = exact_gaussian(1e-5, math.sqrt(steps) / 5)
         assert exact < epsilon(sampled(5, 1, steps)) < 1.1 * exact
-        assert epsilon(sampled(10, 1, steps)) < exact  # twice the noise is told apart
+        assert epsilon(sampled(10, 1, steps)) < exact  # twice the noise gives a smaller bound
 
 
 @pytest.mark.parametrize("batches", [Batches.SHUFFLED, Batches.FIXED_SIZE])

@@ -184,8 +184,8 @@ def test_a_dry_run_of_noise_writes_nothing(model: Path, capfd: pytest.CaptureFix
     planned = privctl.noise(model, epsilon=[1, 10], **FACTS, dry_run=True)
     assert os.listdir(model.parent) == [model.name]
     reports = privctl.noise(model, epsilon=[1, 10], **FACTS)
-    made = [report.mechanism for report in reports]
-    assert [c.stddev for c in planned] == [noise.noise_stddev for noise in made if isinstance(noise, WeightNoise)]
+    mechanisms = [report.mechanism for report in reports]
+    assert [c.stddev for c in planned] == [noise.noise_stddev for noise in mechanisms if isinstance(noise, WeightNoise)]
     assert [c.guarantees for c in planned] == [report.guarantees for report in reports]
     assert all(candidate.path.exists() for candidate in planned)
     with pytest.raises(CommandError, match="so --evaluate has nothing to measure"):

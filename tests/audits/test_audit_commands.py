@@ -70,14 +70,14 @@ def test_every_option_is_one_of_the_common_call_too() -> None:
     common = {name for parameter in audit.alone.params for name in parameter.opts}
     own = {"--score-column", "--member-column", "--id-column", "--model", "--models", "--threshold", "file"}
     for name, command in audit.commands.items():
-        found = {each for parameter in command.params for each in parameter.opts}
+        found = {option for parameter in command.params for option in parameter.opts}
         assert found - common <= {"scores": own, "split": {"data", "--to-see"}}.get(name, set())
     assert common - {"--extraction-split"} == {  # there --split is that of membership
-        each
+        option
         for name, command in audit.commands.items()
         if name not in ("scores", "split")
         for parameter in command.params
-        for each in parameter.opts
+        for option in parameter.opts
     } | {"--from-scores"}
 
 
@@ -152,7 +152,11 @@ def test_every_option_is_in_the_help_of_all(name: str, capsys: pytest.CaptureFix
     words = [name] if name else []
     command = commands_of_audit()[name]
     assert isinstance(command, WithRareOptions)
-    every = {each.name: max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
+    every = {
+        parameter.name: max(parameter.opts, key=len)
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+    }
     kept = {option for of, option in WITHOUT_EFFECT if of == name}
     rare = {every[each] for each in command.rare}
     whole = helped(*words, "--help-all", capsys=capsys)
@@ -160,7 +164,9 @@ def test_every_option_is_in_the_help_of_all(name: str, capsys: pytest.CaptureFix
     brief = options_in(helped(*words, "--help", capsys=capsys))
     assert brief - {"--help", "--help-all"} == set(every.values()) - kept - rare
     assert ("--help-all" in brief) is bool(rare)
-    assert all(each.help for each in command.params if isinstance(each, click.Option) and not each.hidden)
+    assert all(
+        parameter.help for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
+    )
 
 
 @pytest.mark.parametrize("name", ["membership", "extraction"])

@@ -304,32 +304,32 @@ def test_data_that_differ_by_themselves_confound(folder: Path, capfd: pytest.Cap
 def test_a_second_audit_costs_no_pass_and_one_weight_misses(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[int] = []
+    passes: list[int] = []
     real = CausalScorer.score
 
     def counted(self: CausalScorer, rows: Any, advance: Any = lambda _: None) -> Any:
-        seen.append(len(rows))
+        passes.append(len(rows))
         return real(self, rows, advance)
 
     monkeypatch.setattr(CausalScorer, "score", counted)
     assert audit(folder, "--attack", "loss") == 0
-    assert sum(seen) == 180
-    seen.clear()
+    assert sum(passes) == 180
+    passes.clear()
     assert audit(folder, "-f", "--attack", "min-k") == 0
-    assert sum(seen) == 8, "the probes"
+    assert sum(passes) == 8, "the probes"
     first = (folder / "model.audit.scores.safetensors").read_bytes()
     files = [f for side in ("members", "nonmembers") for f in (f"--{side}", str(folder / f"{side}.jsonl"))]
     assert (
         run(["audit", str(folder / "model"), *files, "--device", "cpu", "-f", "--attack", "min-k", "--no-cache"]) == 0
     )
     assert (folder / "model.audit.scores.safetensors").read_bytes() == first
-    seen.clear()
+    passes.clear()
     path = folder / "model" / "model.safetensors"
     weights = load_file(path)
     weights["model.norm.weight"][0] += 1e-3
     save_file(weights, path, metadata={"format": "pt"})
     assert audit(folder, "-f", "--attack", "loss") == 0
-    assert sum(seen) == 180
+    assert sum(passes) == 180
 
 
 def test_a_model_of_zeros_tells_nothing(folder: Path) -> None:

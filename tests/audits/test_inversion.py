@@ -43,9 +43,9 @@ def test_p_value_is_the_share_of_splits_of_the_ranks() -> None:
 
 
 def test_nearness_is_the_largest_correlation_whatever_the_brightness() -> None:
-    made, records = images(3, 1), images(2, 2)
-    correlations = np.corrcoef(torch.cat([records, made]).flatten(1).numpy())[:2, 2:]
-    assert nearest(3 * made - 0.5, records) == pytest.approx(correlations.max(1), abs=1e-5)
+    reconstructed, records = images(3, 1), images(2, 2)
+    correlations = np.corrcoef(torch.cat([records, reconstructed]).flatten(1).numpy())[:2, 2:]
+    assert nearest(3 * reconstructed - 0.5, records) == pytest.approx(correlations.max(1), abs=1e-5)
 
 
 def test_gradients_of_the_records_explain_a_stationary_point_and_no_others_do() -> None:
@@ -58,9 +58,9 @@ def test_gradients_of_the_records_explain_a_stationary_point_and_no_others_do() 
 def test_conditions_bring_an_image_back_where_one_record_made_the_weights() -> None:
     record = images(1, 5)
     target = Target(stationary(record, torch.tensor([0])), SHAPE)
-    made, left = by_conditions(target, 1, 0, steps=300)
+    reconstructed, left = by_conditions(target, 1, 0, steps=300)
     assert left < 0.01
-    assert nearest(made, record)[0] > 0.99
+    assert nearest(reconstructed, record)[0] > 0.99
     assert nearest(by_class(target, 1, 0), record)[0] > 0.8  # a linear classifier's class looks like its record
 
 
@@ -81,10 +81,10 @@ def trials(seed: int, *, peek: bool) -> list[float]:
     found = []
     for _ in range(200):
         sides = torch.from_numpy(source.standard_normal((20, *SHAPE)))
-        made = torch.from_numpy(source.standard_normal((20, *SHAPE)))
+        pixels = torch.from_numpy(source.standard_normal((20, *SHAPE)))
         if peek:
-            made[:10] += sides[:10]
-        near = nearest(made, sides)
+            pixels[:10] += sides[:10]
+        near = nearest(pixels, sides)
         found.append(side_p_value(near[:10].tolist(), near[10:].tolist()))
     return found
 

@@ -91,7 +91,9 @@ def test_all_of_it_in_one_audit(folder: Path, capfd: pytest.CaptureFixture[str])
     roles = {item.role for item in report.inputs}
     assert {"members", "nonmembers", "train", "heldout", "canaries", "planted"} <= roles
     conditions = report.parameters["canary_conditions"]
-    assert [each for each in conditions if each["state"] not in ("enforced", "checked")] == [], "privctl trained on it"
+    assert [condition for condition in conditions if condition["state"] not in ("enforced", "checked")] == [], (
+        "privctl trained on it"
+    )
 
 
 def test_the_same_audit_twice_is_the_same(folder: Path) -> None:
@@ -110,7 +112,7 @@ def test_another_training_run_gives_no_bound(folder: Path, capfd: pytest.Capture
     bound = next(item for item in report_of(folder, "elsewhere").evidence if item.method == EITHER)
     assert bound.estimate is None
     assert "not a bound" in bound.reason
-    trace = next(each for each in report_of(folder, "elsewhere").verdicts if "canaries" in each.subject)
+    trace = next(verdict for verdict in report_of(folder, "elsewhere").verdicts if "canaries" in verdict.subject)
     assert trace.outcome is Outcome.INCONCLUSIVE
     assert "names other data" in trace.reason
 
@@ -139,8 +141,8 @@ def test_another_training_run_gives_no_bound(folder: Path, capfd: pytest.Capture
 def test_what_cannot_be_asked(
     folder: Path, arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(folder / "data.jsonl") if each == "DATA" else each for each in arguments]
-    assert audit(folder, *given) in (2, 3)
+    call = [str(folder / "data.jsonl") if argument == "DATA" else argument for argument in arguments]
+    assert audit(folder, *call) in (2, 3)
     err = capfd.readouterr().err
     assert sentence in err
     assert len(err.splitlines()) == 1

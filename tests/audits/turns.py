@@ -31,5 +31,5 @@ class Turns(Workers):
             found |= {i: compute(items[i]) for i in range(rank, len(items), self.size)}
         self.shares.append([len(items[rank :: self.size]) for rank in range(self.size)])
         rows = [found[i] for i in range(len(items))]
-        assert all(each.shape[1:] == (width,) and each.dtype == dtype for each in rows)
+        assert all(row.shape[1:] == (width,) and row.dtype == dtype for row in rows)
         return rows

@@ -233,10 +233,10 @@ def mixture_mean(sigma: float, shifts: Sequence[float], weights: Sequence[float]
     import numpy as np
     from dp_accounting.pld import privacy_loss_distribution
 
-    made = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+    distribution = privacy_loss_distribution.from_mixture_gaussian_mechanism(
         sigma, shifts, weights, value_discretization_interval=GRID
     )
-    masses = made._pmf_remove.to_dense_pmf()
+    masses = distribution._pmf_remove.to_dense_pmf()
     losses = GRID * (masses._lower_loss + np.arange(len(masses._probs)))
     return float(np.dot(masses._probs, losses))
 
@@ -246,12 +246,12 @@ def _rows(data: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     names = (("calibration", "noise"), ("epsilon", "epsilon"), ("mixture_kl", "mixture KL"))
     for section, what in names:
-        for one in data[section]:
-            for party, result in one["parties"].items():
+        for entry in data[section]:
+            for party, result in entry["parties"].items():
                 timed = ["-", "-", "-"]
                 if result["answer"] is not None:
                     timed = [f"{1000 * result['median_s']:.2f}", f"{result['to_ours']:.1f}", f"{result['answer']:.8g}"]
-                rows.append([what, one["case"], party, *timed, result["judged"][:60]])
+                rows.append([what, entry["case"], party, *timed, result["judged"][:60]])
     for party, result in data["imports"].items():
         rows.append(["import", "", party, f"{1000 * result['median_s']:.0f}", f"{result['to_ours']:.2f}", "-", ""])
     return rows

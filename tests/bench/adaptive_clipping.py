@@ -69,7 +69,7 @@ def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
 
     fixed = {(norm, move): tried(norm, move / norm, None) for norm in _NORMS for move in _MOVES}
     right, move = max(fixed, key=lambda key: accuracy(fixed[key]))
-    adaptive = {each: tried(right, each / right, _QUANTILE) for each in _MOVES}
+    adaptive = {move: tried(right, move / right, _QUANTILE) for move in _MOVES}
     rates = {"fixed": move / right, "adaptive": max(adaptive, key=lambda key: accuracy(adaptive[key])) / right}
     found = []
     for clipping, factor in itertools.product(rates, (0.1, 1.0, 10.0)):

@@ -48,7 +48,9 @@ def main(options: argparse.Namespace) -> None:
     rows = ways.random_rows(model, options.texts, 16, 64)
     tokens = sum(len(row) - 1 for row in rows)
     print("scoring", file=sys.stderr, flush=True)
-    scoring = _timed({name: lambda way=way: way(model, rows) for name, way in ways.SCORING.items()}, options.rounds)
+    scoring = _timed(
+        {name: lambda way=variant: way(model, rows) for name, variant in ways.SCORING.items()}, options.rounds
+    )
     _relate(scoring, "privctl", tokens)
     extraction = {name: _extraction(model, share, options) for name, share in MATCHING.items()}
     print("memory", file=sys.stderr, flush=True)
@@ -69,7 +71,7 @@ def _extraction(model: LanguageModel, share: float, options: argparse.Namespace)
     print(f"extraction, {share:g} matching", file=sys.stderr, flush=True)
     rows = ways.windows(model, options.windows, 50, 50, share)
     found = _timed(
-        {name: lambda way=way: way(model, rows, 50) for name, way in ways.EXTRACTION.items()}, options.rounds
+        {name: lambda way=variant: way(model, rows, 50) for name, variant in ways.EXTRACTION.items()}, options.rounds
     )
     expected = found["generate and compare"].pop("value")
     for name, each in found.items():
@@ -79,14 +81,14 @@ def _extraction(model: LanguageModel, share: float, options: argparse.Namespace)
     return {"matching": int(expected.sum()), "ways": found}
 
 
-def _timed(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Result]:
+def _timed(variants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Result]:
     """Every way once a round, each round beginning with the next one, after a round that warms them."""
-    names = list(ways)
+    names = list(variants)
     found: dict[str, Result] = {name: {"seconds": [], "processor_seconds": []} for name in names}
     for i in range(-1, rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
             started, used = time.perf_counter(), time.process_time()
-            value = ways[name]()
+            value = variants[name]()
             if i < 0:
                 found[name]["value"] = value
             else:

@@ -37,5 +37,5 @@ def passed(subject: AuditedModel, rows: Sequence[NDArray[Any]]) -> None:
         lengths = np.array([len(row) for row in ids])
         for batch in batches(lengths, Batching.on(subject.model.device).tokens):
             padded, real = (torch.from_numpy(each) for each in pad_rows([ids[i] for i in batch], 0))
-            given = {"attention_mask": real} if classes else {"use_cache": False}
-            network(input_ids=padded, **given)
+            inputs = {"attention_mask": real} if classes else {"use_cache": False}
+            network(input_ids=padded, **inputs)

@@ -120,8 +120,8 @@ def measured(mechanism: Scored, canaries: int, most: int) -> dict[str, Any]:
     print(f"{canaries} canaries, {mechanism}", file=sys.stderr, flush=True)
     audits = [audit(mechanism, canaries, draw) for draw in range(max(1, min(most, MOST_CANARIES // canaries)))]
     found: dict[str, Any] = {}
-    for name, way in WAYS.items():
-        bounds = [way(each.sets, DELTA, ALPHA) for each in audits]
+    for name, variant in WAYS.items():
+        bounds = [variant(audit.sets, DELTA, ALPHA) for audit in audits]
         above = sum(bound > mechanism.truth for bound in bounds) / len(bounds)
         found[name] = {"median": median(bounds), "above_truth": above}
         if name == OURS:
@@ -131,7 +131,7 @@ def measured(mechanism: Scored, canaries: int, most: int) -> dict[str, Any]:
         "ways": found,
         "one_audit": {
             "counts": audits[middle].sets,
-            **{name: way(audits[middle].sets, DELTA, ALPHA) for name, way in WAYS.items()},
+            **{name: variant(audits[middle].sets, DELTA, ALPHA) for name, variant in WAYS.items()},
             **peers(audits[middle]),
         },
     }  # fmt: skip
@@ -178,8 +178,8 @@ WAYS: dict[str, Way] = {
 }
 
 
-def peers(one: Audit) -> dict[str, float]:
-    """What other projects' code says of ``one`` audit, where installed.
+def peers(audit: Audit) -> dict[str, float]:
+    """What other projects' code says of an ``audit``, where installed.
 
     Of the same counts with the same share of alpha each; of jax_privacy also by the thresholds that it chooses itself.
     PrivacyGuard asks ``scipy.stats.norm`` about one number at a time, which takes nearly all of its time; it is given
@@ -187,22 +187,22 @@ def peers(one: Audit) -> dict[str, float]:
     """
     from scipy.special import ndtr, ndtri
 
-    canaries, share = one.sets[0][0], ALPHA / len(one.sets)
+    canaries, share = audit.sets[0][0], ALPHA / len(audit.sets)
     found: dict[str, float] = {}
     if find_spec("jax_privacy") is not None:
         auditing: Any = import_module("jax_privacy.auditing")
-        scores = auditing.CanaryScoreAuditor(one.scores[one.included], one.scores[~one.included])
-        found["jax_privacy"] = max(auditing._epsilon_one_run(0, *each, share, DELTA) for each in one.sets)
+        scores = auditing.CanaryScoreAuditor(audit.scores[audit.included], audit.scores[~audit.included])
+        found["jax_privacy"] = max(auditing._epsilon_one_run(0, *each, share, DELTA) for each in audit.sets)
         found[JAX] = float(scores.epsilon_one_run(ALPHA, DELTA))
         if canaries <= MOST_JAX_GAUSSIAN:
-            gaussian = max(auditing._epsilon_one_run_fdp(0, *each, share, DELTA) for each in one.sets)
+            gaussian = max(auditing._epsilon_one_run_fdp(0, *each, share, DELTA) for each in audit.sets)
             found["jax_privacy, if Gaussian"] = gaussian
     if find_spec("privacy_guard") is not None:
         guard: Any = import_module("privacy_guard.analysis.mia.fdp_analysis_node")
         guard.norm = SimpleNamespace(cdf=ndtr, ppf=ndtri)
         found[GUARD] = max(
             float(guard.FDPAnalysisNode(m, right, guesses, threshold=share, delta=DELTA).run_analysis().eps)
-            for m, guesses, right in one.sets
+            for m, guesses, right in audit.sets
         )
     return found
 
@@ -214,7 +214,7 @@ def _rows(results: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             str(each["canaries"]),
             each["mechanism"],
             f"{each['true']:.2f}",
-            *(f"{way['median']:.2f} ({100 * way['above_truth']:.3g} %)" for way in each["ways"].values()),
+            *(f"{variant['median']:.2f} ({100 * variant['above_truth']:.3g} %)" for variant in each["ways"].values()),
         ]
         for each in results
     ]

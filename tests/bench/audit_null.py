@@ -94,10 +94,10 @@ def simulated(sets: int) -> dict[str, Any]:
     for name, (rejects, leak) in SIMULATED.items():
         begun, counts = time.process_time(), {}
         for key, size, most in (("rejected", 0.0, sets), ("found", leak, max(1, sets // 5))):
-            seen, wrong = 0, 0
-            while seen < most and time.process_time() < begun + _PATIENCE * (1.0 if size == 0 else 1.3):
-                wrong, seen = wrong + rejects(size, seen), seen + 1
-            counts[key] = {"sets": seen, "count": wrong, "interval": interval(wrong, seen)}
+            detected, wrong = 0, 0
+            while detected < most and time.process_time() < begun + _PATIENCE * (1.0 if size == 0 else 1.3):
+                wrong, detected = wrong + rejects(size, detected), detected + 1
+            counts[key] = {"sets": detected, "count": wrong, "interval": interval(wrong, detected)}
         found[name] = {"leak": leak, **counts}
         print(*_simulated_row(name, found[name]), sep="  ", file=sys.stderr, flush=True)
     return found
@@ -131,8 +131,8 @@ def false_alarms(kind: str, sets: int, folder: Path, known: Mapping[str, Any] | 
     audit = KINDS[kind](folder / kind)
     for seed in range(first, first + sets):
         report = audit(seed)
-        wrong, seen = concluded(report)
-        refuted, rejected = refuted + wrong, rejected + seen
+        wrong, detected = concluded(report)
+        refuted, rejected = refuted + wrong, rejected + detected
         used = list(report.parameters["attack"])
         if known is not None and sorted(used) != sorted(attacks):
             raise ValueError(f"the known result of {kind} is of other attacks than {', '.join(used)}; measure it anew")

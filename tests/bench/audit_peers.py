@@ -71,7 +71,7 @@ def main(options: argparse.Namespace) -> None:
     before = _stored(options)
     targets: dict[str, Any] = dict(before)
     for source in (source for source in SOURCES if source.name in options.sources):
-        methods = tuple(each for each in source.methods if each in options.methods)
+        methods = tuple(method for method in source.methods if method in options.methods)
         source = replace(source, methods=methods)
         make(source, options.data, options.folder)
         for method in source.methods:
@@ -92,9 +92,9 @@ def _stored(options: argparse.Namespace) -> dict[str, Any]:
 
 def _data(targets: Mapping[str, Any]) -> dict[str, Any]:
     sources = {
-        each.name: {"records_per_side": each.records, "settings": {**each.settings}}
-        for each in SOURCES
-        if any(name.startswith(f"{each.name}, ") for name in targets)
+        source.name: {"records_per_side": source.records, "settings": {**source.settings}}
+        for source in SOURCES
+        if any(name.startswith(f"{source.name}, ") for name in targets)
     }
     methods = {name: {**settings} for name, settings in METHODS.items()}
     order = [f"{source.name}, {method}" for source in SOURCES for method in METHODS]
@@ -188,13 +188,13 @@ def floor(source: Source, target: Path, options: argparse.Namespace) -> dict[str
     rows = prepare(
         subject, *(read(subject, source.side(options.folder, side)) for side in ("members", "nonmembers"))
     ).rows
-    ways = {"bare": lambda: passed(subject, rows), "scored": lambda: subject.scorer.score(rows)}
-    spent: dict[str, list[float]] = {name: [] for name in ways}
+    variants = {"bare": lambda: passed(subject, rows), "scored": lambda: subject.scorer.score(rows)}
+    spent: dict[str, list[float]] = {name: [] for name in variants}
     passed(subject, rows[:64])
     for _ in range(options.rounds):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             began = time.process_time()
-            way()
+            variant()
             spent[name].append(time.process_time() - began)
     ratios = [scored / bare for bare, scored in zip(*spent.values(), strict=True)]
     return {**{f"{name}_seconds": median(each) for name, each in spent.items()}, "ratio": median(ratios)}
@@ -299,8 +299,8 @@ def judged(scored: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
             **{rate: None if point.reason else point.tpr for rate, point in points.items()},
             "seconds": each["seconds"],
         }
-    spent = scored["shared_seconds"] + sum(each["seconds"] for each in scored["attacks"].values())
-    alarms = {"shows": shows([each["scores"] for each in scored["attacks"].values()])} if null else {}
+    spent = scored["shared_seconds"] + sum(attack["seconds"] for attack in scored["attacks"].values())
+    alarms = {"shows": shows([attack["scores"] for attack in scored["attacks"].values()])} if null else {}
     return {"commit": scored["commit"], "seconds": spent, **alarms, "attacks": attacks}
 
 
@@ -317,12 +317,12 @@ def shows(scores: Sequence[Sequence[float]]) -> dict[str, Any]:
     table = np.asarray(scores, np.float64)
     half = table.shape[1] // 2
 
-    def seen(order: Any) -> bool:
+    def detects(order: Any) -> bool:
         return any(auc(row[order[:half]], row[order[half:]], LEVEL).lower > 0.5 for row in table)
 
     random = np.random.default_rng(0)
-    found = [seen(random.permutation(table.shape[1])) for _ in range(RELABELLINGS)]
-    return {"seen": seen(np.arange(table.shape[1])), "share": float(np.mean(found)), "relabellings": RELABELLINGS}
+    found = [detects(random.permutation(table.shape[1])) for _ in range(RELABELLINGS)]
+    return {"seen": detects(np.arange(table.shape[1])), "share": float(np.mean(found)), "relabellings": RELABELLINGS}
 
 
 def best(found: Mapping[str, Any], quantity: str) -> tuple[float, str]:

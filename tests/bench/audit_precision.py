@@ -102,16 +102,16 @@ def measured(source: Source, target: Path, options: argparse.Namespace) -> dict[
     return {**spent, "records": len(rows), "attacks": compared(target, sides, options)}
 
 
-def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
+def in_turns(variants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
     """The median processor seconds of the first way, and by a round's median and extremes what others take of it."""
-    spent: dict[str, list[float]] = {name: [] for name in ways}
+    spent: dict[str, list[float]] = {name: [] for name in variants}
     for i in range(rounds + 1):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             began = time.process_time()
-            way()
+            variant()
             if i:  # the first round warms up
                 spent[name].append(time.process_time() - began)
-    first, *others = ways
+    first, *others = variants
     found: dict[str, Any] = {f"{first}_seconds": median(spent[first])}
     for name in others:
         ratios = [one / base for one, base in zip(spent[name], spent[first], strict=True)]
@@ -223,17 +223,17 @@ def timed(make: Callable[[], tuple[Any, dict[str, Any]]], rounds: int) -> dict[s
     from privctl.models.precision import convert
 
     torch.manual_seed(0)
-    network, given = make()
+    network, inputs = make()
     network.eval().requires_grad_(False)
     rounded = copy.deepcopy(network)
     convert(rounded, FloatFormat.BFLOAT16)
     halved = {
         name: each.to(torch.bfloat16) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
-        for name, each in given.items()
+        for name, each in inputs.items()
     }
     with torch.inference_mode():
-        ways = {"bare": lambda: network(**given), "bfloat16": lambda: rounded(**halved)}
-        return {"float32": 1.0, **in_turns(ways, 2 * rounds)}
+        variants = {"bare": lambda: network(**inputs), "bfloat16": lambda: rounded(**halved)}
+        return {"float32": 1.0, **in_turns(variants, 2 * rounds)}
 
 
 def _instructions() -> list[str]:

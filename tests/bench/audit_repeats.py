@@ -55,11 +55,11 @@ def side_by_side(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) 
 
     of_members = {name for (member, _), name in zip(listed, names, strict=True) if member}
     both = of_members & {name for (member, _), name in zip(listed, names, strict=True) if not member}
-    seen = set[bytes]()
+    digests = set[bytes]()
     reasons: list[Skip | None] = []
     for name in names:
-        reasons.append(Skip.IN_BOTH if name in both else Skip.DUPLICATE if name in seen else None)
-        seen.add(name)
+        reasons.append(Skip.IN_BOTH if name in both else Skip.DUPLICATE if name in digests else None)
+        digests.add(name)
     return reasons
 
 

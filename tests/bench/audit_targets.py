@@ -160,12 +160,12 @@ def _training(source: Source, method: str) -> tuple[str, dict[str, Any]]:
 def _shadow_command(source: Source, start: Path, folder: Path, shadows: Path) -> list[str]:
     import sys
 
-    given = [f"--data={source.side(folder, side)}" for side in SIDES[:2]]
+    paths = [f"--data={source.side(folder, side)}" for side in SIDES[:2]]
     for option, value in source.settings.items():
         flag = f"--{option.replace('_', '-')}"
-        given.append(flag if value is True else f"{flag}={value}")
-    given += [f"--count={SHADOWS}", "--keep-models", "-o", str(shadows)]
-    return [sys.executable, "-m", "privctl", "shadow", str(start), *given]
+        paths.append(flag if value is True else f"{flag}={value}")
+    paths += [f"--count={SHADOWS}", "--keep-models", "-o", str(shadows)]
+    return [sys.executable, "-m", "privctl", "shadow", str(start), *paths]
 
 
 def _start(source: Source, data: Path, folder: Path) -> Path:

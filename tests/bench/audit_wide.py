@@ -80,7 +80,7 @@ def main(options: argparse.Namespace) -> None:
         source = source_named(name)
         _make(source, options.data, options.folder)
         known = {**targets, name: measured(source, options.rounds, own, others)}
-        targets = {each: known[each] for each in RECORDS if each in known}
+        targets = {record: known[record] for record in RECORDS if record in known}
         save("audit-wide", {"targets": targets}, options.output)
     if others is not None:
         others.close()
@@ -122,8 +122,8 @@ def _make(source: Source, data: Path, folder: Path) -> None:
     models = {"plain": "members", **({} if "task" in source.settings else {"reference": "others"})}
     for name, side in models.items():
         if not (place / name).exists():
-            given = source.side(folder, side)
-            privctl.retrain("plain", start, data=given, output=place / name, **source.settings)
+            path = source.side(folder, side)
+            privctl.retrain("plain", start, data=path, output=place / name, **source.settings)
     shadow_models(source, start, folder)
 
 
@@ -142,10 +142,10 @@ class Own:
         files = [source.side(self._folder, side) for side in SIDES[:2]]
         subject = self._open(source, "plain", "bfloat16")[1].subject
         rows = prepare(subject, *(read(subject, file) for file in files)).rows
-        ways = {"float32": ("plain", "float32"), "bfloat16": ("plain", "bfloat16")}
-        ways |= {"reference": ("reference", "bfloat16")} if "task" not in source.settings else {}
+        variants = {"float32": ("plain", "float32"), "bfloat16": ("plain", "bfloat16")}
+        variants |= {"reference": ("reference", "bfloat16")} if "task" not in source.settings else {}
         found: dict[str, float] = {}
-        for name, (model, precision) in ways.items():
+        for name, (model, precision) in variants.items():
             scorer, opened = self._open(source, model, precision)
             found |= _timed(name, partial(scorer.score, opened, rows))
         return found
@@ -201,27 +201,27 @@ class Others:
 
 def measured(source: Source, rounds: int, own: Own, others: Others | None) -> dict[str, Any]:
     """Processor and wall-clock seconds of each party in each round."""
-    ways: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: own.seconds(source)}
+    variants: dict[str, Callable[[], dict[str, float]]] = {OURS: lambda: own.seconds(source)}
     if others is not None:
-        ways |= {party: partial(others.seconds, party, source.name) for party in parties_of(source)}
-    spent: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
-    names = list(ways)
+        variants |= {party: partial(others.seconds, party, source.name) for party in parties_of(source)}
+    spent: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    names = list(variants)
     for i in range(rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
-            found = ways[name]()
+            found = variants[name]()
             print(source.name, i, name, found, file=sys.stderr, flush=True)
             spent[name].append(found)
     texts = "task" not in source.settings
     return {"records": 2 * source.records, "texts": texts, "shadows": source.shadows, "parties": spent}
 
 
-def ratios(target: Mapping[str, Any], party: str, way: str, clock: str = "cpu") -> list[float]:
-    """privctl's seconds in ``way`` by those of ``party`` in the same round, with the same number of models."""
+def ratios(target: Mapping[str, Any], party: str, precision: str, clock: str = "cpu") -> list[float]:
+    """privctl's seconds in ``variant`` by those of ``party`` in the same round, with the same number of models."""
     models = 2 if target["texts"] and party in REFERENCE else 1
     found = []
     for own, other in zip(target["parties"][OURS], target["parties"][party], strict=True):
-        second = "reference" if way == "bfloat16" else way
-        spent = own[f"{way} {clock}"] + (own[f"{second} {clock}"] if models == 2 else 0.0)
+        second = "reference" if precision == "bfloat16" else precision
+        spent = own[f"{precision} {clock}"] + (own[f"{second} {clock}"] if models == 2 else 0.0)
         found.append(spent / other[clock])
     return found
 
@@ -236,6 +236,6 @@ def rows(targets: Mapping[str, Any]) -> Sequence[Sequence[str]]:
                 cells.append(ratios(target, party, "float32"))
                 table.append([
                     name, str(target["records"]), party, f"{median(each['cpu'] for each in spent):.3g}",
-                    *(f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in cells),
+                    *(f"{median(cell):.2f} ({min(cell):.2f} to {max(cell):.2f})" for cell in cells),
                 ])  # fmt: skip
     return table

@@ -52,7 +52,7 @@ def main(options: argparse.Namespace) -> None:
             data["runs"] += compared(name, epsilon, options.seeds)
             print(name, epsilon, file=sys.stderr, flush=True)
     rows = [
-        [run["task"], f"{run['epsilon']:g}", _ways(run), f"{run['error']:.3g}", f"{run['learning_rate']:g}",
+        [run["task"], f"{run['epsilon']:g}", _buffers_or_bands(run), f"{run['error']:.3g}", f"{run['learning_rate']:g}",
          f"{100 * run['accuracy']:.1f} +- {100 * run['spread']:.1f}"]
         for run in data["runs"]
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> None:
     publish("banded", headings, rows, data, options.output)
 
 
-def _ways(run: dict[str, Any]) -> str:
+def _buffers_or_bands(run: dict[str, Any]) -> str:
     return counted(run["buffers"], "buffer") if "buffers" in run else str(run["bands"])
 
 
@@ -70,9 +70,9 @@ def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
     for event, error in _planned(name, epsilon):
         by_rate = {rate: [trained(name, event, rate, seed) for seed in range(seeds)] for rate in TASKS[name][3]}
         best = max(by_rate, key=lambda rate: mean(by_rate[rate]))
-        ways = "buffers" if hasattr(event, "buffers") else "bands"
+        kind = "buffers" if hasattr(event, "buffers") else "bands"
         found.append({
-            "task": name, "epsilon": epsilon, ways: getattr(event, ways), "noise_multiplier": event.noise_multiplier,
+            "task": name, "epsilon": epsilon, kind: getattr(event, kind), "noise_multiplier": event.noise_multiplier,
             "error": event.noise_multiplier * error, "steps": event.steps,
             "learning_rate": best, "accuracy": mean(by_rate[best]),
             "spread": stdev(by_rate[best]) if seeds > 1 else 0.0,
@@ -137,8 +137,8 @@ def trained(name: str, event: Any, learning_rate: float, seed: int) -> float:
         noise = correlated(fresh, event.coefficients)
     parameters = dict(network.named_parameters())
 
-    def loss(weights: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
-        answer = torch.func.functional_call(network, weights, (one[None],))
+    def loss(weights: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
+        answer = torch.func.functional_call(network, weights, (example[None],))
         return torch.nn.functional.cross_entropy(answer, label[None])
 
     each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))

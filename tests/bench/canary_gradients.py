@@ -54,13 +54,13 @@ def main(options: argparse.Namespace) -> None:
     for name, kind in _kinds().items():
         claim = _claim(kind)
         for count in COUNTS:
-            made = [_certified(kind, claim, count, seed) for seed in range(options.draws)]
-            bounds, noises, epsilons = zip(*made, strict=True)
+            certified = [_certified(kind, claim, count, seed) for seed in range(options.draws)]
+            bounds, noises, epsilons = zip(*certified, strict=True)
             found.append({
                 "steps": name, "noise": kind.noise, "canaries": count, "bounds": bounds, "noise at most": noises,
                 "epsilon as stated": epsilons,
             })  # fmt: skip
-            print(name, f"noise {kind.noise:.4g}, {count} canaries:", made, file=sys.stderr, flush=True)
+            print(name, f"noise {kind.noise:.4g}, {count} canaries:", certified, file=sys.stderr, flush=True)
         shares = [_certified(kind, claim, FEW, 1000 + seed)[1] for seed in range(options.trainings)]
         wrong = sum(share is not None and share <= 1 for share in shares)
         found.append({"steps": name, "canaries": FEW, "trainings": options.trainings, "too high": wrong})
@@ -71,16 +71,16 @@ def main(options: argparse.Namespace) -> None:
 
 def rows(found: Sequence[dict[str, Any]]) -> list[list[str]]:
     """A row a kind of steps: the median bound, and the least and largest; how often that as stated is too high."""
-    made: dict[str, list[str]] = {}
+    cells: dict[str, list[str]] = {}
     for each in found:
         if "bounds" in each:
-            made.setdefault(each["steps"], [each["steps"], f"{each['noise']:.3f}"]).append(_spread(each["bounds"]))
+            cells.setdefault(each["steps"], [each["steps"], f"{each['noise']:.3f}"]).append(_spread(each["bounds"]))
     for each in found:
         if each["canaries"] in AS_STATED:
-            made[each["steps"]].append(_spread(each["epsilon as stated"]))
+            cells[each["steps"]].append(_spread(each["epsilon as stated"]))
         elif "too high" in each:
-            made[each["steps"]].append(f"{each['too high']} of {each['trainings']}")
-    return list(made.values())
+            cells[each["steps"]].append(f"{each['too high']} of {each['trainings']}")
+    return list(cells.values())
 
 
 def _spread(bounds: Sequence[float]) -> str:
@@ -152,8 +152,8 @@ def _certified(kind: Kind, claim: CurveClaim, count: int, seed: int) -> tuple[fl
     from audits.canaries.stated_noise import noise_bound
     from tests.train.steps.test_half_noise import run_of
 
-    made, canaries = run_of(kind, count=count, seed=seed)
-    made.run()
+    run, canaries = run_of(kind, count=count, seed=seed)
+    run.run()
     found = bounds_of(
         register([1] * count), canaries.every_step, np.ones(count, np.bool_), canaries.included, DELTA, LEVEL
     )

@@ -67,9 +67,9 @@ def rows(data: dict[str, Any]) -> list[list[str]]:
     usual = [each["auc"] for each in data["found"][USUAL]]
     return [
         [
-            name, str(len(runs)), f"{fmean(each['auc'] for each in runs):.3f}",
-            "" if name == USUAL else _difference([each["auc"] for each in runs], usual),
-            f"{fmean(each['epsilon'] for each in runs):.2f}", f"{max(each['epsilon'] for each in runs):.2f}",
+            name, str(len(runs)), f"{fmean(run['auc'] for run in runs):.3f}",
+            "" if name == USUAL else _difference([run["auc"] for run in runs], usual),
+            f"{fmean(run['epsilon'] for run in runs):.2f}", f"{max(run['epsilon'] for run in runs):.2f}",
         ]
         for name, runs in data["found"].items()
     ]  # fmt: skip

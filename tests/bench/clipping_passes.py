@@ -75,11 +75,11 @@ def measured(
     from privctl.train.clipping import Clipping, PerExample
     from privctl.train.network.memory import checkpointed
 
-    ways = list(itertools.product((False, True), (1, 2)))
+    variants = list(itertools.product((False, True), (1, 2)))
     calls: dict[tuple[bool, int], Callable[[], object]] = {}
     peaks = {}
     ids = torch.randint(vocabulary, (examples, positions), generator=torch.Generator().manual_seed(0))
-    for recomputed, passes in ways:
+    for recomputed, passes in variants:
         torch.manual_seed(0)
         config = hf.GPT2Config(
             n_layer=layers, n_embd=width, n_head=width // 64, vocab_size=vocabulary, n_positions=positions,
@@ -91,19 +91,19 @@ def measured(
         calls[recomputed, passes] = _call(engine, network, ids)
         calls[recomputed, passes]()  # the first is compared with autograd
         peaks[recomputed, passes] = _peak(calls[recomputed, passes])
-    taken: dict[tuple[bool, int], list[float]] = {way: [] for way in ways}
+    taken: dict[tuple[bool, int], list[float]] = {variant: [] for variant in variants}
     for i in range(rounds):
-        for way in ways[i % len(ways) :] + ways[: i % len(ways)]:
+        for variant in variants[i % len(variants) :] + variants[: i % len(variants)]:
             started = time.perf_counter()
-            calls[way]()
-            taken[way].append(time.perf_counter() - started)
+            calls[variant]()
+            taken[variant].append(time.perf_counter() - started)
     return [
         {
             "checkpointed": recomputed, "passes": passes, "peak": peaks[recomputed, passes],
             "ms": 1e3 * median(taken[recomputed, passes]),
             "ratio": median(a / b for a, b in zip(taken[recomputed, passes], taken[recomputed, 1], strict=True)),
         }
-        for recomputed, passes in ways
+        for recomputed, passes in variants
     ]  # fmt: skip
 
 

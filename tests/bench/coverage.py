@@ -125,16 +125,16 @@ def _by_privctl(task: str, folder: Path) -> tuple[dict[str, Any], TrainingJob, l
         try:
             job = gradients.prepared(task, folder, tested=tested)
             alone = gradients.alone(job)
-            off = gradients.of_clipped_sum(job, alone)
+            error = gradients.of_clipped_sum(job, alone)
         except Exception:
             if tested:
                 raise
             continue
-        if off <= TOLERANCE:
+        if error <= TOLERANCE:
             break
     job.model.network.zero_grad()
-    outcome = RIGHT if off <= TOLERANCE else WRONG
-    return {"outcome": outcome, "difference": off, "contribution_test": tested}, job, alone
+    outcome = RIGHT if error <= TOLERANCE else WRONG
+    return {"outcome": outcome, "difference": error, "contribution_test": tested}, job, alone
 
 
 def _silenced(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

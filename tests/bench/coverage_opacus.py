@@ -78,8 +78,12 @@ def _best(
     """The first call that is right, or else the first that is wrong, or how the last one failed."""
     found: list[dict[str, Any]] = []
     for frozen in (False, True) if still else (False,):
-        for given in _given(network):
-            ended = {"outcome": FAILS, **run(partial(called, given=given, still=frozen), network), "given": list(given)}
+        for input_names in _input_names(network):
+            ended = {
+                "outcome": FAILS,
+                **run(partial(called, given=input_names, still=frozen), network),
+                "given": list(input_names),
+            }
             if "fails" in ended:
                 ended["reason"] = ended.pop("fails")
             if ended["outcome"] in (RIGHT, LESS):
@@ -92,7 +96,7 @@ def _best(
     return next(wrong, found[-1] if found else {"outcome": FAILS, "reason": _OTHER})
 
 
-def _given(network: nn.Module) -> Iterator[tuple[str, ...]]:
+def _input_names(network: nn.Module) -> Iterator[tuple[str, ...]]:
     """What the network is given of each record besides: nothing, then more and more of what it takes."""
     taken = inspect.signature(network.forward).parameters
     names = [name for name in ("position_ids", "token_type_ids") if name in taken and "input_ids" in taken]
@@ -107,7 +111,7 @@ def _called(
     norms: Sequence[str],
     network: nn.Module,
     *,
-    given: Sequence[str],
+    input_names: Sequence[str],
     still: bool,
 ) -> dict[str, Any]:
     """One call, which changes ``network``."""
@@ -121,7 +125,7 @@ def _called(
     names = [name for name, _ in network.named_parameters() if name in used]
     lengths = norms_of(gradients, names)
     clip = float(lengths.median())
-    with without_dropout(network), fixed_seed(CPU), quiet_transformers(), _giving(network, given):
+    with without_dropout(network), fixed_seed(CPU), quiet_transformers(), _giving(network, input_names):
         if not _alike(_plain(network, losses_of), before):
             return {"outcome": FAILS, "reason": _OTHER}
         refusals = _refusals(network)
@@ -129,12 +133,12 @@ def _called(
             STEPS[mode](network, losses_of, clip, len(gradients))
         except Exception as error:
             return {"outcome": FAILS, "reason": one_line(error)}
-    off = relative_error(network, gradients, (clip / (lengths + 1e-6)).clamp(max=1.0), names)
-    if off <= TOLERANCE:
-        return {"outcome": LESS if still else RIGHT, "difference": off}
+    relative = relative_error(network, gradients, (clip / (lengths + 1e-6)).clamp(max=1.0), names)
+    if relative <= TOLERANCE:
+        return {"outcome": LESS if still else RIGHT, "difference": relative}
     if refusals:
-        return {"outcome": FAILS, "difference": off, "reason": f"refused unless strict is False: {refusals[0]}"}
-    return {"outcome": WRONG, "difference": off}
+        return {"outcome": FAILS, "difference": relative, "reason": f"refused unless strict is False: {refusals[0]}"}
+    return {"outcome": WRONG, "difference": relative}
 
 
 def _plain(network: nn.Module, losses_of: Losses) -> Tensor:
@@ -172,8 +176,8 @@ def _giving(network: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
     def add(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         rows, length = kwargs["input_ids"].shape
-        made = {"position_ids": torch.arange(length), "token_type_ids": torch.zeros(length, dtype=torch.long)}
-        return args, {name: made[name].repeat(rows, 1) for name in names} | kwargs
+        extras = {"position_ids": torch.arange(length), "token_type_ids": torch.zeros(length, dtype=torch.long)}
+        return args, {name: extras[name].repeat(rows, 1) for name in names} | kwargs
 
     handle = network.register_forward_pre_hook(add, with_kwargs=True) if names else None
     try:

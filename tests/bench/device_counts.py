@@ -68,8 +68,8 @@ def llama_with_adapters() -> nn.Module:
     """The same, frozen, under adapters of rank 4."""
     import peft
 
-    made: nn.Module = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
-    return made
+    model: nn.Module = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
+    return model
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -83,9 +83,9 @@ def texts(count: int) -> CausalLanguage:
     """So many texts of the greatest length."""
     plain = task()
     facts = TextFacts(tokenizer=plain.facts.tokenizer, context=_LENGTH, vocabulary=_VOCABULARY, pad=0)
-    made = synthetic(CausalLanguage(corpus=plain.corpus, facts=facts), [_LENGTH] * count)
-    assert isinstance(made, CausalLanguage)
-    return made
+    corpus = synthetic(CausalLanguage(corpus=plain.corpus, facts=facts), [_LENGTH] * count)
+    assert isinstance(corpus, CausalLanguage)
+    return corpus
 
 
 def step(
@@ -128,15 +128,15 @@ def step(
 
 def library_waits(model: nn.Module) -> int:
     """The waits of transformers itself in a forward pass."""
-    made = texts(_ROWS)
+    corpus = texts(_ROWS)
     with torch.no_grad(), Launches() as alone:
-        made.losses(model, made.batch(range(_ROWS), torch.device("cpu"), 0))
+        corpus.losses(model, corpus.batch(range(_ROWS), torch.device("cpu"), 0))
     return alone.syncs.total()
 
 
 def costs(make: Callable[[], nn.Module], micro_batches: int) -> Iterator[tuple[str, dict[str, float]]]:
     """By way: the counts of one micro-batch, and of a step beside its micro-batches."""
-    for way, (bf16, looked_at, held) in WAYS.items():
+    for variant, (bf16, looked_at, held) in WAYS.items():
         torch.manual_seed(0)
         model = make().eval()
         if held:
@@ -144,7 +144,7 @@ def costs(make: Callable[[], nn.Module], micro_batches: int) -> Iterator[tuple[s
         larger, smaller = (step(model, n, bf16=bf16, looked_at=looked_at) for n in (micro_batches, micro_batches - 1))
         one = {key: larger[key] - smaller[key] for key in ("waits", "kernels", "copied")}
         yield (
-            way,
+            variant,
             {
                 **{f"{key}_a_micro_batch": value for key, value in one.items()},
                 "waits_of_transformers": library_waits(model),
@@ -179,8 +179,8 @@ def count(micro_batches: int, output: str | None) -> None:
     rows: list[Sequence[str]] = []
     for name, make in MODELS.items():
         found[name] = dict(costs(make, micro_batches))
-        for way, cost in found[name].items():
-            rows.append([name, way, *(f"{value:,.0f}" for value in cost.values())])
+        for variant, cost in found[name].items():
+            rows.append([name, variant, *(f"{value:,.0f}" for value in cost.values())])
     headings = ["model", "way", *(key.replace("_", " ") for key in next(iter(found[name].values())))]
     data = {
         "rows_a_micro_batch": _ROWS,

@@ -101,8 +101,8 @@ def methods(micro_batches: int) -> dict[str, dict[str, dict[str, float]]]:
         for method, few in (("dp-sgd", False), ("dpquant, luq-fp4", True)):
             if few and "adapters" in name:
                 continue
-            ways = {}
-            for way, before in (("before", True), ("after", False)):
+            variants = {}
+            for state, before in (("before", True), ("after", False)):
                 torch.manual_seed(0)
                 model = make().eval()
                 with _each_alone(before):
@@ -110,8 +110,8 @@ def methods(micro_batches: int) -> dict[str, dict[str, dict[str, float]]]:
                         model, micro_batches, bf16=not few, looked_at=before, noise=_noise(OneLaunch()),
                         precision=AllQuantized(model) if few else None,
                     )  # fmt: skip
-                ways[way] = {key: counts[key] for key in ("waits", "kernels", "held")}
-            found[f"{method}, {name}"] = ways
+                variants[state] = {key: counts[key] for key in ("waits", "kernels", "held")}
+            found[f"{method}, {name}"] = variants
     found["ferret, forward, GPT-2 2x160"] = {"before": _ferret(by_definition), "after": _ferret(blockwise_attention)}
     return found
 
@@ -119,12 +119,12 @@ def methods(micro_batches: int) -> dict[str, dict[str, dict[str, float]]]:
 def _ferret(attention: Callable[[], AbstractContextManager[None]]) -> dict[str, float]:
     """Of a step in which the embedding fires: every example's derivative in one pass."""
     torch.manual_seed(0)
-    model, made, name = gpt2().eval(), texts(4), "transformer.wte.weight"
-    batch = made.batch(range(4), _CPU, 0)
+    model, corpus, name = gpt2().eval(), texts(4), "transformer.wte.weight"
+    batch = corpus.batch(range(4), _CPU, 0)
     fired = [FiredGroup(index=0, parameters=(name,))]
     along = [direction(b"bench", 0, 0, {name: model.get_parameter(name).shape})]
     with mock.patch.object(forward, "blockwise_attention", attention), emulated() as counted:
-        Derivatives(model, "forward").per_example(lambda: made.losses(model, batch), fired, along)
+        Derivatives(model, "forward").per_example(lambda: corpus.losses(model, batch), fired, along)
     return {
         "waits": counted.syncs.total(),
         "kernels": counted.kernels.total(),
@@ -140,14 +140,14 @@ def noises() -> dict[str, dict[str, int]]:
         sizes = [p.shape for p in model.parameters() if p.requires_grad]
         counts = {"tensors": len(sizes)}
         for engine, kind in ((OneLaunch(), "triton"), (None, "tensor operations")):
-            for way, before in (("before", True), ("after", False)):
+            for state, before in (("before", True), ("after", False)):
                 noise = _noise(engine)
                 with _each_alone(before):
                     noise.release([torch.zeros(size) for size in sizes], 1.0, 0)
                     with emulated() as counted:
                         noise.release([torch.zeros(size) for size in sizes], 1.0, 1)
                 zeros = counted.kernels["zeros"] + counted.kernels["zero_"] + counted.kernels["new_zeros"]
-                counts[f"{kind} {way}"] = counted.kernels.total() - zeros
+                counts[f"{kind} {state}"] = counted.kernels.total() - zeros
                 assert not counted.syncs
         found[name] = counts
     return found
@@ -159,18 +159,18 @@ def attentions() -> dict[str, dict[str, float]]:
     for length, examples in LENGTHS.items():
         for kind, keywords in (("causal", {"is_causal": True}), ("all positions", {})):
             torch.manual_seed(0)
-            given = [torch.randn(examples, 8, length, 64) for _ in range(6)]
-            ways = {"definition": by_definition, "blocks": blockwise_attention}
+            tensors = [torch.randn(examples, 8, length, 64) for _ in range(6)]
+            variants = {"definition": by_definition, "blocks": blockwise_attention}
             row: dict[str, float] = {"examples": examples, "positions": length}
-            for name, way in ways.items():
+            for name, variant in variants.items():
                 with TensorBytes() as held:
-                    _slopes(given, way, keywords)
+                    _slopes(tensors, variant, keywords)
                 row[f"{name}_bytes"] = held.most
-            taken: dict[str, list[float]] = {name: [] for name in ways}
+            taken: dict[str, list[float]] = {name: [] for name in variants}
             for _ in range(_ROUNDS):
-                for name, way in ways.items():
+                for name, variant in variants.items():
                     began = time.process_time()
-                    _slopes(given, way, keywords)
+                    _slopes(tensors, variant, keywords)
                     taken[name].append(time.process_time() - began)
             row |= {f"{name}_s": median(each) for name, each in taken.items()}
             row["ratio"] = median(b / a for a, b in zip(taken["definition"], taken["blocks"], strict=True))
@@ -178,10 +178,12 @@ def attentions() -> dict[str, dict[str, float]]:
     return found
 
 
-def _slopes(given: list[Tensor], way: Callable[[], AbstractContextManager[None]], keywords: dict[str, Any]) -> None:
+def _slopes(
+    tensors: list[Tensor], variant: Callable[[], AbstractContextManager[None]], keywords: dict[str, Any]
+) -> None:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_AD.dual_level())
-        stack.enter_context(way())
-        duals = [_AD.make_dual(value, along) for value, along in zip(given[:3], given[3:], strict=True)]
+        stack.enter_context(variant())
+        duals = [_AD.make_dual(value, along) for value, along in zip(tensors[:3], tensors[3:], strict=True)]
         functional.scaled_dot_product_attention(*duals, **keywords)

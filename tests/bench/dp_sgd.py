@@ -75,7 +75,7 @@ def main(options: argparse.Namespace) -> None:
         save(published, data, options.output)  # what is known, should the next shape take too long
     headings = ["shape", "party", "ms", "/ base", "cpu / base", "examples/s", "tokens/s", "peak MiB", "/ base", "error"]
     publish(published, headings, _rows(data), data, options.output)
-    if failed := [one["shape"] for one in data["shapes"] if "fails" in one["parties"][dp_sgd_parties.OURS]]:
+    if failed := [entry["shape"] for entry in data["shapes"] if "fails" in entry["parties"][dp_sgd_parties.OURS]]:
         sys.exit(f"privctl made no step of {', '.join(failed)}")
 
 
@@ -158,9 +158,9 @@ def _error(shape: Shape, name: str, kind: str) -> float | None:
     work = work_of(shape, kind, shape.tiny, noise=0, clip=clip)
     step_of(work, name)()
     found = {n: p.grad for n, p in _named(work.model)}
-    off = [(expected[n] if g is None else g * work.count - expected[n]).norm() for n, g in found.items()]
+    errors = [(expected[n] if g is None else g * work.count - expected[n]).norm() for n, g in found.items()]
     size = [g.norm() for g in expected.values()]
-    return float(torch.stack(off).norm() / torch.stack(size).norm())
+    return float(torch.stack(errors).norm() / torch.stack(size).norm())
 
 
 def _definition(work: Work) -> tuple[dict[str, Tensor], float]:
@@ -171,7 +171,7 @@ def _definition(work: Work) -> tuple[dict[str, Tensor], float]:
     work.optimizer()
     losses = work.losses_of(work.model)
     gradients = [torch.autograd.grad(one, list(parameters.values()), retain_graph=True) for one in losses]
-    norms = [torch.stack([g.norm() for g in each]).norm() for each in gradients]
+    norms = [torch.stack([g.norm() for g in gradient]).norm() for gradient in gradients]
     clip = float(torch.stack(norms).median())
     factors = [min(1.0, clip / float(norm)) for norm in norms]
     sums = [sum(f * g for f, g in zip(factors, each, strict=True)) for each in zip(*gradients, strict=True)]
@@ -273,12 +273,12 @@ def _rows(data: Mapping[str, Any]) -> list[list[str]]:
     from tests.bench.dp_sgd_parties import BASE
 
     rows = []
-    for one in data["shapes"]:
-        for name, found in one["parties"].items():
+    for shape in data["shapes"]:
+        for name, found in shape["parties"].items():
             if "fails" in found:
-                rows.append([one["shape"], name, *["-"] * 7, f"fails: {found['fails'][:90]}"])
+                rows.append([shape["shape"], name, *["-"] * 7, f"fails: {found['fails'][:90]}"])
                 continue
-            memory = found["peak_mib"] / one["parties"][BASE]["peak_mib"]
+            memory = found["peak_mib"] / shape["parties"][BASE]["peak_mib"]
             error = found["error"]
             deviation = "" if error is None else f"{error:.1e}" + (" WRONG" if error > WRONG[data["device"]] else "")
             ratios = [f"{found[key]:.2f}" for key in ("to_non_private", "processor_to_non_private")]
@@ -287,5 +287,5 @@ def _rows(data: Mapping[str, Any]) -> list[list[str]]:
                 f"{found['examples_per_s']:.1f}",
                 f"{found['tokens_per_s']:.0f}" if found["tokens_per_s"] else "-",
             ]
-            rows.append([one["shape"], name, *times, f"{found['peak_mib']:.0f}", f"{memory:.2f}", deviation])
+            rows.append([shape["shape"], name, *times, f"{found['peak_mib']:.0f}", f"{memory:.2f}", deviation])
     return rows

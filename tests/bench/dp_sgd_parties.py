@@ -43,12 +43,12 @@ class Work:
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Fused AdamW that has its moments already, as after a first step."""
-        made = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        made.step()
-        made.zero_grad(set_to_none=True)
-        return made
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return optimizer
 
 
 def non_private(work: Work) -> Step:

@@ -299,7 +299,7 @@ def _prose(path: Path) -> list[str]:
 def _licences(folder: Path) -> list[str]:
     """Stretches of ``WORDS`` words of every file that is no link."""
     found = []
-    for path in sorted(each for each in folder.iterdir() if each.is_file() and not each.is_symlink()):
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink()):
         words = path.read_text(errors="replace").split()
         found += [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS, WORDS)]
     return found

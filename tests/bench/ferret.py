@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> None:
         "shapes": [_measured(s, peers, options) for n, s in dp_sgd_shapes.SHAPES.items() if n.startswith(prefixes)],
         "largest": found,
     }
-    lines = [*(row for one in data["shapes"] for row in _rows(one)), *ferret_memory.rows(found)]
+    lines = [*(row for shape in data["shapes"] for row in _rows(shape)), *ferret_memory.rows(found)]
     publish("ferret", headings, lines, data, options.output)
 
 
@@ -182,12 +182,12 @@ def _parties(shape: Shape, size: tuple[int, int], peers: list[str]) -> dict[str,
 
 def _late(make: Callable[[], Step]) -> Step:
     """Network and optimizer are made when they are first needed, so that they count in no one else's memory."""
-    made: list[Step] = []
+    steps: list[Step] = []
 
     def step() -> object:
-        if not made:
-            made.append(make())
-        return made[0]()
+        if not steps:
+            steps.append(make())
+        return steps[0]()
 
     return step
 
@@ -328,26 +328,26 @@ def _trained(shape: Shape, size: tuple[int, int], steps: int) -> Result:
     }  # fmt: skip
 
 
-def _rows(one: Mapping[str, Any]) -> list[list[str]]:
+def _rows(shape: Mapping[str, Any]) -> list[list[str]]:
     rows = []
-    inference = one["peak_mib"].get(INFERENCE) or math.nan
-    for name, found in one["times"].items():
+    inference = shape["peak_mib"].get(INFERENCE) or math.nan
+    for name, found in shape["times"].items():
         if name.startswith(_SAMPLE):
             continue
-        memory = one["peak_mib"].get(name)
+        memory = shape["peak_mib"].get(name)
         sizes = [f"{memory:.0f}", f"{memory / inference:.2f}"] if memory else ["-", "-"]
-        rows.append([one["shape"], name, f"{found['to_step']:.2f}", *sizes])
-    for step, found in one["agreement"].items():
+        rows.append([shape["shape"], name, f"{found['to_step']:.2f}", *sizes])
+    for step, found in shape["agreement"].items():
         signs = f"{found['equal']}/{found['count']}, above noise {found['equal_above']}/{found['above']}"
-        rows.append([one["shape"], f"signs of differences, step {step}", signs, "-", "-"])
-    for epsilon, found in one.get("runs", {}).get("epsilon", {}).items():
+        rows.append([shape["shape"], f"signs of differences, step {step}", signs, "-", "-"])
+    for epsilon, found in shape.get("runs", {}).get("epsilon", {}).items():
         for other in (BASE, *PEERS):
             if f"to_{other}" in found:
                 name = f"run at eps {epsilon}, {found['silent_steps']:.1%} silent / {other}"
-                rows.append([one["shape"], name, f"{found[f'to_{other}']:.3f}", "-", "-"])
-    run = one["trainer"]
+                rows.append([shape["shape"], name, f"{found[f'to_{other}']:.3f}", "-", "-"])
+    run = shape["trainer"]
     outcome = run.get("left_out") or run.get("fails")
     if outcome is None:
         outcome = f"{run['to_non_private_as_expected']:.3f} ({run['fired_steps']} of {run['steps']} steps fired)"
-    rows.append([one["shape"], "privctl.train.methods.ferret at eps 0.5", outcome, "-", "-"])
+    rows.append([shape["shape"], "privctl.train.methods.ferret at eps 0.5", outcome, "-", "-"])
     return rows

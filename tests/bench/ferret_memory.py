@@ -56,18 +56,18 @@ def largest(limit_mib: float) -> dict[str, Any]:
     for module in _MODULES:  # so that they count in no one's memory
         import_module(module)
     sizes = {width: parameters(width) for width in WIDTHS}
-    ways: dict[str, Any] = {}
-    for way in WAYS:
-        peaks = {width: _measured(way, width) for width in WIDTHS}
+    variants: dict[str, Any] = {}
+    for variant in WAYS:
+        peaks = {width: _measured(variant, width) for width in WIDTHS}
         found = fit([(sizes[width], width, peak) for width, peak in peaks.items()])
         width = widest(found, limit_mib)
-        ways[way] = {
+        variants[variant] = {
             "peak_mib": list(peaks.values()),
             **found,
             "extrapolated": {"width": width, "parameters": parameters(width), "peak_mib": _predicted(found, width)},
         }
-        if way in CHECKED:
-            ways[way]["measured_there_mib"] = _measured(way, width)
+        if variant in CHECKED:
+            variants[variant]["measured_there_mib"] = _measured(variant, width)
     return {
         "limit_mib": limit_mib,
         "layers": LAYERS,
@@ -75,7 +75,7 @@ def largest(limit_mib: float) -> dict[str, Any]:
         "positions": POSITIONS,
         "widths": list(WIDTHS),
         "parameters": list(sizes.values()),
-        "ways": ways,
+        "ways": variants,
     }
 
 
@@ -84,13 +84,13 @@ def rows(found: Mapping[str, Any]) -> list[list[str]]:
     lines = []
     base = found["ways"][INFERENCE]["peak_mib"][-1]
     shape = f"GPT-2 {LAYERS}x{found['widths'][-1]}, {found['parameters'][-1] / 1e6:.0f} M"
-    for way, one in found["ways"].items():
+    for variant, one in found["ways"].items():
         peak, there = one["peak_mib"][-1], one["extrapolated"]
         memory = f"largest in {found['limit_mib']:.0f} MiB by fit (off {one['residual']:.1%}): "
         memory += f"{there['parameters'] / 1e6:.0f} M"
         if "measured_there_mib" in one:
             memory += f", measured there {one['measured_there_mib']:.0f} MiB"
-        lines.append([shape, f"{way}; {memory}", "-", f"{peak:.0f}", f"{peak / base:.2f}"])
+        lines.append([shape, f"{variant}; {memory}", "-", f"{peak:.0f}", f"{peak / base:.2f}"])
     return lines
 
 
@@ -149,17 +149,17 @@ def model(width: int) -> nn.Module:
     )  # fmt: skip
 
 
-def _measured(way: str, width: int) -> float:
-    found = forked(lambda: {"mib": _peak(way, width)})
-    print(f"{way}, width {width}: {found}", file=sys.stderr, flush=True)
+def _measured(variant: str, width: int) -> float:
+    found = forked(lambda: {"mib": _peak(variant, width)})
+    print(f"{variant}, width {width}: {found}", file=sys.stderr, flush=True)
     return float(found.get("mib", math.nan))
 
 
-def _peak(way: str, width: int) -> float:
+def _peak(variant: str, width: int) -> float:
     """The most memory of a step that is not the first, above what the libraries take, in MiB."""
     count_what_is_held()
     before = status_mib("VmRSS")
-    step = _step(way, width)
+    step = _step(variant, width)
     step()
     gc.collect()
     forget_peak()
@@ -167,7 +167,7 @@ def _peak(way: str, width: int) -> float:
     return status_mib("VmHWM") - before
 
 
-def _step(way: str, width: int) -> Step:
+def _step(variant: str, width: int) -> Step:
     import torch
 
     from tests.bench.dp_sgd_parties import BASE, OURS, PARTIES, Work
@@ -182,11 +182,11 @@ def _step(way: str, width: int) -> Step:
         model=network, losses_of=lambda called: shape.losses(called, batch), count=EXAMPLES, clip=1.0, noise=1.0,
         device=torch.device("cpu"), origin=(),
     )  # fmt: skip
-    if way in (PLAIN, DP_SGD):
-        return PARTIES[BASE if way == PLAIN else OURS](work)
-    if way == INFERENCE:
+    if variant in (PLAIN, DP_SGD):
+        return PARTIES[BASE if variant == PLAIN else OURS](work)
+    if variant == INFERENCE:
         return lambda: _inferred(work)
-    method, optimizer = way.removeprefix("ferret ").split(", ")
+    method, optimizer = variant.removeprefix("ferret ").split(", ")
     return _fired(work, method, optimizer)
 
 

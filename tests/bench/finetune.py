@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.bench.common import RESULTS, publish, save
 from tests.bench.finetune_cells import CELLS, DELTA, Cell, trained
-from tests.bench.finetune_model import SIZES, available, made
+from tests.bench.finetune_model import SIZES, available, pretrained
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> None:
         raise SystemExit("the text of ../shared/data is not there")
     found = _earlier(options)
     for name in options.size or ("0.3M", "2.2M"):
-        start = made(SIZES[name], options.folder / name, options.members, options.held_out)
+        start = pretrained(SIZES[name], options.folder / name, options.members, options.held_out)
         of_size = found["sizes"].setdefault(name, {"pretraining": start.facts, "tuning": [], "runs": []})
         cells = [cell for cell in CELLS if any(fnmatchcase(cell.name, glob) for glob in options.cell or ("*",))]
         rates = {cell.name: options.rate or _rate(cell, start, of_size, options, found) for cell in cells}

@@ -49,7 +49,7 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def trained(cell: Cell, made: Made, rate: float, seed: int, folder: Path) -> dict[str, Any]:
+def trained(cell: Cell, pretrained: Made, rate: float, seed: int, folder: Path) -> dict[str, Any]:
     """Train once; what came of it. Runs of one ``seed`` draw the same batches and the same noise where they can."""
     from privctl.train.preparation.prepare import prepare
     from privctl.train.run import run_training
@@ -59,7 +59,7 @@ def trained(cell: Cell, made: Made, rate: float, seed: int, folder: Path) -> dic
     remove(output)  # which a stopped run left
     began = time.process_time()
     with coins(seed):
-        report = run_training(prepare(_request(cell, made, rate, seed, output)), Session())
+        report = run_training(prepare(_request(cell, pretrained, rate, seed, output)), Session())
     assert report is not None
     remove(output)
     return {
@@ -105,7 +105,7 @@ def _measures(frame: FrameType) -> bool:
     return "dpquant" in str(frame.f_globals.get("__name__"))
 
 
-def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> Any:
+def _request(cell: Cell, pretrained: Made, rate: float, seed: int, output: Path) -> Any:
     from privctl.domain.mechanism import Optimizer
     from privctl.models.choices import LongTextPolicy
     from privctl.train.methods import method_named
@@ -113,12 +113,12 @@ def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> An
 
     released = cell.settings.get("release", "published") if cell.method == "ferret" else ""
     delta = None if cell.epsilon is None or released == "published" else DELTA
-    own = _settings(cell, made, seed)
+    own = _settings(cell, pretrained, seed)
     return RetrainRequest(
         method=method_named(cell.method),
-        model=ModelRequest(path=made.model, train=cell.train),
+        model=ModelRequest(path=pretrained.model, train=cell.train),
         data=DataRequest(
-            train=made.members, held_out=made.held_out, long=LongTextPolicy.TRUNCATE, max_length=MAX_LENGTH
+            train=pretrained.members, held_out=pretrained.held_out, long=LongTextPolicy.TRUNCATE, max_length=MAX_LENGTH
         ),
         budget=BudgetRequest(epsilon=cell.epsilon, delta=delta),
         output=output,
@@ -135,21 +135,21 @@ def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> An
     )
 
 
-def _settings(cell: Cell, made: Made, seed: int) -> MethodSettings | None:
+def _settings(cell: Cell, pretrained: Made, seed: int) -> MethodSettings | None:
     from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
     from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind, UpdateScale
     from privctl.train.settings.choices import FormatName
 
     kinds = {"release": ReleaseKind, "publish": Publish, "update_scale": UpdateScale, "layers": LayerMode}
     kinds["sensitivity"] = Sensitivity
-    given = {name: kinds[name](value) if name in kinds else value for name, value in cell.settings.items()}
-    if "public_records" in given:
-        given["public_records"] = getattr(made, given["public_records"])
+    options = {name: kinds[name](value) if name in kinds else value for name, value in cell.settings.items()}
+    if "public_records" in options:
+        options["public_records"] = getattr(pretrained, options["public_records"])
     public = seed.to_bytes(16, "big")
     if cell.method == "ferret":
-        return FerretSettings(public_seed=public, **given)
+        return FerretSettings(public_seed=public, **options)
     if cell.method == "dpquant":
-        return DpquantSettings(format=FormatName("luq-fp4"), public_seed=public, **given)
+        return DpquantSettings(format=FormatName("luq-fp4"), public_seed=public, **options)
     return None
 
 
@@ -175,8 +175,8 @@ def _privacy(report: PrivacyReport) -> dict[str, Any]:
 def _ferret(name: str, rate: float, **others: Any) -> Cell:
     """With noise, for a guarantee."""
     settings = {"release": "gaussian", **others.pop("settings", {})}
-    given = {"epsilon": 8, "batch": 10, "base": "ferret", **others}
-    return Cell(name=name, method="ferret", rate=rate, settings=settings, **given)
+    options = {"epsilon": 8, "batch": 10, "base": "ferret", **others}
+    return Cell(name=name, method="ferret", rate=rate, settings=settings, **options)
 
 
 def _many(directions: int, publish: str = "value") -> Cell:

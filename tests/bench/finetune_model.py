@@ -66,7 +66,7 @@ def available() -> bool:
     return (_TEXT / "tldr_pairs.jsonl.gz").is_file()
 
 
-def made(size: Size, folder: Path, members: int, held_out: int) -> Made:
+def pretrained(size: Size, folder: Path, members: int, held_out: int) -> Made:
     """Pretrain into ``folder``, or take what an earlier call with the same size left there.
 
     ``members`` and ``held_out`` are numbers of private records.

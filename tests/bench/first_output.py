@@ -93,14 +93,14 @@ def _timed(call: list[str], folder: Path) -> tuple[float, float]:
     )
     assert process.stdout is not None
     first = process.stdout.readline()
-    seen = time.perf_counter() - started
+    elapsed = time.perf_counter() - started
     rest = process.stdout.read()
     code = process.wait()
     ended = time.perf_counter() - started
     process.stdout.close()
     if code:
         raise RuntimeError(f"{' '.join(call[2:6])} ... ended with {code}: {(first + rest).decode()[-2000:]}")
-    return (seen if first else ended), ended
+    return (elapsed if first else ended), ended
 
 
 def _summary(runs: list[tuple[float, float]], base: list[tuple[float, float]], words: str | None) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def trees(member: NDArray[np.bool_], scores: Mapping[str, NDArray[Any]]) -> NDAr
     from audits.statistics.cross_fit import folds
     from audits.statistics.laws import mean_ranks
 
-    ranks = np.stack([mean_ranks(each) for each in scores.values()], axis=1)
+    ranks = np.stack([mean_ranks(score) for score in scores.values()], axis=1)
     features = np.column_stack([ranks.mean(axis=1), ranks])
     fold, fitted = folds(digests_of(len(member))), np.zeros(len(member))
     for number in range(int(fold.max()) + 1):
@@ -178,7 +178,7 @@ def _planted() -> list[tuple[str, list[Callable[[], Made]]]]:
     """What the attacks say of the leaks that they are there for; those of groups and of one score teach nothing."""
     from tests.bench.planted_leaks import planted
 
-    def made(scored: Callable[[int], Any], attack: str, seed: int) -> Made:
+    def scores_of_leak(scored: Callable[[int], Any], attack: str, seed: int) -> Made:
         each = scored(seed)
         return each.member, {**each.basic, **each.others, attack: each.own}
 
@@ -186,7 +186,7 @@ def _planted() -> list[tuple[str, list[Callable[[], Made]]]]:
     return [
         (
             f"{PLANTED_LEAK} of `{each.attack}`",
-            [lambda seed=seed, e=each: made(e.scored, e.attack, seed) for seed in range(PLANTED)],
+            [lambda seed=seed, e=each: scores_of_leak(e.scored, e.attack, seed) for seed in range(PLANTED)],
         )
         for each in planted()
         if each.attack not in none and not each.attack.startswith("gradient-")

@@ -41,7 +41,7 @@ def speeds(device: torch.device, numbers: int, rounds: int) -> dict[str, Any]:
 
     torch.randn is not secret: Philox on a GPU, and the Mersenne Twister on a processor, added without a grid.
     """
-    calls = dict(_ways(device, numbers))
+    calls = dict(_noise_sources(device, numbers))
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, (call, count) in calls.items():
@@ -58,7 +58,7 @@ def speeds(device: torch.device, numbers: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def _ways(device: torch.device, numbers: int) -> Iterator[tuple[str, tuple[Callable[[], object], int]]]:
+def _noise_sources(device: torch.device, numbers: int) -> Iterator[tuple[str, tuple[Callable[[], object], int]]]:
     there, here = torch.zeros(numbers, device=device), torch.zeros(min(numbers, _ON_PROCESSOR))
     turns = itertools.count()
     keyed = KeyedNoise(NoiseSource())

@@ -73,11 +73,11 @@ def rows(data: dict[str, Any]) -> list[list[str]]:
     """Means over the rounds; all p-values, in order."""
     return [
         [
-            *KINDS[kind][:2], f"{fmean(each['left'][0] for each in runs):.3f}",
-            f"{fmean(each['left'][1] for each in runs):.3f}", attack_name,
-            f"{fmean(each[attack]['near'][0] for each in runs):.2f}",
-            f"{fmean(each[attack]['near'][1] for each in runs):.2f}",
-            ", ".join(f"{p:.3f}" if p >= 0.0005 else f"{p:.5f}" for p in sorted(each[attack]["p"] for each in runs)),
+            *KINDS[kind][:2], f"{fmean(run['left'][0] for run in runs):.3f}",
+            f"{fmean(run['left'][1] for run in runs):.3f}", attack_name,
+            f"{fmean(run[attack]['near'][0] for run in runs):.2f}",
+            f"{fmean(run[attack]['near'][1] for run in runs):.2f}",
+            ", ".join(f"{p:.3f}" if p >= 0.0005 else f"{p:.5f}" for p in sorted(run[attack]["p"] for run in runs)),
         ]
         for kind, runs in data["found"].items() if runs for attack, attack_name in ATTACKS.items()
     ]  # fmt: skip
@@ -114,11 +114,11 @@ def measured(number: int, kind: str, pictures: Any) -> dict[str, Any]:
     left = [residual(target, images[side], labels[side]) for side in (train, heldout)]
     loss = float(torch.nn.functional.cross_entropy(logits, labels[learned]))
     found: dict[str, Any] = {"round": number, "loss": loss, "left": left}
-    made = {"class": by_class(target, 2 * RECORDS, number)}
-    made["conditions"], reached = by_conditions(
+    results = {"class": by_class(target, 2 * RECORDS, number)}
+    results["conditions"], reached = by_conditions(
         target, 2 * RECORDS, number, steps=_STEPS["perceptron" if KINDS[kind][0] == "perceptron" else "other"]
     )
-    for name, reconstructions in made.items():
+    for name, reconstructions in results.items():
         near = [nearest(reconstructions, images[side]) for side in (train, heldout)]
         found[name] = {"p": side_p_value(*near), "near": [float(each.mean()) for each in near]}
     found["conditions"]["left"] = reached

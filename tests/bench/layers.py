@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> None:
     """Measure and publish."""
     torch.set_num_threads(1)
-    found = {name: ratios(*made, rounds=options.rounds) for name, made in LAYERS.items()}
+    found = {name: ratios(*operands, rounds=options.rounds) for name, operands in LAYERS.items()}
     rows = [[name, f"{each['plain_ms']:.1f}", f"{each['rule']:.2f}", f"{each['generic']:.2f}"]
             for name, each in found.items()]  # fmt: skip
     data = {"rounds": options.rounds, "threads": 1, "layers": found}
@@ -58,14 +58,14 @@ def ratios(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], *, round
     by_rule = PerExample(ruled, Clipping(norm=1.0))
     with mock.patch.object(promotion.rules, "rule_for", return_value=generic):
         run_again = PerExample(again, Clipping(norm=1.0))
-    ways: dict[str, tuple[nn.Module, Callable[[], object]]] = {
+    variants: dict[str, tuple[nn.Module, Callable[[], object]]] = {
         "plain": (model, lambda: _losses(model, x).mean().backward()),
         "rule": (ruled, lambda: by_rule.accumulate(lambda: _losses(ruled, x))),
         "generic": (again, lambda: run_again.accumulate(lambda: _losses(again, x))),
     }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    taken: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds + 1):
-        for name, (network, call) in ways.items():
+        for name, (network, call) in variants.items():
             network.zero_grad()
             started = time.perf_counter()
             call()

@@ -54,16 +54,16 @@ def main(options: argparse.Namespace) -> None:
     }  # fmt: skip
     asked = options.examples or MICRO
     for name in options.size or SIZES:
-        for (way, bits), recomputed in itertools.product(WAYS.items(), (False, True)):
+        for (variant, bits), recomputed in itertools.product(WAYS.items(), (False, True)):
             found = needs(SIZES[name], bits, examples=asked, positions=options.positions, recomputed=recomputed)
             for examples, one in zip(asked, found, strict=True):
                 data["trainings"].append({
-                    "size": name, "way": way, "checkpointed": recomputed, "examples": examples,
+                    "size": name, "way": variant, "checkpointed": recomputed, "examples": examples,
                     "weights": one.weights, "trained": one.trained, "micro_batch": one.micro, "one_card": one.total,
                     "each_of_cards": one.shared(CARDS) if bits in (None, 16) else None,
                 })  # fmt: skip
             save("memory", data, options.output)
-            print(name, way, recomputed, file=sys.stderr, flush=True)
+            print(name, variant, recomputed, file=sys.stderr, flush=True)
     headings = ["size", "way", "checkpointed", "examples", "one card, GiB", f"each of {CARDS}, GiB"]
     rows = [
         [*(str(one[key]) for key in ("size", "way", "checkpointed", "examples")),
@@ -103,13 +103,13 @@ def _measured(size: Llama, bits: int | None, recomputed: bool, examples: int, po
     """What the kernel saw of a step that is not the first, above what the libraries take, in MiB."""
     import torch
 
-    from tests.bench.memory_counted import made, private_step
+    from tests.bench.memory_counted import build, private_step
 
     torch.set_num_threads(1)
     count_what_is_held()
     _warm()
     before = status_mib("VmRSS")
-    with private_step(made(size, size.layers, bits, recomputed=recomputed), examples, positions, bf16=False) as step:
+    with private_step(build(size, size.layers, bits, recomputed=recomputed), examples, positions, bf16=False) as step:
         step()  # the first also compares with autograd
         forget_peak()
         step()
@@ -118,18 +118,18 @@ def _measured(size: Llama, bits: int | None, recomputed: bool, examples: int, po
 
 def _warm() -> None:
     """Have the libraries take what they keep."""
-    from tests.bench.memory_counted import Llama, made, private_step
+    from tests.bench.memory_counted import Llama, build, private_step
 
-    with private_step(made(Llama(32, 64, 2, 2, 2, 50), 2, None), 2, 8, bf16=False) as step:
+    with private_step(build(Llama(32, 64, 2, 2, 2, 50), 2, None), 2, 8, bf16=False) as step:
         step()
 
 
 def _counted(size: Llama, bits: int | None, recomputed: bool, examples: int, positions: int) -> dict[str, int]:
     from privctl.train.network.tensor_bytes import bytes_of
-    from tests.bench.memory_counted import fake, made, step_peaks
+    from tests.bench.memory_counted import build, fake, step_peaks
 
     with fake(gpu=False):
-        network = made(size, size.layers, bits, recomputed=recomputed)
+        network = build(size, size.layers, bits, recomputed=recomputed)
         micro = max(step_peaks(network, examples, positions, bf16=False).values())
         gradients = sum(4 * p.numel() for p in network.parameters() if p.requires_grad)
     return {"all": bytes_of(network) + gradients + micro, "micro": micro}
@@ -150,12 +150,12 @@ def in_shards() -> dict[str, tuple[Llama, int | None, bool, int, int]]:
 
 def shard_checks() -> list[Result]:
     """The bytes that 2 and 4 processes with ``--fsdp`` hold at most of tensors, and what is computed for them."""
-    from tests.bench.memory_counted import fake, made, need_of, step_peaks
+    from tests.bench.memory_counted import build, fake, need_of, step_peaks
 
     found = []
     for name, (size, bits, recomputed, examples, positions) in in_shards().items():
         with fake(gpu=False):
-            network = made(size, size.layers, bits, recomputed=recomputed)
+            network = build(size, size.layers, bits, recomputed=recomputed)
             need = need_of(network, step_peaks(network, examples, positions, bf16=False))
         asked = {
             "size": dataclasses.asdict(size), "bits": bits, "recomputed": recomputed, "examples": examples,
@@ -180,7 +180,7 @@ def _together(processes: int, numbers: str) -> list[dict[str, int]]:
         shared = {**os.environ, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         call = [sys.executable, "-m", "tests.bench.memory_shards", f"{folder}/held", numbers]
         running = [subprocess.Popen(call, env={**shared, "RANK": str(rank)}) for rank in range(processes)]
-        codes = [each.wait() for each in running]
+        codes = [process.wait() for process in running]
         if any(codes):
             raise RuntimeError("a process in shards failed; its message is above")
         return [json.loads(Path(f"{folder}/held-{rank}").read_text()) for rank in range(processes)]
@@ -198,7 +198,7 @@ def costs(positions: int) -> dict[str, Result]:
         attention = 2 * size.layers * positions * size.width  # causal: half of all pairs, for scores and for values
         top = 2 * head[0] * head[1]
         forward = products + attention + top
-        ways = {
+        operations = {
             "non-private": 3 * forward,
             "dp-sgd": 3 * forward + norms + norm_operations(*head, positions),
             "dp-sgd, checkpointed": 4 * forward - top + norms + norm_operations(*head, positions),
@@ -206,8 +206,8 @@ def costs(positions: int) -> dict[str, Result]:
         }
         trained = (products + top) // 2 + (0 if size.tied else size.width * size.vocabulary)
         found[name] = {
-            "operations_a_token": ways,
-            "hours": {way: 1e9 * each / (REACHED * FLOPS) / 3600 for way, each in ways.items()},
+            "operations_a_token": operations,
+            "hours": {method: 1e9 * each / (REACHED * FLOPS) / 3600 for method, each in operations.items()},
             "update_s": _UPDATED * trained / BYTES,
         }
     return found

@@ -102,13 +102,13 @@ class FourBitLinear(nn.Linear):
         return _FOUR_BIT(inputs, self.shape)
 
 
-def made(size: Llama, layers: int, bits: int | None, *, recomputed: bool = False) -> nn.Module:
+def build(size: Llama, layers: int, bits: int | None, *, recomputed: bool = False) -> nn.Module:
     """The network of so many layers, ready to be trained; its blocks may be ``recomputed`` in the backward pass."""
-    network = _made(size, layers, bits)
+    network = _network(size, layers, bits)
     return checkpointed(network) if recomputed else network
 
 
-def _made(size: Llama, layers: int, bits: int | None) -> nn.Module:
+def _network(size: Llama, layers: int, bits: int | None) -> nn.Module:
     config = hf.LlamaConfig(
         hidden_size=size.width, intermediate_size=size.wide, num_hidden_layers=layers, vocab_size=size.vocabulary,
         num_attention_heads=size.heads, num_key_value_heads=size.key_heads, tie_word_embeddings=size.tied,
@@ -327,7 +327,7 @@ def shallow(
 ) -> Iterator[Need]:
     """What a model of so few layers takes, counted, by ``examples``."""
     with fake(gpu=True):
-        network = made(size, layers, bits, recomputed=recomputed)
+        network = build(size, layers, bits, recomputed=recomputed)
         for count in examples:
             yield need_of(network, step_peaks(network, count, positions, bf16=True, passes=passes))
 

@@ -16,7 +16,7 @@ from privctl.parallel import start_workers
 from privctl.train.network.sharding import shard
 from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 from privctl.train.steps.holding import holding
-from tests.bench.memory_counted import Llama, made, private_step
+from tests.bench.memory_counted import Llama, build, private_step
 
 if TYPE_CHECKING:
     from privctl.parallel import Workers
@@ -29,7 +29,7 @@ def held(
 ) -> dict[str, int]:
     """The bytes of shards, and the most that was held beside them in a step and its update."""
     torch.manual_seed(0)
-    network = made(size, size.layers, bits, recomputed=recomputed)
+    network = build(size, size.layers, bits, recomputed=recomputed)
     shard(network, workers, CPU)
     hold = holding(network, workers)
     optimizer = torch.optim.AdamW(hold.optimized, fused=True)

@@ -67,18 +67,18 @@ def main(options: argparse.Namespace) -> None:
 
 
 def _leaks(leaks: Mapping[str, Callable[[int], Made]]) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
-    return ((name, partial(of_leak, made)) for name, made in leaks.items())
+    return ((name, partial(of_leak, leak)) for name, leak in leaks.items())
 
 
 def _targets(folder: Path) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
-    return ((name, partial(of_target, made)) for name, made in targets(folder))
+    return ((name, partial(of_target, target)) for name, target in targets(folder))
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
     """A row under ``HEADINGS``."""
-    one = row["difference"]
-    apart = f"{one['AUC']:+.3f} ({one['lower']:+.3f} to {one['upper']:+.3f})"
-    areas = [f"{row['auc'][way]:.3f}" for way in WAYS]
+    difference = row["difference"]
+    apart = f"{difference['AUC']:+.3f} ({difference['lower']:+.3f} to {difference['upper']:+.3f})"
+    areas = [f"{row['auc'][weighting]:.3f}" for weighting in WAYS]
     return [
         row["scores"],
         str(row["sets"]),
@@ -92,7 +92,7 @@ def made_up() -> list[tuple[str, Callable[[int], Made]]]:
     """Leaks of the unlikeliest tokens, and none."""
     from tests.audits.membership import leaks
 
-    def made(shift: Callable[[NDArray[Any]], NDArray[Any]], seed: int) -> Made:
+    def scores_of_deviations(shift: Callable[[NDArray[Any]], NDArray[Any]], seed: int) -> Made:
         found = leaks.of_deviations(shift, seed, 2 * SIDE)
         return scores_of(found)
 
@@ -103,7 +103,7 @@ def made_up() -> list[tuple[str, Callable[[int], Made]]]:
 
     cases = {"nothing to find": partial(lowest, 1.0, 0.0)}
     cases |= {f"a leak in the lowest {share:.0%}": partial(lowest, share, gain) for share, gain in GAINS.items()}
-    return [(name, partial(made, shift)) for name, shift in cases.items()]
+    return [(name, partial(scores_of_deviations, shift)) for name, shift in cases.items()]
 
 
 def targets(folder: Path) -> Iterator[tuple[str, Made]]:
@@ -141,29 +141,29 @@ def scores_of(found: Candidates) -> Made:
     )
 
 
-def of_leak(made: Callable[[int], Made], sets: int) -> dict[str, Any]:
+def of_leak(draw: Callable[[int], Made], sets: int) -> dict[str, Any]:
     """Mean AUC by way, how often it is found, and the mean difference with its interval over independent sets."""
     import numpy as np
 
-    each = [by_way(*made(seed), seed) for seed in range(sets)]
+    each = [by_way(*draw(seed), seed) for seed in range(sets)]
     apart = np.array([one[0][WEIGHTED] - one[0][CHOSEN] for one in each])
     reach, mean = 1.96 * float(apart.std(ddof=1)) / math.sqrt(sets), float(apart.mean())
     return {
-        "auc": {way: math.fsum(one[0][way] for one in each) / sets for way in WAYS},
+        "auc": {weighting: math.fsum(one[0][weighting] for one in each) / sets for weighting in WAYS},
         "difference": {"AUC": mean, "lower": mean - reach, "upper": mean + reach},
         "found": _found(each),
     }
 
 
-def of_target(made: Made, sets: int) -> dict[str, Any]:
+def of_target(target: Made, sets: int) -> dict[str, Any]:
     """AUCs of all records with DeLong's interval, and in how many smaller sets of them each way finds something."""
     import numpy as np
 
     from audits.statistics.paired import auc_difference
 
-    member, shares, others = made
+    member, shares, others = target
     weighted, chosen = (
-        fitted[way].fitted(member[None])[0] for fitted in [learners(*made)] for way in (WEIGHTED, CHOSEN)
+        fitted[weighting].fitted(member[None])[0] for fitted in [learners(*target)] for weighting in (WEIGHTED, CHOSEN)
     )
     apart = auc_difference(weighted[member], weighted[~member], chosen[member], chosen[~member])
     each = []
@@ -174,7 +174,7 @@ def of_target(made: Made, sets: int) -> dict[str, Any]:
         smaller = ({name: values[some] for name, values in scores.items()} for scores in (shares, others))
         each.append(by_way(member[some], *smaller, seed))
     return {
-        "auc": by_way(*made, 0)[0],
+        "auc": by_way(*target, 0)[0],
         "difference": {"AUC": apart.difference, "lower": apart.lower, "upper": apart.upper},
         "found": _found(each),
     }
@@ -212,7 +212,10 @@ def by_way(
     }  # fmt: skip
     largest = {test: np.max([statistics[name] for name in names], axis=0) for test, names in joint.items()}
     largest[HALF] = areas(shares[best][judged], labels(member[judged]))
-    area = {way: float(areas(found[way].fitted(member[None]), member[None])[0]) for way in (CHOSEN, *_WEIGHTS)}
+    area = {
+        weighting: float(areas(found[weighting].fitted(member[None]), member[None])[0])
+        for weighting in (CHOSEN, *_WEIGHTS)
+    }
     area |= {FIXED: float(areas(shares[OURS[0]], member[None])[0]), HALF: float(largest[HALF][0])}
     return area, {test: float((each >= each[0] - 1e-9).mean()) for test, each in largest.items()}
 
@@ -233,7 +236,7 @@ def learners(
         "digests": digests_of(len(member)), "members": int(member.sum()), "rates": (), "seed": 0
     }  # fmt: skip
     return {
-        **{way: FusedScore(scores=named(some), **settings) for way, some in _WEIGHTS.items()},
+        **{weighting: FusedScore(scores=named(some), **settings) for weighting, some in _WEIGHTS.items()},
         FUSED: FusedScore(scores={**others, **named(OURS)}, **settings),
         CHOSEN: chosen_score(named(SHARES), settings),
     }

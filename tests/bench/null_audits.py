@@ -276,7 +276,7 @@ def _scored_users(folder: Path, users: int) -> Null:
     privctl.from_opacus([(1e4, 0.1, 1)], saved, examples=users)
 
     def scores(module: torch.nn.Module, records: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        outputs = module(torch.tensor([each["inputs"] for each in records]))
+        outputs = module(torch.tensor([record["inputs"] for record in records]))
         # The second is of few values, as a share of right answers is.
         return {"loss": outputs[:, 0], "hits": (2 * outputs[:, 1]).round(), "gap": outputs[:, 0] - outputs[:, 2]}
 
@@ -317,7 +317,7 @@ def _beside_all(place: Path) -> Null:
 
     pools: dict[int, Null] = {}
 
-    def made(pool: int) -> Null:
+    def audits_of_pool(pool: int) -> Null:
         folder = place / str(pool)
         folder.mkdir()
         target, other = (save_model(folder / name, bos=True, seed=100 * pool + i) for i, name in enumerate(("t", "r")))
@@ -327,7 +327,7 @@ def _beside_all(place: Path) -> Null:
     def audit(seed: int) -> PrivacyReport:
         pool = seed % POOLS
         if pool not in pools:
-            pools[pool] = made(pool)
+            pools[pool] = audits_of_pool(pool)
         return pools[pool](seed)
 
     return audit

@@ -61,7 +61,7 @@ def _judged(folder: Path, model: Path, sides: Sequence[Sequence[tuple[str, str]]
         model, secrets=books[0], data=data[0], held_out_secrets=books[1], held_out_data=data[1], candidates=100
     )
     compared = [item for item in report.evidence if item.method == TRACE]
-    (verdict,) = [each for each in report.verdicts if each.subject == TRACELESS]
+    (verdict,) = [verdict for verdict in report.verdicts if verdict.subject == TRACELESS]
     return any(item.details.get("detected") for item in compared), verdict.outcome is Outcome.REFUTED
 
 

@@ -66,14 +66,14 @@ def main(options: argparse.Namespace) -> None:
     data: dict[str, Any] = {"level": LEVEL, "records_per_side": SIDE, "sets": options.sets}
     leaks, rows = planted(), []
     known = _known(options) if options.attacks else {}
-    for each in leaks:
-        if options.attacks and each.attack not in options.attacks:
+    for leak in leaks:
+        if options.attacks and leak.attack not in options.attacks:
             continue
-        found = {"attack": each.attack, "leak": each.leak, **measured(each.scored, options.sets)}
-        known[each.attack] = found
+        found = {"attack": leak.attack, "leak": leak.leak, **measured(leak.scored, options.sets)}
+        known[leak.attack] = found
         data["found"] = [known[other.attack] for other in leaks if other.attack in known]
         save("planted-leaks", data, options.output)
-        rows.append([each.attack, each.leak, *cells(found, options.sets)])
+        rows.append([leak.attack, leak.leak, *cells(found, options.sets)])
         print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     publish("planted-leaks", ["attack", "leak", *HEADINGS], rows, data, options.output)
 
@@ -109,16 +109,16 @@ def measured(scored: Callable[[int], Scored], sets: int) -> dict[str, Any]:
     areas: dict[str, dict[str, list[float]]] = {"basic": {}, "others": {}, "own": {}}
     before = after = 0
     for seed in range(sets):
-        made = scored(seed)
-        parts = {"basic": made.basic, "others": made.others, "own": {"": made.own}}
+        leak = scored(seed)
+        parts = {"basic": leak.basic, "others": leak.others, "own": {"": leak.own}}
         for part, scores in parts.items():
             for name, values in scores.items():
-                value = auc(values[made.member], values[~made.member]).value
+                value = auc(values[leak.member], values[~leak.member]).value
                 areas[part].setdefault(name, []).append(value)
-        statistics = {name: rank_statistics(values, ()) for name, values in made.basic.items()}
-        before += rejects(statistics, made.member, seed)
-        own = made.statistics or rank_statistics(made.own, ())
-        after += rejects(statistics | {"own": own}, made.member, seed)
+        statistics = {name: rank_statistics(values, ()) for name, values in leak.basic.items()}
+        before += rejects(statistics, leak.member, seed)
+        own = leak.statistics or rank_statistics(leak.own, ())
+        after += rejects(statistics | {"own": own}, leak.member, seed)
     means = {part: {n: math.fsum(v) / sets for n, v in by.items()} for part, by in areas.items()}
     return {**means, "own": means["own"][""], "before": before, "after": after}
 
@@ -160,7 +160,7 @@ def _of_tokens() -> list[Planted]:
     from tests.audits.membership import leaks
 
     names = ("min-k++-all", "min-k++-half", "surp", "slope", "rises")
-    made: dict[str, tuple[str, Callable[[int, int], Candidates]]] = {
+    leak_table: dict[str, tuple[str, Callable[[int, int], Candidates]]] = {
         "min-k++-all": (
             "the likelier half of the tokens is likelier; records differ in difficulty",
             partial(leaks.of_deviations, leaks.upper_half),
@@ -175,7 +175,7 @@ def _of_tokens() -> list[Planted]:
     }
     return [
         Planted(attack=name, leak=leak, scored=lambda seed, n=name, m=make: scored_by(n, m(seed, 2 * SIDE), names))
-        for name, (leak, make) in made.items()
+        for name, (leak, make) in leak_table.items()
     ]
 
 
@@ -184,7 +184,7 @@ def _of_answers() -> list[Planted]:
     from tests.audits.membership import leaks
 
     causal, labelled = ("neighbour", "pac", "repeat", "recall", "con-recall"), ("augmented", "label-only")
-    made = [
+    leak_table = [
         ("neighbour", "in altered copies, tokens of middling likelihood are less likely", leaks.middle_of_copies),
         ("pac", "in altered copies, the likeliest and unlikeliest tokens are less likely", leaks.ends_of_copies),
         ("repeat", "a second time is no likelier", leaks.second_time),
@@ -199,7 +199,7 @@ def _of_answers() -> list[Planted]:
             leak=leak,
             scored=partial(_answered, name, rule, labelled if name in labelled else causal),
         )
-        for name, leak, rule in made
+        for name, leak, rule in leak_table
     ]
 
 
@@ -214,7 +214,7 @@ def _answered(name: str, rule: Callable[[set[bytes]], Any], names: Sequence[str]
     found = asked(rule, names, "text-classification" if labels else "causal-lm", SIDE, seed=seed)
     # A reference model knows no more than how likely records are in general.
     usual = np.random.default_rng([seed, 7]).normal(found.mean_lp.mean(), 0.2, len(found.records))
-    if labels:  # what was said is the margin of one of two labels
+    if labels:  # the scores are margins between two labels
         lp, usual = log_sigmoid(found.table.lp).astype(np.float32), log_sigmoid(usual)
         found = replace(found, table=replace(found.table, lp=lp), head=HeadKind.ONE)
     return scored_by(name, replace(found, reference=usual), names)
@@ -225,13 +225,13 @@ def _of_gradients() -> list[Planted]:
     from tests.audits.membership.gradient_leaks import flatter, one_private_step
 
     names = ("gradient-norm", "gradient-alignment")
-    made = {
+    leak_table = {
         "gradient-norm": ("losses of members are as large, and change less with the weights", flatter),
         "gradient-alignment": ("one large step down the members' clipped gradients, with noise", one_private_step),
     }
     return [
         Planted(attack=name, leak=leak, scored=lambda seed, n=name, m=make: scored_by(n, m(seed, SIDE, names), names))
-        for name, (leak, make) in made.items()
+        for name, (leak, make) in leak_table.items()
     ]
 
 

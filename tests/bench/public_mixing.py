@@ -99,8 +99,8 @@ class Place:
             self.file(name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         if not facts.is_file():
             facts.write_text(json.dumps(pretrain(SIZE, found.programs, self.model, found.common[:PUBLIC])))
-        made: Row = json.loads(facts.read_text())
-        return made
+        stored: Row = json.loads(facts.read_text())
+        return stored
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,14 +131,14 @@ def main(options: argparse.Namespace) -> None:
         bench.only(only, seed)
     # One of these for all private runs that begin with it: its own spread is that of public only. Two passes are its
     # first two, because the learning rate is constant and the order of the records follows from the seed.
-    starts = {way.passes: bench.only(only, 0, way.passes) for way in WAYS.values() if way.passes}
-    chosen, ways = {name: (way.rate, way.weight) for name, way in WAYS.items()}, options.way or list(WAYS)
+    starts = {variant.passes: bench.only(only, 0, variant.passes) for variant in WAYS.values() if variant.passes}
+    chosen, ways = {name: (variant.rate, variant.weight) for name, variant in WAYS.items()}, options.way or list(WAYS)
     for epsilon in options.epsilon or EPSILONS:  # each begins where the last one ended
-        for way in ways:
-            chosen[way] = bench.tuned(way, epsilon, chosen[way], starts)
+        for variant in ways:
+            chosen[variant] = bench.tuned(variant, epsilon, chosen[variant], starts)
         for seed in range(options.seeds):
-            for way in ways:
-                bench.private(way, epsilon, *chosen[way], seed, starts)
+            for variant in ways:
+                bench.private(variant, epsilon, *chosen[variant], seed, starts)
     publish("public-mixing", HEADINGS, rows(found), found, options.output)
 
 
@@ -149,7 +149,7 @@ class _Bench:
         self.place, self.found, self.output = place, found, output
 
     def tuned(
-        self, way: str, epsilon: float | None, begin: tuple[float, float], starts: Mapping[int, Path] | None = None
+        self, variant: str, epsilon: float | None, begin: tuple[float, float], starts: Mapping[int, Path] | None = None
     ) -> tuple[float, float]:
         """Rate, in steps of factor 2, and weight, of factor 4, of least loss on the tuning seed."""
         tried: dict[tuple[float, float], float] = {}
@@ -158,9 +158,9 @@ class _Bench:
             if at not in tried:
                 if epsilon is None or starts is None:
                     self.only(at[0], _TUNING_SEED)
-                    run = self._known(way, None, *at, _TUNING_SEED)
+                    run = self._known(variant, None, *at, _TUNING_SEED)
                 else:
-                    run = self.private(way, epsilon, *at, _TUNING_SEED, starts)
+                    run = self.private(variant, epsilon, *at, _TUNING_SEED, starts)
                 assert run is not None
                 tried[at] = run["loss"]
             return tried[at]
@@ -174,7 +174,7 @@ class _Bench:
             if better == best:
                 break
             best = better
-        self.found["chosen"][f"{way}, {epsilon}"] = best
+        self.found["chosen"][f"{variant}, {epsilon}"] = best
         return best
 
     def only(self, rate: float, seed: int, passes: int = _PASSES) -> Path:
@@ -192,20 +192,20 @@ class _Bench:
         """Train by one of ``WAYS``, from the model of ``starts`` that its passes over public records left."""
         if (known := self._known(name, epsilon, rate, weight, seed)) is not None:
             return known
-        way, output = WAYS[name], self.place.folder / f"trained-{epsilon:g}"
-        start = starts[way.passes] if way.passes else self.place.model
+        variant, output = WAYS[name], self.place.folder / f"trained-{epsilon:g}"
+        start = starts[variant.passes] if variant.passes else self.place.model
         remove(output)
-        public = (weight, way.batch) if way.batch else None
+        public = (weight, variant.batch) if variant.batch else None
         request = self._request("dp-sgd", start, rate, seed, output, epsilon, public, epochs=EPOCHS)
         run = self._run(request, name, epsilon, weight)
         remove(output)
         return run
 
-    def _known(self, way: str, epsilon: float | None, rate: float, weight: float, seed: int) -> Row | None:
-        key = {"way": way, "epsilon": epsilon, "learning_rate": rate, "weight": weight, "seed": seed}
+    def _known(self, variant: str, epsilon: float | None, rate: float, weight: float, seed: int) -> Row | None:
+        key = {"way": variant, "epsilon": epsilon, "learning_rate": rate, "weight": weight, "seed": seed}
         return next((run for run in self.found["runs"] if all(run[n] == v for n, v in key.items())), None)
 
-    def _run(self, request: RetrainRequest, way: str, epsilon: float | None, weight: float) -> Row:
+    def _run(self, request: RetrainRequest, variant: str, epsilon: float | None, weight: float) -> Row:
         from privctl.train.preparation.prepare import prepare
         from privctl.train.run import run_training
         from privctl.train.settings.session import Session
@@ -216,11 +216,11 @@ class _Bench:
         assert report is not None
         noise = report.parameters["noise_multiplier"]
         run = {
-            "way": way, "epsilon": epsilon, "learning_rate": request.learning_rate, "weight": weight,
+            "way": variant, "epsilon": epsilon, "learning_rate": request.learning_rate, "weight": weight,
             "seed": request.seed, **losses_of(report), "noise_multiplier": noise,
             "seconds": time.process_time() - began,
         }  # fmt: skip
-        if (known := self._known(way, epsilon, request.learning_rate, weight, request.seed)) is not None:
+        if (known := self._known(variant, epsilon, request.learning_rate, weight, request.seed)) is not None:
             return known
         self.found["runs"].append(run)
         save("public-mixing", self.found, self.output)
@@ -259,33 +259,33 @@ class _Bench:
 def rows(found: Mapping[str, Any]) -> list[list[str]]:
     """A line for each epsilon and way: means +- standard errors, and paired differences from two of them."""
     lines = [_row(found, None, _only(passes)) for passes in (_PASSES, _PASSES - 1)]
-    return lines + [_row(found, epsilon, way) for epsilon in EPSILONS for way in WAYS]
+    return lines + [_row(found, epsilon, variant) for epsilon in EPSILONS for variant in WAYS]
 
 
-def _row(found: Mapping[str, Any], epsilon: float | None, way: str) -> list[str]:
-    runs = _of(found, epsilon, way)
-    weight = found["chosen"].get(f"{way}, {epsilon}", (0, 0))[1]
+def _row(found: Mapping[str, Any], epsilon: float | None, variant: str) -> list[str]:
+    runs = _of(found, epsilon, variant)
+    weight = found["chosen"].get(f"{variant}, {epsilon}", (0, 0))[1]
     return [
-        "-" if epsilon is None else f"{epsilon:g}", way, str(len(runs)), f"{weight:g}" if weight else "-",
-        spread(list(runs.values())), _against(found, epsilon, way, ALONE), _against(found, epsilon, way, FIRST),
+        "-" if epsilon is None else f"{epsilon:g}", variant, str(len(runs)), f"{weight:g}" if weight else "-",
+        spread(list(runs.values())), _against(found, epsilon, variant, ALONE), _against(found, epsilon, variant, FIRST),
     ]  # fmt: skip
 
 
-def _against(found: Mapping[str, Any], epsilon: float | None, way: str, other: str) -> str:
-    if way == other:
+def _against(found: Mapping[str, Any], epsilon: float | None, variant: str, other: str) -> str:
+    if variant == other:
         return "-"
     base = _of(found, epsilon, other)
-    return paired([loss - base[seed] for seed, loss in _of(found, epsilon, way).items() if seed in base]) or "-"
+    return paired([loss - base[seed] for seed, loss in _of(found, epsilon, variant).items() if seed in base]) or "-"
 
 
-def _of(found: Mapping[str, Any], epsilon: float | None, way: str) -> Mapping[int, float]:
+def _of(found: Mapping[str, Any], epsilon: float | None, variant: str) -> Mapping[int, float]:
     """Losses by seed, with the settings that were chosen."""
-    named = _only(_PASSES) if epsilon is None else way
+    named = _only(_PASSES) if epsilon is None else variant
     chosen: Sequence[float] = found["chosen"].get(f"{named}, {epsilon}", (0, 0))
     return {
         run["seed"]: run["loss"]
         for run in found["runs"]
-        if (run["way"], run["epsilon"]) == (way, epsilon)
+        if (run["way"], run["epsilon"]) == (variant, epsilon)
         and (run["learning_rate"], run["weight"]) == tuple(chosen)
         and run["seed"] != _TUNING_SEED
     }

@@ -33,18 +33,18 @@ def main(options: argparse.Namespace) -> None:
     for secrets, records in SIZES:
         if secrets > options.most_secrets:
             continue
-        ways: dict[str, Way] = {
+        variants: dict[str, Way] = {
             "weights: HiGHS PDLP, gap 1e-3": partial(_weights, "first-order", 1e-3),
             "weights: HiGHS PDLP, gap 1e-4": partial(_weights, "first-order", 1e-4),
             "whole plan, curve": _plan,
             "whole plan, Fano": _fano_plan,
         }
         if secrets <= INTERIOR:
-            ways["weights: HiGHS interior point"] = partial(_weights, "interior", 1e-4)
+            variants["weights: HiGHS interior point"] = partial(_weights, "interior", 1e-4)
         if secrets <= SIMPLEX:
-            ways["weights: HiGHS simplex"] = _simplex
-        for name, way in ways.items():
-            found = forked(partial(_measured, way, secrets, records))
+            variants["weights: HiGHS simplex"] = _simplex
+        for name, variant in variants.items():
+            found = forked(partial(_measured, variant, secrets, records))
             results.append({"secrets": secrets, "way": name, **found})
             print(*_cells(results[-1]), sep="  ", flush=True)
     accounting = forked(lambda: {"rows": accounting_rows(options.most_secrets)})
@@ -64,63 +64,65 @@ def _accounted(row: dict[str, Any]) -> list[str]:
     return [f"{row['secrets']:,}", f"{row['what']}: {row['party']}", f"{seconds:.4g}", "", ratio]
 
 
-def _measured(way: Way, secrets: int, records: int) -> dict[str, Any]:
-    way(instance(10, 300))  # imports
-    made = instance(secrets, records)
+def _measured(variant: Way, secrets: int, records: int) -> dict[str, Any]:
+    variant(instance(10, 300))  # imports
+    problem = instance(secrets, records)
     before = status_mib("VmRSS")
     forget_peak()
     started = time.process_time()
-    found = way(made)
+    found = variant(problem)
     seconds = time.process_time() - started
-    return {"seconds": seconds, "peak_mib": status_mib("VmHWM") - before, "memberships": len(made.records), **found}
+    return {"seconds": seconds, "peak_mib": status_mib("VmHWM") - before, "memberships": len(problem.records), **found}
 
 
-def _weights(solver: str, gap: float, made: Instance) -> dict[str, Any]:
+def _weights(solver: str, gap: float, problem: Instance) -> dict[str, Any]:
     from privctl.secrets.plan.weights import Solver, weights_for
 
-    examples, limits = len(made.probabilities), CAP * made.budgets
-    found = weights_for(made.starts, made.records, examples, limits, solver=Solver(solver), gap=gap)
+    examples, limits = len(problem.probabilities), CAP * problem.budgets
+    found = weights_for(problem.starts, problem.records, examples, limits, solver=Solver(solver), gap=gap)
     return {"result": f"weight {found.total:.8g}, gap {found.gap:.1e}", "total": found.total, "gap": found.gap}
 
 
-def _simplex(made: Instance) -> dict[str, Any]:
+def _simplex(problem: Instance) -> dict[str, Any]:
     import numpy as np
     from scipy import sparse
     from scipy.optimize import linprog
 
-    examples = len(made.probabilities)
-    shape = (len(made.budgets), examples)
-    matrix = sparse.csr_array((np.ones(len(made.records)), made.records, made.starts), shape)
-    found = linprog(-np.ones(examples), A_ub=matrix, b_ub=CAP * made.budgets, bounds=(0, 1), method="highs-ds")
+    examples = len(problem.probabilities)
+    shape = (len(problem.budgets), examples)
+    matrix = sparse.csr_array((np.ones(len(problem.records)), problem.records, problem.starts), shape)
+    found = linprog(-np.ones(examples), A_ub=matrix, b_ub=CAP * problem.budgets, bounds=(0, 1), method="highs-ds")
     return {"result": f"weight {-found.fun:.8g}", "total": -found.fun}
 
 
-def _rates(made: Instance) -> tuple[Any, Any, Any]:
+def _rates(problem: Instance) -> tuple[Any, Any, Any]:
     """Weights at a gap of 1e-3, their solution, and the probabilities that follow."""
     import numpy as np
 
     from privctl.secrets.plan.weights import weights_for
 
-    found = weights_for(made.starts, made.records, len(made.probabilities), CAP * made.budgets, gap=1e-3)
+    found = weights_for(problem.starts, problem.records, len(problem.probabilities), CAP * problem.budgets, gap=1e-3)
     size = min(BATCH, 0.5 * found.total / float(found.weights.max()))
-    return np.minimum(1, size * found.weights / found.total), found, len(made.probabilities)
+    return np.minimum(1, size * found.weights / found.total), found, len(problem.probabilities)
 
 
-def _plan(made: Instance) -> dict[str, Any]:
+def _plan(problem: Instance) -> dict[str, Any]:
     """Weights, probabilities and noise by the trade-off curve, as ``privctl secrets plan`` finds them."""
     import numpy as np
 
     from privctl.accounting.secrets.batched import informations
     from privctl.accounting.secrets.posterior_curves import SecretMemberships, least_noise_by_curve
 
-    rates, found, examples = _rates(made)
-    priors = np.full(len(made.budgets), PRIOR)
-    book = SecretMemberships(starts=made.starts, records=made.records, probabilities=rates, priors=priors, steps=STEPS)
+    rates, found, examples = _rates(problem)
+    priors = np.full(len(problem.budgets), PRIOR)
+    book = SecretMemberships(
+        starts=problem.starts, records=problem.records, probabilities=rates, priors=priors, steps=STEPS
+    )
     noise = least_noise_by_curve(
         book,
-        made.posteriors,
-        made.budgets,
-        lambda sigma: informations(made.starts, made.records, rates, sigma, STEPS),
+        problem.posteriors,
+        problem.budgets,
+        lambda sigma: informations(problem.starts, problem.records, rates, sigma, STEPS),
     )
     return {
         "result": f"kept {100 * found.total / examples:.3g} %, noise multiplier {noise.noise_multiplier:.6g} (by Fano "
@@ -128,16 +130,16 @@ def _plan(made: Instance) -> dict[str, Any]:
         "gap": found.gap,
         "noise_multiplier": noise.noise_multiplier,
         "fano_noise_multiplier": noise.fano_noise,
-        "worst_ratio": float(noise.curve_bounds[noise.binding] / made.posteriors[noise.binding]),
+        "worst_ratio": float(noise.curve_bounds[noise.binding] / problem.posteriors[noise.binding]),
     }
 
 
-def _fano_plan(made: Instance) -> dict[str, Any]:
+def _fano_plan(problem: Instance) -> dict[str, Any]:
     """The same by Fano's inequality alone."""
     from privctl.accounting.secrets.batched import least_noise
 
-    rates, found, examples = _rates(made)
-    noise = least_noise(made.starts, made.records, rates, made.budgets, STEPS)
+    rates, found, examples = _rates(problem)
+    noise = least_noise(problem.starts, problem.records, rates, problem.budgets, STEPS)
     return {
         "result": f"kept {100 * found.total / examples:.3g} %, noise multiplier {noise.noise_multiplier:.6g}, "
         f"gap {found.gap:.1e}",

@@ -87,11 +87,11 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
 
     count = len(case.budgets)
     size = {"secrets": count, "memberships": len(case.records)}
-    given = (case.starts, case.records, case.probabilities)
-    least_noise(*given, case.budgets, STEPS)  # imports, and warms what is cached
-    times, plan = _timed(lambda: least_noise(*given, case.budgets, STEPS), rounds)
+    memberships = (case.starts, case.records, case.probabilities)
+    least_noise(*memberships, case.budgets, STEPS)  # imports, and warms what is cached
+    times, plan = _timed(lambda: least_noise(*memberships, case.budgets, STEPS), rounds)
     tracemalloc.start()
-    least_noise(*given, case.budgets, STEPS)
+    least_noise(*memberships, case.budgets, STEPS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     found: list[dict[str, Any]] = [
@@ -106,11 +106,11 @@ def _calibration(case: Instance, rounds: int) -> list[dict[str, Any]]:
             "allocated_peak_mib": peak / 2**20,
         }
     ]
-    times, ours = _timed(lambda: informations(*given, plan.noise_multiplier, STEPS), rounds)
+    times, ours = _timed(lambda: informations(*memberships, plan.noise_multiplier, STEPS), rounds)
     per_secret = median(times) / count
     found.append({**size, "what": "information", "party": OURS, "median_s": median(times), "s_per_secret": per_secret})
     for name, ask, sampled in (
-        ("privctl, one by one", _one, SAMPLED),
+        ("privctl, one by one", _information_of_one, SAMPLED),
         ("dp-accounting", _peer, SAMPLED_PEER),
     ):
         if name in peers.PEERS and not peers.is_installed(name):
@@ -145,7 +145,7 @@ def _timed(work: Callable[[], Any], rounds: int) -> tuple[list[float], Any]:
     return times, found
 
 
-def _one(probabilities: NDArray[Any], sigma: float) -> float:
+def _information_of_one(probabilities: NDArray[Any], sigma: float) -> float:
     """The scalar integral for one secret."""
     from privctl.accounting import mixtures
     from privctl.accounting.poisson_binomial import poisson_binomial

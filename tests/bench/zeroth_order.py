@@ -41,9 +41,9 @@ def main(options: argparse.Namespace) -> None:
         with TemporaryDirectory() as folder:
             found[name] = _measured(Path(folder), layers, width, options.rounds)
     rows = [
-        [name, way, *(f"{each[key]:.2f}" for key in ("forward", "dp_sgd", "held"))]
-        for name, ways in found.items()
-        for way, each in ways.items()
+        [name, variant, *(f"{each[key]:.2f}" for key in ("forward", "dp_sgd", "held"))]
+        for name, variants in found.items()
+        for variant, each in variants.items()
     ]
     data = {"rounds": options.rounds, "threads": 1, "batch": _BATCH, "tokens": _TOKENS, "shapes": found}
     publish("zeroth-order", HEADINGS, rows, data, options.output)
@@ -54,34 +54,34 @@ def _measured(folder: Path, layers: int, width: int, rounds: int) -> dict[str, d
     from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 
     sgd = {"optimizer": "sgd"}
-    ways = {
+    variants = {
         "forward pass": _forward(_job(folder, layers, width, "dp-sgd", **sgd)),
         "dp-sgd, sgd": _dp_sgd(_job(folder, layers, width, "dp-sgd", **sgd)),
         "dp-sgd, adamw": _dp_sgd(_job(folder, layers, width, "dp-sgd", optimizer="adamw")),
         "dp-sgd, sgd, one record at a time": _dp_sgd(_job(folder, layers, width, "dp-sgd", alone=True, **sgd)),
         "dp-zo": _dp_zo(_job(folder, layers, width, "dp-zo", **sgd)),
     }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
     for _ in range(rounds):
-        for way, run in ways.items():
-            seconds[way].append(run())
+        for variant, run in variants.items():
+            seconds[variant].append(run())
     base = bytes_of(_job(folder, layers, width, "dp-sgd", **sgd).model.network)
     held = {}
-    for way, run in ways.items():
+    for variant, run in variants.items():
         gc.collect()
         counted = TensorBytes()
         counted.start()
         run()
         counted.stop()
-        held[way] = (base + counted.most) / base
+        held[variant] = (base + counted.most) / base
     return {
-        way: {
+        variant: {
             "forward": median(a / b for a, b in zip(taken, seconds["forward pass"], strict=True)),
             "dp_sgd": median(a / b for a, b in zip(taken, seconds["dp-sgd, sgd"], strict=True)),
-            "held": held[way],
+            "held": held[variant],
             "seconds": median(taken),
         }
-        for way, taken in seconds.items()
+        for variant, taken in seconds.items()
     }
 
 

@@ -123,6 +123,6 @@ def outcomes_of_weights(genuine: Path, *changes: dict[str, Any]) -> list[Outcome
     found = []
     for change in changes:
         forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
-        found += [each.outcome for each in verify(forged, read(forged)).verdicts if each.subject == "weights"]
+        found += [verdict.outcome for verdict in verify(forged, read(forged)).verdicts if verdict.subject == "weights"]
     assert len(found) == len(changes)
     return found

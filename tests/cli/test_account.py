@@ -29,7 +29,7 @@ def named(report: PrivacyReport) -> dict[str, Guarantee]:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivacyReport, str]:
-    """The row of the published table, rate 0.01, 1000 steps, delta 1e-5, epsilon 1: its report, and what is shown."""
+    """The row of the published table, rate 0.01, 1000 steps, delta 1e-5, epsilon 1: its report, and its output."""
     path = tmp_path_factory.mktemp("asked") / "a.json"
     with redirect_stdout(StringIO()) as printed:
         assert run(["account", "--epsilon", "1", *POISSON, "-o", str(path)]) == 0

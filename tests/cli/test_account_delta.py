@@ -14,5 +14,5 @@ def test_delta_follows_from_the_number_of_examples(capsys: pytest.CaptureFixture
     for size, delta in ((1000, 1e-5), (200_000, 1.4753e-6)):
         facts = ["--noise-multiplier", "1", "--dataset-size", str(size), "--batch-size", "100", "--epochs", "0.01"]
         assert run(["account", *facts, "--method", "rdp", "--json"]) == 0
-        deltas = {each["delta"] for each in json.loads(capsys.readouterr().out)["guarantees"]}
+        deltas = {guarantee["delta"] for guarantee in json.loads(capsys.readouterr().out)["guarantees"]}
         assert list(deltas) == [pytest.approx(delta, rel=1e-4)]

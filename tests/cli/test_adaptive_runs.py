@@ -53,7 +53,7 @@ def test_a_run_states_both_releases_and_is_verified(trained: Path) -> None:
     assert guarantee.arithmetic is not None
     assert guarantee.arithmetic.coordinates == stated["released_numbers"]
     assert stated["released_numbers"] % STEPS == 0
-    assert "unclipped count" in {each.name for each in guarantee.assumptions}
+    assert "unclipped count" in {assumption.name for assumption in guarantee.assumptions}
     assert run(["verify", str(trained), "-q"]) == 0
 
 
@@ -150,7 +150,7 @@ def test_how_the_weights_moved_shows_the_noise_of_every_clip_norm(start: Path, t
 
 
 def _of_weights(path: Path) -> Outcome:
-    found = {each.outcome for each in verify(path, read(path)).verdicts if each.subject == "weights"}
+    found = {verdict.outcome for verdict in verify(path, read(path)).verdicts if verdict.subject == "weights"}
     (worst,) = {Outcome.REFUTED} & found or found
     return worst
 

@@ -109,8 +109,8 @@ def test_no_option_of_any_command_is_spelled_heldout() -> None:
         return found
 
     options = [each for each in every(root, click.Context(root)) if isinstance(each, click.Option)]
-    assert not [flag for each in options for flag in each.opts if "heldout" in flag]
-    assert {each.alias for each in options if isinstance(each, AliasedOption)} == {
+    assert not [flag for option in options for flag in option.opts if "heldout" in flag]
+    assert {option.alias for option in options if isinstance(option, AliasedOption)} == {
         "--heldout",
         "--heldout-secrets",
         "--heldout-data",

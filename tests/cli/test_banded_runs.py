@@ -105,7 +105,7 @@ def test_an_interrupted_run_goes_on_with_its_parts_and_its_noise(
 ) -> None:
     drawn = drawn_batches(monkeypatch, CyclicPoisson)
     remembered = before_each_step(
-        monkeypatch, CorrelatedNoise, lambda noise: sum(each is not None for each in noise._history)
+        monkeypatch, CorrelatedNoise, lambda noise: sum(entry is not None for entry in noise._history)
     )
     interrupted_dp_sgd(start, tmp_path / "out", DpSgdSettings(bands=BANDS), batch_size=6, steps=STEPS)
     assert set(drawn) == {0}

@@ -80,9 +80,9 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     assert run(["audit", "canaries", str(output), "--canaries", str(evidence), "--device", "cpu"]) == 0
     assert use not in capsys.readouterr().err
     audit = read_report(tmp_path / "out.audit.report.json")
-    (verdict,) = [each for each in audit.verdicts if "the mechanism stated in" in each.subject]
+    (verdict,) = [verdict for verdict in audit.verdicts if "the mechanism stated in" in verdict.subject]
     assert verdict.outcome is not Outcome.REFUTED
-    assert not any("plant more" in each.reason for each in audit.verdicts), "none were planted"
+    assert not any("plant more" in verdict.reason for verdict in audit.verdicts), "none were planted"
     assert audit.parameters["canary_mechanism"]["events"] == json.loads(
         (tmp_path / "out.report.json").read_text()
     )["mechanism"]["events"]  # fmt: skip

@@ -135,7 +135,7 @@ def test_canaries_are_planted_into_lines_made_of_a_table(
     assert run(["canary", "plant", str(table), "-o", str(planted), "--count", "10", "-q"]) == 0
     rows = [json.loads(line) for line in planted.read_text().splitlines()]
     assert all(row.keys() == {"text"} for row in rows)
-    own = [row["text"] for row in rows if row["text"] in {each["body"] for each in ROWS}]
+    own = [row["text"] for row in rows if row["text"] in {row["body"] for row in ROWS}]
     assert own == [row["body"] for row in ROWS]
     assert len(rows) > 12
     capsys.readouterr()

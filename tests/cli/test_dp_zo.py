@@ -36,11 +36,21 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(start: Path, data: Path, tmp_path: Path) -> Callable[..., int]:
-    def made(*more: str, output: str = "out") -> int:
-        given = ["retrain", "dp-zo", str(start), "--data", str(data), "-o", str(tmp_path / output), "--device", "cpu"]
-        return run([*given, "-q", *SHORT, *more])
+    def retrain(*more: str, output: str = "out") -> int:
+        arguments = [
+            "retrain",
+            "dp-zo",
+            str(start),
+            "--data",
+            str(data),
+            "-o",
+            str(tmp_path / output),
+            "--device",
+            "cpu",
+        ]
+        return run([*arguments, "-q", *SHORT, *more])
 
-    return made
+    return retrain
 
 
 def test_a_run_says_what_it_did_and_rests_on(call: Callable[..., int], data: Path, tmp_path: Path) -> None:
@@ -62,7 +72,7 @@ def test_a_run_says_what_it_did_and_rests_on(call: Callable[..., int], data: Pat
     assert states["contribution"] is AssumptionState.ENFORCED
     assert states["rounding of sums"] is AssumptionState.CHECKED
     assert set(report.parameters["contribution_test"]["differences"].values()) == {0.0}
-    assert "held-out perplexity" in {each.quantity for each in report.evidence}
+    assert "held-out perplexity" in {item.quantity for item in report.evidence}
     assert run(["inspect", str(tmp_path / "out"), "-q"]) == 0
     assert not (tmp_path / "out.run").exists()
 
@@ -97,7 +107,7 @@ def test_what_its_report_must_not_say_is_refused(call: Callable[..., int], tmp_p
     genuine = tmp_path / "out.report.json"
     found = verify(genuine, read_report(genuine))
     assert found.exit_code is ExitCode.OK
-    assert [each.verdict.outcome for each in found.guarantees] == [Outcome.PROVED]
+    assert [guarantee.verdict.outcome for guarantee in found.guarantees] == [Outcome.PROVED]
     states = {a.name: a.state for a in read_report(genuine).guarantees[0].assumptions}
     assert states["public directions"] is AssumptionState.ASSERTED, "whoever gave the seed may have looked at the data"
     for name, (change, wanted) in FORGED.items():
@@ -128,7 +138,7 @@ def test_a_stopped_run_goes_on_and_a_lost_step_counts(
     assert (parameters["steps_begun"], parameters["public_seed"]) == (3, seed)
     assert parameters["updates"] < 3
     found = verify(tmp_path / "out.report.json", read_report(tmp_path / "out.report.json"))
-    assert any("are to the last bit what the first ones become" in each.reason for each in found.verdicts)
+    assert any("are to the last bit what the first ones become" in verdict.reason for verdict in found.verdicts)
 
 
 @pytest.mark.slow

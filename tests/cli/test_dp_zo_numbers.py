@@ -42,10 +42,10 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, first: Path) -> Path:
     """The report of a run with weight decay."""
-    return made(first, tmp_path_factory.mktemp("numbers"))
+    return trained_report(first, tmp_path_factory.mktemp("numbers"))
 
 
-def made(first: Path, folder: Path, *more: str) -> Path:
+def trained_report(first: Path, folder: Path, *more: str) -> Path:
     data = folder / "train.jsonl"
     texts = (f"the cat sat on the {'mat' if i % 2 else 'dog'}" for i in range(30))
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -56,11 +56,11 @@ def made(first: Path, folder: Path, *more: str) -> Path:
 
 def reasons(path: Path, outcome: Outcome) -> list[str]:
     found = verify(path, read_report(path))
-    return [each.reason for each in found.verdicts if each.subject == "weights" and each.outcome is outcome]
+    return [verdict.reason for verdict in found.verdicts if verdict.subject == "weights" and verdict.outcome is outcome]
 
 
 def test_the_moves_are_made_again_to_the_last_bit(trained: Path) -> None:
-    (reason,) = (each for each in reasons(trained, Outcome.CONSISTENT) if "released numbers" in each)
+    (reason,) = (reason for reason in reasons(trained, Outcome.CONSISTENT) if "released numbers" in reason)
     assert "to the last bit what the first ones become by 24 released numbers" in reason
     assert "24 released numbers lie on the grid of the noise reported" in reason
     assert run(["verify", str(trained), "-q"]) == 0
@@ -68,8 +68,8 @@ def test_the_moves_are_made_again_to_the_last_bit(trained: Path) -> None:
 
 
 def test_some_weights_are_trained(first: Path, tmp_path: Path) -> None:
-    path = made(first, tmp_path, "--train", "*mlp*")
-    assert any("to the last bit" in each for each in reasons(path, Outcome.CONSISTENT))
+    path = trained_report(first, tmp_path, "--train", "*mlp*")
+    assert any("to the last bit" in reason for reason in reasons(path, Outcome.CONSISTENT))
 
 
 def rewritten(path: Path, folder: Path, change: Callable[[dict[str, np.ndarray]], object], file: str) -> Path:
@@ -131,8 +131,8 @@ def test_forged_files_are_refuted(trained: Path, tmp_path: Path, name: str) -> N
     file, change, says = FORGED[name]
     path = rewritten(trained, tmp_path / "copy", change, file)
     data = json.loads(path.read_text())
-    for each in data["inputs"]:
-        each["path"] = str((trained.parent / each["path"]).resolve())
+    for artifact in data["inputs"]:
+        artifact["path"] = str((trained.parent / artifact["path"]).resolve())
     path.write_text(json.dumps(data))
     found = " ".join(reasons(path, Outcome.REFUTED))
     assert re.search(says, found)
@@ -141,14 +141,14 @@ def test_forged_files_are_refuted(trained: Path, tmp_path: Path, name: str) -> N
 @pytest.mark.forged("the numbers are left out of the report")
 def test_without_the_numbers_nothing_is_claimed_of_the_noise(trained: Path) -> None:
     report = read_report(trained)
-    outputs = tuple(each for each in report.outputs if each.role != "numbers")
+    outputs = tuple(artifact for artifact in report.outputs if artifact.role != "numbers")
     report_path = trained.with_name("forged.report.json")
     data = json.loads(trained.read_text())
-    data["outputs"] = [each for each in data["outputs"] if each["role"] != "numbers"]
+    data["outputs"] = [artifact for artifact in data["outputs"] if artifact["role"] != "numbers"]
     report_path.write_text(json.dumps(data))
     found = verify(report_path, replace(report, outputs=outputs))
-    assert not any("released numbers" in each.reason for each in found.verdicts)
-    assert any("numbers that moved the weights were not kept" in each.reason for each in found.omissions)
+    assert not any("released numbers" in verdict.reason for verdict in found.verdicts)
+    assert any("numbers that moved the weights were not kept" in omission.reason for omission in found.omissions)
 
 
 class HalfNoise(KeyedNoise):
@@ -161,8 +161,8 @@ class HalfNoise(KeyedNoise):
 @pytest.mark.forged("the run has half the noise of its report")
 def test_a_run_with_half_its_noise_is_refuted(first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dp_zo_run, "KeyedNoise", HalfNoise)
-    path = made(first, tmp_path)
-    assert any("are no multiples of" in each for each in reasons(path, Outcome.REFUTED))
+    path = trained_report(first, tmp_path)
+    assert any("are no multiples of" in reason for reason in reasons(path, Outcome.REFUTED))
     assert run(["verify", str(path), "-q"]) == 1
 
 

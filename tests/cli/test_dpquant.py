@@ -79,7 +79,7 @@ def test_steps_and_measurements_meet_one_budget(
     history = report.parameters["layer_schedule"]
     names = report.parameters["layer_names"]
     assert len(names) == 9
-    assert [len(each["quantized"]) for each in history] == [7, 7, 7]
+    assert [len(entry["quantized"]) for entry in history] == [7, 7, 7]
     assert history[0]["scores"] == history[1]["scores"] != history[2]["scores"]
     speed = next(e for e in report.evidence if "hardware" in e.quantity)
     share = float(np.mean(report.parameters["low_precision_share"]))
@@ -141,9 +141,9 @@ def test_layers_measured_on_public_records_cost_no_epsilon(
     # With so large a beta, the layers that hurt most are the two that are left alone.
     history, names = report.parameters["layer_schedule"], report.parameters["layer_names"]
     assert history[0]["scores"] == history[1]["scores"] != history[2]["scores"]
-    for each in history:
-        hurt = sorted(names, key=dict(zip(names, each["scores"], strict=True)).__getitem__)
-        assert set(each["quantized"]) == set(hurt[:7])
+    for entry in history:
+        hurt = sorted(names, key=dict(zip(names, entry["scores"], strict=True)).__getitem__)
+        assert set(entry["quantized"]) == set(hurt[:7])
 
 
 def test_public_records_that_do_not_fit_are_refused(

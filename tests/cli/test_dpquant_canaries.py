@@ -57,7 +57,7 @@ def audited(output: Path) -> PrivacyReport:
 
 
 def on_the_mechanism(audit: PrivacyReport) -> Outcome:
-    (verdict,) = [each for each in audit.verdicts if "the mechanism stated in" in each.subject]
+    (verdict,) = [verdict for verdict in audit.verdicts if "the mechanism stated in" in verdict.subject]
     return verdict.outcome
 
 
@@ -107,7 +107,7 @@ def test_half_of_the_noise_of_the_steps_is_noticed(
     events = json.loads((tmp_path / "out.report.json").read_text())["mechanism"]["events"]
     assert len(events) == 1 + bool(more)
     assert audit.parameters["canary_mechanism"]["events"] == events[:1], "canaries are in no measurement"
-    (noise,) = [each for each in audit.evidence if each.method == METHOD]
+    (noise,) = [item for item in audit.evidence if item.method == METHOD]
     assert noise.upper is not None
     assert (noise.upper < 2) is half
     assert run(["verify", str(tmp_path / "out.audit.report.json"), "-q"]) == 0

@@ -79,9 +79,9 @@ def test_made_up_inputs_cost_no_epsilon(honest: Path) -> None:
     assert "measurements_begun" not in parameters
     history, names = parameters["layer_schedule"], parameters["layer_names"]
     assert history[0]["scores"] == history[1]["scores"] != history[2]["scores"]
-    for each in history:
-        hurt = sorted(names, key=dict(zip(names, each["scores"], strict=True)).__getitem__)
-        assert set(each["quantized"]) == set(hurt[:7])
+    for entry in history:
+        hurt = sorted(names, key=dict(zip(names, entry["scores"], strict=True)).__getitem__)
+        assert set(entry["quantized"]) == set(hurt[:7])
 
 
 def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,9 @@ def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest
         found = verified(report_path)
         assert found is not None, edit
         assert found.exit_code is ExitCode.REFUTED, edit
-        reasons = [verdict.reason for verdict in (*found.verdicts, *(each.verdict for each in found.guarantees))]
+        reasons = [
+            verdict.reason for verdict in (*found.verdicts, *(guarantee.verdict for guarantee in found.guarantees))
+        ]
         assert any(expected in reason for reason in reasons), (edit, reasons)
     report_path.write_text(text)
 

@@ -212,7 +212,7 @@ def test_signs_of_differences_are_for_the_owner(
     budget = ("--fire-probability", "0.1", "--epochs", "3")
     assert ferret(start, data, tmp_path / "a", *budget, "--derivatives", "difference", "--show-unprotected") == 0
     report = report_of(tmp_path / "a")
-    assert not any("signs of differences" in each.quantity for each in report.evidence)
+    assert not any("signs of differences" in item.quantity for item in report.evidence)
     assert not any("lead astray" in warning for warning in report.warnings)
     notes = json.loads((tmp_path / "a.private-history.json").read_text())["notes"]
     (above,) = (each for each in notes if "above the noise of rounding" in each)
@@ -381,9 +381,9 @@ def test_weights_that_were_replaced_meanwhile_are_not_named_as_the_start(
     weights, stream = tmp_path / "mine" / "model.safetensors", ferret_run._stream
     kept = weights.read_bytes()
 
-    def replacing(*given: Any) -> Any:
+    def replacing(*args: Any) -> Any:
         weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-        return stream(*given)
+        return stream(*args)
 
     call = (tmp_path / "mine", data, tmp_path / "out", "--epsilon", "4", "--epochs", "2")
     with monkeypatch.context() as patch:

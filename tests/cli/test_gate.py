@@ -251,7 +251,7 @@ def test_the_step_summary_is_appended_to(here: Path, capsys: Capture, monkeypatc
 
 def test_a_line_named_is_the_line_of_the_value(here: Path, capsys: Capture) -> None:
     assert run(["gate", OWN, AUDIT, "--max-epsilon", "1", "--max-auc", "0.51", "--json"]) == 1
-    found = {each["rule"]: each for each in json.loads(capsys.readouterr().out)["findings"] if each["fix"]}
+    found = {finding["rule"]: finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["fix"]}
     epsilon, auc = found["max_epsilon"], found["max_auc"]
     assert '"epsilon": 2.9' in Path(OWN).read_text().splitlines()[epsilon["line"] - 1]
     assert '"upper": 0.5' in Path(AUDIT).read_text().splitlines()[auc["line"] - 1]
@@ -335,7 +335,7 @@ def test_a_genuine_verification_counts_and_what_is_only_claimed_fails_nothing(he
     assert "1 more on guarantees that a report itself marks as only claimed" in " ".join(
         capsys.readouterr().out.split()
     )
-    # Whoever counts claims is told that this one is open.
+    # Programs that count claims see that this one is open.
     assert run(["gate", noised, checked, *asked, "--require", "claimed"]) == 3
     assert "published: INCONCLUSIVE by verify" in " ".join(capsys.readouterr().out.split())
 

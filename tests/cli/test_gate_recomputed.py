@@ -37,7 +37,7 @@ def test_an_edited_number_does_not_pass(
     edit(OWN, change)
     capsys.readouterr()
     assert run(["gate", OWN, "--max-epsilon", "3", "--json"]) in (1, 3)
-    found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["rule"] == "recomputed"]
+    found = [finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["rule"] == "recomputed"]
     assert any(says in each["message"] for each in found)
     assert run(["gate", OWN, "--max-epsilon", "3", "--recompute", "false"]) == 0
 
@@ -88,7 +88,7 @@ def test_a_training_that_privctl_does_not_do_passes_nothing(
     assert run(["verify", OWN, "-q"]) in (1, 3)
     capsys.readouterr()
     assert run(["gate", OWN, "--model", "release/clipped", "--max-epsilon", "3", "--json"]) in (1, 3)
-    found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["rule"] == "recomputed"]
+    found = [finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["rule"] == "recomputed"]
     named = "names no data" if setting is None else next(iter(setting))
     assert any(named in each["message"] for each in found)
 

@@ -130,10 +130,10 @@ def _another_kind(report: Any) -> None:
 def _in_statement(name: str, old: str, new: str) -> Callable[[Any], None]:
     def edit(report: Any) -> None:
         for guarantee in report["guarantees"]:
-            for each in guarantee["assumptions"]:
-                if each["name"] == name:
-                    assert old in each["statement"]
-                    each["statement"] = each["statement"].replace(old, new)
+            for assumption in guarantee["assumptions"]:
+                if assumption["name"] == name:
+                    assert old in assumption["statement"]
+                    assumption["statement"] = assumption["statement"].replace(old, new)
 
     return edit
 
@@ -180,8 +180,8 @@ def spelled(start: Path) -> Path:
     """A run whose users 0 and 1 are called Ann and ann."""
     data = start / "spelled.jsonl"
     records = [json.loads(line) for line in (start / "train.jsonl").read_text().splitlines()]
-    for each in records:
-        each["who"] = {0: "Ann", 1: "ann"}.get(each["who"], f"user {each['who']}")
+    for record in records:
+        record["who"] = {0: "Ann", 1: "ann"}.get(record["who"], f"user {record['who']}")
     data.write_text("\n".join(map(json.dumps, records)))
     options = [*OPTIONS, "--noise-multiplier", "1", "-q"]
     model, output = str(start / "start"), str(start / "alike")
@@ -221,9 +221,9 @@ def _no_names(report: Any, number: int | None) -> None:
 
 
 def _enforced(report: Any) -> None:
-    for each in report["guarantees"][0]["assumptions"]:
-        if each["name"] == "names of users":
-            each["state"] = "enforced"
+    for assumption in report["guarantees"][0]["assumptions"]:
+        if assumption["name"] == "names of users":
+            assumption["state"] = "enforced"
 
 
 @pytest.mark.forged("users who may be the same are hidden")

@@ -61,7 +61,7 @@ def options_of(*names: str) -> list[click.Option]:
     command: Any = root
     for name in names:
         command = command.get_command(click.Context(command), name)
-    found = [each for each in command.params if isinstance(each, click.Option)]
+    found = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     left_out = {*_LEFT_OUT, "--held-out"} if names[0] == "audit" else _LEFT_OUT
     return [each for each in found if _flag(each) not in left_out]
 

@@ -109,8 +109,8 @@ def test_that_a_language_model_uses_no_labels_is_said(
         call = ["retrain", "plain", str(start), "--data", str(records(tmp_path / "d.jsonl", labels=labels))]
         assert run([*call, "-o", str(tmp_path / f"{labels}"), "--steps", "1", "--batch-size", "4"]) == 0
         errors.append(capsys.readouterr().err)
-    assert all("task causal-lm, by the model's config.json" in each for each in errors)
-    assert ["does not use the records' labels" in each for each in errors] == [True, False]
+    assert all("task causal-lm, by the model's config.json" in error for error in errors)
+    assert ["does not use the records' labels" in error for error in errors] == [True, False]
 
 
 def test_a_kind_of_several_tasks_is_not_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

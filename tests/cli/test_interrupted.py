@@ -15,7 +15,7 @@ from privctl.train.steps.saved_state import SavedState
 
 
 def message_after_interrupt(output: Path, *, meanwhile: Path | None = None) -> str:
-    """What is said of ``output`` where Ctrl-C comes right after ``meanwhile`` was written."""
+    """The message about ``output`` where Ctrl-C comes right after ``meanwhile`` was written."""
     with pytest.raises(RunInterruptedError) as raised, explaining_interrupts(output):
         if meanwhile is not None:
             meanwhile.write_text("{}")

@@ -216,7 +216,7 @@ SETS: dict[str, tuple[Callable[[Path, Path], list[str]], set[str], set[str]]] = 
 def test_a_kill_of_a_longer_command_leaves_the_old_set_or_the_new_one(
     tmp_path: Path, write_model: Callable[..., Path], start: Path, command: str
 ) -> None:
-    arguments, replaced, made = SETS[command]
+    arguments, replaced, created = SETS[command]
     folder = prepare(tmp_path / "f", write_model)
     call = arguments(folder, start)
     for name in replaced:
@@ -225,7 +225,7 @@ def test_a_kill_of_a_longer_command_leaves_the_old_set_or_the_new_one(
     copies = left_by_kills(call, folder, tmp_path / "copies")
     new = contents(folder)
     every = touched(before, new)
-    assert all(any(Path(each).is_relative_to(name) for each in every) for name in replaced | made)
+    assert all(any(Path(each).is_relative_to(name) for each in every) for name in replaced | created)
     seen = set()
     for copy in copies:
         for each in (copy, *(path for path in copy.iterdir() if path.is_dir())):
@@ -276,7 +276,7 @@ def test_a_log_of_audits_is_whole_after_every_kill(
     copy = copies[-1]
     assert run([word.replace(str(folder), str(copy)) for word in call]) == 0
     (log,) = copy.glob("*.audits.jsonl")
-    assert [each.end is not None for each in read_log(log).audits][-1]
+    assert [audit.end is not None for audit in read_log(log).audits][-1]
     assert len(read_log(log).audits) == 2
 
 

@@ -91,7 +91,7 @@ def test_a_run_is_accounted_for_as_it_was_and_verified(
     assert 5.9 < guarantee.epsilon <= 6
     plain = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=STEPS)
     assert epsilon_bound(Ledger(events=(plain,)), guarantee.delta) < 0.9 * guarantee.epsilon
-    assert "truncated-poisson batches" in {each.name for each in guarantee.assumptions}
+    assert "truncated-poisson batches" in {assumption.name for assumption in guarantee.assumptions}
     assert run(["verify", str(trained), "-q", "--data", str(folder / "train.jsonl")]) == 0
     capsys.readouterr()
 

@@ -106,8 +106,8 @@ def test_epsilon_so_far_is_an_upper_bound_within_the_budget(job: TrainingJob) ->
 def test_epsilon_is_computed_seldom(job: TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, timer = [], Clock()
 
-    def slow(*given: object, **more: object) -> float:
-        calls.append(given)
+    def slow(*args: object, **more: object) -> float:
+        calls.append(args)
         timer.now += 0.1
         return 1.0
 

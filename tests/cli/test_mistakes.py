@@ -40,7 +40,7 @@ def lines(path: Path, records: list[Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, adapters that are not right, and data in the forms people have."""
     folder = tmp_path_factory.mktemp("mistakes")
     base = architecture(folder / "base", "gpt2", n_layer=1)
@@ -84,9 +84,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(made)
-    return made
+def here(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(inputs)
+    return inputs
 
 
 def files(folder: Path) -> dict[str, bytes | None]:

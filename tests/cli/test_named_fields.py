@@ -1,4 +1,4 @@
-"""Fields that a training was told of: its report names them, and what comes after goes by them."""
+"""Fields named to a training: its report states them, and later commands use them."""
 
 from __future__ import annotations
 

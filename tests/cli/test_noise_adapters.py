@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base and an adapter on it, as peft writes them."""
     folder = tmp_path_factory.mktemp("adapters")
     base = architecture(folder / "base", "gpt2", n_layer=1)
@@ -40,10 +40,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
+def folder(trained: Path, tmp_path: Path) -> Path:
     """A copy whose adapter names the base that lies beside it."""
     for name in ("base", "adapter"):
-        shutil.copytree(made / name, tmp_path / name)
+        shutil.copytree(trained / name, tmp_path / name)
     edit(tmp_path / "adapter", base_model_name_or_path=str(tmp_path / "base"))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""The facts of ``privctl noise`` from the model's own report, and what is said where none are known."""
+"""The facts of ``privctl noise`` from the model's own report, and the message where none are known."""
 
 import json
 import os

@@ -37,20 +37,22 @@ def flag(parameter: click.Parameter) -> str:
 def required(command: click.Command, but: click.Parameter) -> list[str]:
     """A value for everything that ``command`` needs beside ``but``; no file of the name exists."""
     call = []
-    for each in command.params:
-        if isinstance(each, click.Argument):
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
             call.append("nowhere")
-        elif (each.required or "optional with --dry-run" in (getattr(each, "help", "") or "")) and each is not but:
-            value = str(next(iter(each.type.choices))) if isinstance(each.type, click.Choice) else "1"
-            call += [flag(each), getattr(value, "value", value)]
+        elif (
+            parameter.required or "optional with --dry-run" in (getattr(parameter, "help", "") or "")
+        ) and parameter is not but:
+            value = str(next(iter(parameter.type.choices))) if isinstance(parameter.type, click.Choice) else "1"
+            call += [flag(parameter), getattr(value, "value", value)]
     return call
 
 
 OPTIONS = {
-    " ".join((*name, flag(each))): (name, command, each)
+    " ".join((*name, flag(parameter))): (name, command, parameter)
     for name, command in commands(root)
-    for each in command.params
-    if isinstance(each, click.Option) and each.type.name in NUMBERS
+    for parameter in command.params
+    if isinstance(parameter, click.Option) and parameter.type.name in NUMBERS
 }
 #: Options that are 0 where nothing of the kind is wanted, and seeds.
 MAY_BE_ZERO = {

@@ -29,7 +29,7 @@ def test_a_public_record_that_is_private_too_is_refused_unless_it_may_be(
     assert not list(tmp_path.iterdir())
     assert run(mixed(folder, tmp_path / "a", "--public-overlap", "keep", public="both.jsonl")) == 0
     report = read_report(tmp_path / "a.report.json")
-    assert "separate public data" not in {each.name for each in report.guarantees[0].assumptions}
+    assert "separate public data" not in {assumption.name for assumption in report.guarantees[0].assumptions}
     files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "both.jsonl")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 0
     capsys.readouterr()
@@ -46,8 +46,8 @@ def test_an_altered_copy_or_a_part_is_not_found_and_the_report_says_so(
     write(folder / "near.jsonl", ["the cat sat on the mat.", "the cat sat on the", "the cat sat on the dog the mat"])
     assert run(mixed(folder, tmp_path / "a", "--max-length", "6", "--long", "truncate", public="near.jsonl")) == 0
     (apart,) = [
-        each for each in read_report(tmp_path / "a.report.json").guarantees[0].assumptions
-        if each.name == "separate public data"
+        assumption for assumption in read_report(tmp_path / "a.report.json").guarantees[0].assumptions
+        if assumption.name == "separate public data"
     ]  # fmt: skip
     assert "whole records were compared" in apart.statement
     assert "an altered copy or a part of a record is not found" in apart.statement

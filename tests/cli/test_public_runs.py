@@ -82,7 +82,7 @@ def test_a_run_says_what_took_part_and_is_verified(
     (file,) = [artifact for artifact in report.inputs if artifact.role == "public"]
     assert file.path == "public.jsonl"
     guarantee = report.guarantees[0]
-    states = {each.name: each.state for each in guarantee.assumptions}
+    states = {assumption.name: assumption.state for assumption in guarantee.assumptions}
     assert states["public data"] is AssumptionState.ASSERTED
     assert states["separate public data"] is AssumptionState.CHECKED
     assert guarantee.status is Status.CONDITIONAL
@@ -141,7 +141,7 @@ def test_it_goes_with_other_noise_batches_and_clip_norms(
 
 
 def _without_input(report: Any) -> None:
-    report["inputs"] = [each for each in report["inputs"] if each["role"] != "public"]
+    report["inputs"] = [artifact for artifact in report["inputs"] if artifact["role"] != "public"]
 
 
 def _without_parameters(report: Any) -> None:
@@ -152,7 +152,9 @@ def _without_parameters(report: Any) -> None:
 def _without(name: str) -> Callable[[Any], None]:
     def change(report: Any) -> None:
         for guarantee in report["guarantees"]:
-            guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != name]
+            guarantee["assumptions"] = [
+                assumption for assumption in guarantee["assumptions"] if assumption["name"] != name
+            ]
 
     return change
 
@@ -184,17 +186,17 @@ def test_weights_that_public_gradients_moved_are_no_lie_unless_they_are_hidden(
 def _state(name: str, state: str) -> Callable[[Any], None]:
     def change(report: Any) -> None:
         for guarantee in report["guarantees"]:
-            for each in guarantee["assumptions"]:
-                if each["name"] == name:
-                    each["state"] = state
+            for assumption in guarantee["assumptions"]:
+                if assumption["name"] == name:
+                    assumption["state"] = state
 
     return change
 
 
 def _digest(report: Any) -> None:
-    for each in report["inputs"]:
-        if each["role"] == "public":
-            each["digest"] = "blake3:" + "0" * 64
+    for artifact in report["inputs"]:
+        if artifact["role"] == "public":
+            artifact["digest"] = "blake3:" + "0" * 64
 
 
 def _parameter(**changes: Any) -> Callable[[Any], None]:
@@ -262,7 +264,9 @@ def test_it_goes_with_canaries_and_searches(
     write(folder / "held.jsonl", ["a dog sat", "a dog sat on the mat"])
     assert run(mixed(folder, tmp_path / "a", "--held-out", str(folder / "held.jsonl"), *more)) == 0
     report = read_report(tmp_path / "a.report.json")
-    assert {"public data", "separate public data"} <= {each.name for each in report.guarantees[0].assumptions}
+    assert {"public data", "separate public data"} <= {
+        assumption.name for assumption in report.guarantees[0].assumptions
+    }
     files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "public.jsonl")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 0
     capsys.readouterr()

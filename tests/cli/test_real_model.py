@@ -79,9 +79,9 @@ def test_the_guides_table_of_noise_is_what_comes_out(
     shutil.copytree(shared_data / "stories260k", tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     assert run([*call[:at], *call[at + 2 :]]) == 0
-    made = table(capsys.readouterr().out)
-    assert len(made) == rows
-    assert [[*row[:-2], row[-1]] for row in table(below)[:rows]] == made
+    stdout = table(capsys.readouterr().out)
+    assert len(stdout) == rows
+    assert [[*row[:-2], row[-1]] for row in table(below)[:rows]] == stdout
 
 
 def table(text: str) -> list[list[str]]:

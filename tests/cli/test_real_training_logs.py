@@ -24,10 +24,10 @@ def stopped_and_resumed(start: Path, data: Path, output: Path, service: str, pat
     """A private training that ends before its ninth step, and then goes on."""
     step = loop.Trainer._step
 
-    def interrupted(self: Any, engine: Any, optimizer: Any, updates: int, *given: Any) -> Any:
+    def interrupted(self: Any, engine: Any, optimizer: Any, updates: int, *args: Any) -> Any:
         if updates == 8:
             raise MemoryError("killed")
-        return step(self, engine, optimizer, updates, *given)
+        return step(self, engine, optimizer, updates, *args)
 
     with patch.context() as patched:
         patched.setattr(loop.Trainer, "_step", interrupted)
@@ -65,8 +65,8 @@ def test_wandb_records_nothing_of_the_machine_and_prints_nothing(
     runs = [path.read_bytes() for path in folder.glob("offline-run-*/run-*.wandb")]
     assert runs
     assert len({path.stem for path in folder.glob("offline-run-*/run-*.wandb")}) == 1, "both belong to one run"
-    assert any(b"epsilon" in each for each in runs)
+    assert any(b"epsilon" in run for run in runs)
     names = {platform.node(), getpass.getuser()}  # one of three letters is found in any file
-    for secret in {*EXACT, str(tmp_path), os.getcwd(), sys.executable, *(each for each in names if len(each) > 4)}:
-        assert not any(secret.encode() in each for each in runs), secret
+    for secret in {*EXACT, str(tmp_path), os.getcwd(), sys.executable, *(name for name in names if len(name) > 4)}:
+        assert not any(secret.encode() in run for run in runs), secret
     assert not [path for path in folder.rglob("*") if path.name in ("requirements.txt", "wandb-metadata.json")]

@@ -59,7 +59,7 @@ def trained(folder: Path) -> tuple[Path, list[tuple[int, int]]]:
 def test_users_are_protected_and_several_records_of_each_are_used(
     trained: tuple[Path, list[tuple[int, int]]], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, seen = trained
+    path, records_drawn = trained
     report = read_report(path)
     assert report.mechanism == Ledger(
         events=(SampledGaussian(noise_multiplier=1, sample_rate=4 / len(HAS), steps=STEPS),)
@@ -70,7 +70,7 @@ def test_users_are_protected_and_several_records_of_each_are_used(
         "all records with one value of 'who' are one example, and of up to 3 that a step draws the mean gradient is "
         "clipped"
     )
-    assert {each for _, each in seen} == {1, 2, 3}
+    assert {each for _, each in records_drawn} == {1, 2, 3}
     assert run(["verify", str(path), "-q", "--data", str(folder / "train.jsonl")]) == 0
     capsys.readouterr()
 
@@ -89,10 +89,10 @@ def test_it_goes_with_other_ways_to_clip(
 
 
 def _in_statement(report: Any, old: str, new: str) -> None:
-    for each in report["guarantees"][0]["assumptions"]:
-        if each["name"] == "unit of privacy":
-            assert old in each["statement"]
-            each["statement"] = each["statement"].replace(old, new)
+    for assumption in report["guarantees"][0]["assumptions"]:
+        if assumption["name"] == "unit of privacy":
+            assert old in assumption["statement"]
+            assumption["statement"] = assumption["statement"].replace(old, new)
 
 
 FORGERIES: dict[str, Callable[[Any], Any]] = {

@@ -85,9 +85,9 @@ def test_class_names_from_the_data_void_the_guarantee(
     names = tmp_path / "names.txt"
     names.write_text("n\ny\n")
     for form in forms:
-        given = form.replace("names.txt", str(names))
-        output = tmp_path / f"b{len(given)}"
-        assert run([*arguments, "-o", str(output), "--labels", given]) == 0
+        labels = form.replace("names.txt", str(names))
+        output = tmp_path / f"b{len(labels)}"
+        assert run([*arguments, "-o", str(output), "--labels", labels]) == 0
         assert "void" not in capsys.readouterr().err
         assert report_of(output).guarantees[0].status is Status.CONDITIONAL
         states = {a.name: a.state for a in report_of(output).guarantees[0].assumptions}
@@ -194,7 +194,7 @@ def test_the_gate_s_fix_for_collected_names_is_not_a_smaller_budget(
     capsys.readouterr()
     run(["gate", str(tmp_path / "o.report.json"), "--max-epsilon", "4", "--at-delta", "0.02", "--format", "json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
-    (found,) = (each for each in findings if each["rule"] == "max_epsilon")
+    (found,) = (finding for finding in findings if finding["rule"] == "max_epsilon")
     assert found["outcome"] == "fail"
     assert fix in found["fix"]
     assert ("smaller budget" in found["fix"]) is not bool(fix)

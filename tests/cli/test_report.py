@@ -275,10 +275,10 @@ def test_axe_finds_nothing(large: Path, tab: Browser, width: int, dark: bool) ->
 @pytest.mark.parametrize("kind", ["html", "markdown", "model-card", "gate"])
 def test_what_shows_an_audit_is_its_owner_s(released: Path, large: Path, tmp_path: Path, kind: str) -> None:
     """It holds what the audit's report holds, which is not for release; that of the release is public."""
-    made = {"audit": large.parent / "a.report.json", "release": released / "m.private.report.json"}
+    pages = {"audit": large.parent / "a.report.json", "release": released / "m.private.report.json"}
     old = os.umask(0)
     try:
-        for name, report in made.items():
+        for name, report in pages.items():
             asked = ["gate", "--max-epsilon", "8"] if kind == "gate" else ["report", "--format", kind]
             assert run([*asked, str(report), "-o", str(tmp_path / name), "-q"]) in (
                 (0, 1, 3) if kind == "gate" else (0,)

@@ -68,8 +68,17 @@ def request_in(folder: Path) -> RetrainRequest:
 
 def resume(folder: Path, *more: str, data: str = "train.jsonl", **changed: str | None) -> int:
     options = {**CALL, **{f"--{name.replace('_', '-')}": value for name, value in changed.items()}}
-    given = [part for name, value in options.items() if value is not None for part in (name, value)]
-    call = ["retrain", "dp-sgd", str(folder / "start"), "--data", str(folder / data), "-o", str(folder / "out"), *given]
+    arguments = [part for name, value in options.items() if value is not None for part in (name, value)]
+    call = [
+        "retrain",
+        "dp-sgd",
+        str(folder / "start"),
+        "--data",
+        str(folder / data),
+        "-o",
+        str(folder / "out"),
+        *arguments,
+    ]
     return run([*call, "-q", "--resume", *more])
 
 
@@ -196,29 +205,29 @@ def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted
     more = ("--held-out", str(interrupted / "other.jsonl"), "--micro-examples", "3", "-o", str(tmp_path / "copy"))
     assert resume(interrupted, *more) == 0
     report = read_report(tmp_path / "copy.report.json")
-    assert any(each.quantity == "held-out loss, nats" for each in report.evidence)
+    assert any(item.quantity == "held-out loss, nats" for item in report.evidence)
 
 
 def test_noise_of_the_device_is_secret_and_begins_where_the_run_stopped(
     interrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, with the processor as the device; the hook verifies the report."""
-    made: list[CipherNoise] = []
+    ciphers: list[CipherNoise] = []
 
     def on_the_device(device: torch.device) -> CipherNoise:
-        made.append(CipherNoise(device))
-        return made[-1]
+        ciphers.append(CipherNoise(device))
+        return ciphers[-1]
 
     monkeypatch.setattr(gradient_training, "noise_for", on_the_device)
     shutil.copytree(interrupted / "out.run", tmp_path / "copy.run")
     assert resume(interrupted, "-o", str(tmp_path / "copy")) == 0
     report = read_report(tmp_path / "copy.report.json")
     (secret,) = (a for a in report.guarantees[0].assumptions if a.name == "secret noise")
-    assert (secret.state, made[0].description in secret.statement) == (AssumptionState.ENFORCED, True)
+    assert (secret.state, ciphers[0].description in secret.statement) == (AssumptionState.ENFORCED, True)
     assert str(report.parameters["noise_source"]).startswith(
         "ChaCha20 keystream on cpu by tensor operations under a key"
     )
-    (noise,) = made
+    (noise,) = ciphers
     with pytest.raises(ValueError, match="the next step is 10"):
         noise.release([torch.zeros(4)], 1.0, 1)
 

@@ -80,7 +80,7 @@ def test_every_method_is_planned_and_nothing_is_written(
     least = None if method == "ferret" else 16 * plan["trained"]
     assert plan["gpu_memory"] is None if least is None else least < plan["gpu_memory"] < plan["memory"]
     if METHODS[method]:
-        bought = {each["epsilon"]: each["amount"] for each in plan["budgets"]}
+        bought = {budget["epsilon"]: budget["amount"] for budget in plan["budgets"]}
         assert bought[3.0] == pytest.approx(plan["amount"], rel=1e-2)
         assert bought[0.5] > bought[1] > bought[8]
     else:

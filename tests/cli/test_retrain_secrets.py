@@ -239,8 +239,8 @@ def test_plans_that_do_not_fit_get_one_sentence(
         (data, start / "tokenizer.json", ["tokenizer.json"]),
         (data, start, ["start"]),
     ]
-    for train, given, parts in cases:
-        assert retrain(start, train, given, tmp_path / "a") == 3
+    for train, plan_path, parts in cases:
+        assert retrain(start, train, plan_path, tmp_path / "a") == 3
         error = capsys.readouterr().err
         assert all(part in error for part in parts), error
         assert error.count("\n") == 1
@@ -250,7 +250,7 @@ def test_plans_that_do_not_fit_get_one_sentence(
 def test_secrets_of_one_field_do_not_protect_another(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In six texts stands the secret of thirty bodies: by the plan of the texts, hardly anything is told of it.
+    """In six texts stands the secret of thirty bodies: by the plan of the texts, hardly anything is learned of it.
 
     One text would ask for so little noise that to verify the plan takes twenty seconds.
     """

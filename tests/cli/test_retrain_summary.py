@@ -123,7 +123,7 @@ def test_a_resumed_run_knows_what_was_before(
     ]
     more = [*call, "--batch-size", "12", "--device", "cpu", "-q", "--epochs", "2", *budget]
 
-    def fails(*given: object, **more: object) -> object:
+    def fails(*args: object, **more: object) -> object:
         raise MemoryError
 
     with monkeypatch.context() as patched:

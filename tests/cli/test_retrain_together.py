@@ -59,8 +59,8 @@ def call(folder: Path, data: str, output: str) -> list[str]:
 def test_two_processes_train_what_one_does_and_one_of_them_reads(folder: Path, forked: Forked) -> None:
     """Labels and words are collected from the data too; nothing is left of the tokens."""
     assert run(call(folder, "train.jsonl", "one")) == 0
-    for each in forked.together(2, call(folder, "train.jsonl", "two"), script=str(folder / "worker.py")):
-        assert each.code == 0, each.errors[-2000:]
+    for process in forked.together(2, call(folder, "train.jsonl", "two"), script=str(folder / "worker.py")):
+        assert process.code == 0, process.errors[-2000:]
     one, two = (load_file(folder / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
@@ -79,6 +79,6 @@ def test_a_damaged_row_ends_all_processes_with_its_sentence(
     assert run(call(folder, "bad.jsonl", "out")) == 3
     alone = capsys.readouterr().err
     assert alone.startswith(f"privctl: {folder / 'bad.jsonl'} line 13 is not valid JSON")
-    for each in forked.together(2, call(folder, "bad.jsonl", "out"), script=str(folder / "worker.py")):
-        assert (each.code, each.errors) == (3, alone)
+    for process in forked.together(2, call(folder, "bad.jsonl", "out"), script=str(folder / "worker.py")):
+        assert (process.code, process.errors) == (3, alone)
     assert sorted(folder.rglob("*")) == before

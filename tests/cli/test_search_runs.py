@@ -70,7 +70,7 @@ def test_the_best_run_is_released_with_the_guarantee_of_the_search(trained: Path
     # Of the three runs one alone had a learning rate at which anything is learned.
     assert (report.parameters["learning_rate"], report.parameters["clip_norm"]) == (1e-3, 0.5)
     assert report.parameters["history"][-1]["held_out_loss"] < report.evidence[0].details["before"]
-    assert "selection" in {each.name for each in report.guarantees[0].assumptions}
+    assert "selection" in {assumption.name for assumption in report.guarantees[0].assumptions}
     assert not {"runs", "order", "scores"} & set(report.parameters["search"])
     assert sorted(path.name for path in trained.parent.iterdir() if path.name.startswith("out")) == [
         "out", "out.report.json", "out.searches",
@@ -119,7 +119,9 @@ FORGERIES: Mapping[str, Callable[[Any], None]] = {
     "half of the noise": half_the_noise,
     "no search": lambda report: report["parameters"].pop("search"),
     "no word of the choice": lambda report: [
-        guarantee.update(assumptions=[each for each in guarantee["assumptions"] if each["name"] != "selection"])
+        guarantee.update(
+            assumptions=[assumption for assumption in guarantee["assumptions"] if assumption["name"] != "selection"]
+        )
         for guarantee in report["guarantees"]
     ],
 }
@@ -164,11 +166,11 @@ def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
     asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)
     child = os.fork()
     if child == 0:
-        step, made = Trainer._step, []
+        step, trainers = Trainer._step, []
 
         def killed(self: Trainer, *arguments: Any) -> Any:
-            made.append(0)
-            if len(made) == STEPS + 2:
+            trainers.append(0)
+            if len(trainers) == STEPS + 2:
                 os.kill(os.getpid(), 9)
             return step(self, *arguments)
 
@@ -360,7 +362,7 @@ def test_a_search_that_was_thrown_away_is_counted(
     report_path = tmp_path / "out.report.json"
     report = read_report(report_path)
     assert report.parameters["search"]["earlier"] == 1
-    assert any("1 earlier search of these data for this output began before" in each for each in report.warnings)
+    assert any("1 earlier search of these data for this output began before" in warning for warning in report.warnings)
     (premise,) = (a for a in report.guarantees[0].assumptions if a.name == "earlier searches")
     assert premise.statement.startswith("what 1 earlier search of these data")
     written = report_path.read_text()
@@ -384,6 +386,6 @@ def _none_before(report: Any) -> None:
 
 
 def _enforced_before(report: Any) -> None:
-    for each in report["guarantees"][0]["assumptions"]:
-        if each["name"] == "earlier searches":
-            each["state"] = "enforced"
+    for assumption in report["guarantees"][0]["assumptions"]:
+        if assumption["name"] == "earlier searches":
+            assumption["state"] = "enforced"

@@ -133,8 +133,8 @@ def test_assumptions_of_several_guarantees_are_printed_once(planned: Path) -> No
     text = " ".join(secrets_plan_text(report, verbose=True).split())
     by_curve, by_fano, one_record = report.guarantees
     assert by_curve.assumptions == by_fano.assumptions
-    for each in (*by_curve.assumptions, *one_record.assumptions):
-        assert text.count(f"{each.state}: {each.statement}") == 1, each
+    for assumption in (*by_curve.assumptions, *one_record.assumptions):
+        assert text.count(f"{assumption.state}: {assumption.statement}") == 1, assumption
     assert text.count(f"where the assumptions listed under '{by_curve.name}' hold What that leaves") == 1
     # One that rests on more names what it adds.
     more = Assumption(name="more", statement="more is true", state=AssumptionState.ASSERTED)

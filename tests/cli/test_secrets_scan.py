@@ -131,7 +131,7 @@ def test_mistakes_are_one_sentence(
     assert captured.out == ""
     assert says in captured.err
     assert len(captured.err.splitlines()) == 1
-    assert [each.name for each in data.parent.iterdir()] == ["train.jsonl"]
+    assert [path.name for path in data.parent.iterdir()] == ["train.jsonl"]
 
 
 @pytest.mark.parametrize(

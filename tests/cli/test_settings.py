@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def noise_of(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[float, str]:
-    """The noise multiplier that an account is for, and what was said beside it."""
+    """The noise multiplier of an account, and what stderr says."""
     assert run([*ACCOUNT, *more]) == 0
     written = capsys.readouterr()
     return json.loads(written.out)["mechanism"]["events"][0]["noise_multiplier"], written.err

@@ -103,10 +103,10 @@ def test_an_understated_bound_is_refuted_by_the_data(
 def _in_statement(name: str, old: str, new: str) -> Callable[[Any], None]:
     def edit(report: Any) -> None:
         for guarantee in report["guarantees"]:
-            for each in guarantee["assumptions"]:
-                if each["name"] == name:
-                    assert old in each["statement"]
-                    each["statement"] = each["statement"].replace(old, new)
+            for assumption in guarantee["assumptions"]:
+                if assumption["name"] == name:
+                    assert old in assumption["statement"]
+                    assumption["statement"] = assumption["statement"].replace(old, new)
 
     return edit
 
@@ -171,7 +171,7 @@ def test_a_plan_compares_bounds_and_choices(budget: str, folder: Path, capsys: p
     bound = (budget, "6", "--max-records-per-user", str(MOST), "--shared-records", "most")
     assert run([*call(folder, "planned", *bound), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    rows = {each["most"]: each for each in plan["user_bounds"]}
+    rows = {bound["most"]: bound for bound in plan["user_bounds"]}
     assert list(rows) == [2, 3, 4, 8, 16, 32]
     for most, row in rows.items():
         for rule in ("first", "greedy", "most"):
@@ -182,7 +182,7 @@ def test_a_plan_compares_bounds_and_choices(budget: str, folder: Path, capsys: p
     found = [row[rising] for row in rows.values()]
     assert found == sorted(set(found))
     assert rows[MOST][rising] == plan[rising]
-    assert any("takes to be public: choosing the bound by it costs nothing" in each for each in plan["warnings"])
+    assert any("takes to be public: choosing the bound by it costs nothing" in warning for warning in plan["warnings"])
 
 
 @pytest.mark.slow

@@ -130,10 +130,10 @@ def test_a_resumed_run_goes_on_with_its_log(
     monkeypatch.setattr(live, "_SHARE", math.inf)
     step = loop.Trainer._step
 
-    def killed(self: Any, engine: Any, optimizer: Any, updates: int, *given: Any) -> Any:
+    def killed(self: Any, engine: Any, optimizer: Any, updates: int, *args: Any) -> Any:
         if updates == 8:
             raise MemoryError("killed")
-        return step(self, engine, optimizer, updates, *given)
+        return step(self, engine, optimizer, updates, *args)
 
     with monkeypatch.context() as patched:
         patched.setattr(loop.Trainer, "_step", killed)
@@ -182,15 +182,15 @@ class Service(types.ModuleType):
         self.ended = 0
         self.__spec__ = importlib.util.spec_from_loader(name, None)
 
-    def init(self, **given: Any) -> Any:
-        self.begun.append(given)
+    def init(self, **fields: Any) -> Any:
+        self.begun.append(fields)
         return types.SimpleNamespace(id="r1", log=lambda m, step: self.sent.append((step, m)), finish=self.end_run)
 
-    def Settings(self, **given: Any) -> dict[str, Any]:  # noqa: N802
-        return given
+    def Settings(self, **fields: Any) -> dict[str, Any]:  # noqa: N802
+        return fields
 
-    def start_run(self, **given: Any) -> Any:
-        self.begun.append(given)
+    def start_run(self, **fields: Any) -> Any:
+        self.begun.append(fields)
         return types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))
 
     def log_metrics(self, measures: dict[str, float], step: int) -> None:
@@ -208,10 +208,10 @@ def test_a_service_gets_what_is_released_and_each_step_once(
     monkeypatch.setitem(sys.modules, name, service)
     step = loop.Trainer._step
 
-    def interrupted(self: Any, engine: Any, optimizer: Any, updates: int, *given: Any) -> Any:
+    def interrupted(self: Any, engine: Any, optimizer: Any, updates: int, *args: Any) -> Any:
         if updates == 8:
             raise MemoryError("killed")
-        return step(self, engine, optimizer, updates, *given)
+        return step(self, engine, optimizer, updates, *args)
 
     more = ("--log", name, "--noise-multiplier", "2")
     with monkeypatch.context() as patched:
@@ -220,8 +220,8 @@ def test_a_service_gets_what_is_released_and_each_step_once(
     assert retrain("dp-sgd", start, data, tmp_path / "out", *more, "--resume") == 0
     assert service.ended == 2
     assert "r1" in {service.begun[1].get("id"), service.begun[1].get("run_id")}
-    assert not EXACT & {each for _, measures in service.sent for each in measures}
-    keys = Counter((at, each) for at, measures in service.sent for each in measures)
+    assert not EXACT & {measure for _, measures in service.sent for measure in measures}
+    keys = Counter((at, measure) for at, measures in service.sent for measure in measures)
     assert max(keys.values()) == 1
     assert max(at for at, _ in service.sent) == 10
 

@@ -77,8 +77,8 @@ EVENTS = [{"type": "laplace", "scale": 9, "steps": 3}]
 
 
 def changing(file: Path, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*given: Any, **more: Any) -> Any:
-        found = function(*given, **more)
+    def call(*args: Any, **more: Any) -> Any:
+        found = function(*args, **more)
         file.write_bytes(b"\n" + file.read_bytes())
         return found
 
@@ -122,15 +122,15 @@ def test_a_plan_names_the_ledger_that_it_was_made_from(
     """It is read once, so that a pipe is named by what came through it."""
     content, ledger, plan = json.dumps(EVENTS).encode(), tmp_path / "events.json", tmp_path / "plan.report.json"
     ledger.write_bytes(content)
-    given = ledger
+    ledger_path = ledger
     if piped:
         reader, writer = os.pipe()
         os.write(writer, content)
         os.close(writer)
-        given = Path(f"/dev/fd/{reader}")
+        ledger_path = Path(f"/dev/fd/{reader}")
     codec = importlib.import_module("privctl.reports.codec")
     monkeypatch.setattr(codec, "decode_events", changing(ledger, codec.decode_events))
-    assert run(["account", "--ledger", str(given), "--delta", "1e-5", "--json", "-q", "-o", str(plan)]) == 0
+    assert run(["account", "--ledger", str(ledger_path), "--delta", "1e-5", "--json", "-q", "-o", str(plan)]) == 0
     if piped:
         os.close(reader)
     (source,) = read_report(plan).inputs

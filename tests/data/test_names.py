@@ -60,7 +60,7 @@ def test_counts_of_data_tell_of_spellings(tmp_path: Path) -> None:
     warning = (
         "6 names in 'who' differ from another's only in case, spaces or Unicode form, and count as different users"
     )
-    assert sum(each.startswith(warning) for each in messages) == 1
+    assert sum(message.startswith(warning) for message in messages) == 1
     assert f"counted in {data}: 47 examples, each all records with one value of 'who'" in messages
     assert CountedData(path=data, unit="fold(who)", text_column=None).count(messages.append) == 43
     for unit, groups, alike in (("who", 47, 6), ("fold(who)", 43, 0)):

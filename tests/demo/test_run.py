@@ -134,8 +134,8 @@ def test_noisy_models_load_and_generate(chapters: tuple[DemoModel, ...]) -> None
     network = AutoModelForCausalLM.from_pretrained(chapters[1].model)
     tokenizer = AutoTokenizer.from_pretrained(chapters[1].model)
     tokens = tokenizer("Edda Norrvik,", return_tensors="pt", add_special_tokens=False)
-    made = network.generate(**tokens, max_new_tokens=5, do_sample=False)
-    assert made.shape[1] > tokens["input_ids"].shape[1]
+    generated = network.generate(**tokens, max_new_tokens=5, do_sample=False)
+    assert generated.shape[1] > tokens["input_ids"].shape[1]
 
 
 def test_members_and_nonmembers_do_not_overlap_by_name(chapters: tuple[DemoModel, ...]) -> None:

@@ -81,14 +81,14 @@ def _one_run_bounds(found: dict[str, Any]) -> str:
     """Medians of privctl's ways and the share above the truth, then one audit by everybody."""
     rows = []
     for each in found["results"]:
-        ways, one = each["ways"], each["one_audit"]
+        variants, one = each["ways"], each["one_audit"]
         rows.append(
             [f"{each['canaries']:,}", each["mechanism"], f"{each['true']:.2f}"]
-            + [f"{ways[name]['median']:.2f}" for name in (STEINKE, MAHLOUJIFAR)]
+            + [f"{variants[name]['median']:.2f}" for name in (STEINKE, MAHLOUJIFAR)]
             + [
                 cell
                 for name in (OURS, GAUSSIAN)
-                for cell in (f"{ways[name]['median']:.2f}", f"{100 * ways[name]['above_truth']:.3g} %")
+                for cell in (f"{variants[name]['median']:.2f}", f"{100 * variants[name]['above_truth']:.3g} %")
             ]
             + [f"{one[name]:.2f}" for name in (OURS, JAX, GAUSSIAN, GUARD)]
         )
@@ -117,7 +117,7 @@ def _min_k_shares(found: list[dict[str, Any]]) -> str:
     rows = []
     for name, some in _by_training(found).items():
         sets = sum(each["sets"] for each in some)
-        areas = (sum(each["auc"][way] for each in some) / len(some) for way in min_k_shares.WAYS)
+        areas = (sum(each["auc"][weighting] for each in some) / len(some) for weighting in min_k_shares.WAYS)
         finds = (sum(each["found"][test] for each in some) / sets for test in min_k_shares.TESTS)
         rows.append([name, str(sets), *(f"{area:.3f}" for area in areas), *(f"{share:.2f}" for share in finds)])
     headings = ["leak", "sets", *min_k_shares.WAYS, *(f"{test}: finds" for test in min_k_shares.TESTS)]

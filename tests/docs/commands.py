@@ -66,7 +66,7 @@ def _described(command: click.Command, name: str, level: int) -> Iterator[str]:
     options = [parameter for parameter in options if _is_shown(parameter)]
     rare = called.rare if isinstance(called, WithRareOptions) else frozenset()
     for heading, asked in (("option", False), ("option, with `--help-all`", True)):
-        rows = [_option(each) for each in options if (each.name in rare) is asked]
+        rows = [_option(option) for option in options if (option.name in rare) is asked]
         if rows:
             yield as_table([heading, "meaning"], rows)
     if isinstance(command, click.Group):

@@ -197,7 +197,7 @@ def _ferret_directions() -> str:
 
 
 def _named(start: dict[str, Any], update: str) -> dict[str, Any]:
-    return next(each for each in start["alignments"] if each["update"] == update)
+    return next(alignment for alignment in start["alignments"] if alignment["update"] == update)
 
 
 def _device() -> str:

@@ -21,7 +21,7 @@ from tests.docs.pages import DOCS, ROOT
 def generated() -> dict[Path, str]:
     """Each page that is made, or holds made parts, as it ought to be."""
     found = {DOCS / "cli.md": commands.reference(), DOCS / "demo.svg": picture.svg()}
-    made = {
+    generated_parts = {
         "reports.md": fields.parts(), "performance.md": figures.parts() | peer_tables.of_precision(),
         "utility.md": figures.of_utility(),
         "claims.md": judged.parts(),
@@ -30,7 +30,7 @@ def generated() -> dict[Path, str]:
         "canaries.md": audit_tables.of_canaries(), "extraction.md": audit_tables.of_extraction(),
         "attack-comparison.md": peer_tables.parts(),
     }  # fmt: skip
-    for name, parts in made.items():
+    for name, parts in generated_parts.items():
         text = (DOCS / name).read_text(encoding="utf-8")
         for part, body in parts.items():
             text = _with_part(text, part, body)

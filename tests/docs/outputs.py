@@ -57,7 +57,7 @@ def shown_after(text: str) -> list[tuple[str, list[Example]]]:
 
 
 def missing(example: Example, printed: str) -> str | None:
-    """The first part of what is shown, from one ``...`` to the next, that was not printed in this order; or None.
+    """The first part of the shown output, from one ``...`` to the next, that was not printed in this order; or None.
 
     Words are compared, however lines are folded and columns are spaced. The first part begins the output, and the last
     one ends it, unless ``...`` stands there.

@@ -53,7 +53,7 @@ def summary(targets: Mapping[str, Any]) -> str:
         rates = (best(found, _RATE)[0] for found in (ours, others.get(second, nobody)))
         rows.append([
             target, "{} ({})".format(*_best(ours, AREA)), f"{area} ({party}: {attack})" if party else "-",
-            _apart(others.get(party, nobody)), *(f"{rate:.3f}" if rate == rate else "-" for rate in rates),
+            _lead(others.get(party, nobody)), *(f"{rate:.3f}" if rate == rate else "-" for rate in rates),
             _rates_apart(others.get(second, nobody)), f"{ours['p_value']:.2g}",
         ])  # fmt: skip
     headings = [
@@ -80,7 +80,7 @@ def rare(targets: Mapping[str, Any]) -> str:
 
 def ahead(targets: Mapping[str, Any]) -> str:
     """The sentence that counts, of the targets that saw the members, those on which an interval leaves out 0."""
-    trained = [_others(each) for each in targets.values() if not each["null"]]
+    trained = [_others(target) for target in targets.values() if not target["null"]]
     clauses = []
     for quantity in (AREA, _RATE):
         counts = []
@@ -103,9 +103,9 @@ def _others(target: Mapping[str, Any]) -> dict[str, Any]:
 
 def _interval(found: Mapping[str, Any], quantity: str) -> tuple[float, float] | None:
     """Of privctl's best ``quantity`` less that of ``found``; both ends 0 where all records stand in the same order."""
-    apart = found.get("difference", {})
-    one = apart.get(quantity) if quantity == _RATE else apart
-    return (one.get("lower", 0.0), one.get("upper", 0.0)) if one else None
+    differences = found.get("difference", {})
+    difference = differences.get(quantity) if quantity == _RATE else differences
+    return (difference.get("lower", 0.0), difference.get("upper", 0.0)) if difference else None
 
 
 def _found(targets: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def _found(targets: Mapping[str, Any]) -> str:
         for party, found in each["parties"].items():
             rare, by = best(found, _RARE)
             rows.append([
-                target, party, *_best(found, AREA), _apart(found), *_best(found, _RATE), f"{rare:.3f}" if by else "-",
+                target, party, *_best(found, AREA), _lead(found), *_best(found, _RATE), f"{rare:.3f}" if by else "-",
                 f"{found['seconds']:.3g}", f"{found['whole_seconds']:.3g}" if "whole_seconds" in found else "-",
             ])  # fmt: skip
     headings = [
@@ -124,19 +124,25 @@ def _found(targets: Mapping[str, Any]) -> str:
     return as_table(headings, rows)
 
 
-def _apart(found: Mapping[str, Any]) -> str:
+def _lead(found: Mapping[str, Any]) -> str:
     """By how much privctl's best AUC is above that of ``found``, with its interval."""
     if "difference" not in found:
         return "-"
-    one = found["difference"]
-    interval = f"{one['lower']:+.3f} to {one['upper']:+.3f}" if "lower" in one else "the same order"
-    return f"{one['AUC']:+.4f} ({interval})"
+    difference = found["difference"]
+    interval = (
+        f"{difference['lower']:+.3f} to {difference['upper']:+.3f}" if "lower" in difference else "the same order"
+    )
+    return f"{difference['AUC']:+.4f} ({interval})"
 
 
 def _rates_apart(found: Mapping[str, Any], quantity: str = _RATE) -> str:
     """By how much privctl's best TPR, ``quantity``, is above that of ``found``, with its interval."""
-    one = found.get("difference", {}).get(quantity)
-    return f"{one['difference']:+.3f} ({one['lower']:+.3f} to {one['upper']:+.3f})" if one else "-"
+    difference = found.get("difference", {}).get(quantity)
+    return (
+        f"{difference['difference']:+.3f} ({difference['lower']:+.3f} to {difference['upper']:+.3f})"
+        if difference
+        else "-"
+    )
 
 
 def _floor(targets: Mapping[str, Any], precisions: Mapping[str, Any]) -> str:

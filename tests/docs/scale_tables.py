@@ -47,23 +47,29 @@ def _one_card(found: dict[str, Any]) -> str:
 
 
 def _in_shards(found: dict[str, Any]) -> str:
-    kept = [one for one in found["trainings"] if one["each_of_cards"] is not None and one["checkpointed"]]
+    kept = [
+        training
+        for training in found["trainings"]
+        if training["each_of_cards"] is not None and training["checkpointed"]
+    ]
     return _memory(kept, "each_of_cards")
 
 
 def _memory(trainings: list[dict[str, Any]], key: str) -> str:
     """Rows of size and way; columns of micro-batches, without checkpointing and with it."""
-    columns = sorted({(one["checkpointed"], one["examples"]) for one in trainings})
+    columns = sorted({(training["checkpointed"], training["examples"]) for training in trainings})
     rows: dict[tuple[str, str], dict[tuple[bool, int], int]] = {}
-    for one in trainings:
-        rows.setdefault((one["size"], one["way"]), {})[one["checkpointed"], one["examples"]] = one[key]
+    for training in trainings:
+        rows.setdefault((training["size"], training["way"]), {})[training["checkpointed"], training["examples"]] = (
+            training[key]
+        )
     plain = len({checkpointed for checkpointed, _ in columns}) > 1
     names = [
         f"{examples}{', `--checkpointing`' if checkpointed and plain else ''}" for checkpointed, examples in columns
     ]
     return as_table(
         ["model", "trained", *names],
-        [[*row, *(_gib(cells[each]) for each in columns)] for row, cells in rows.items()],
+        [[*row, *(_gib(cells[column]) for column in columns)] for row, cells in rows.items()],
     )
 
 
@@ -102,11 +108,12 @@ def _shard_checks(found: dict[str, Any]) -> str:
 
 def _costs(found: dict[str, Any]) -> str:
     models = found["costs"]["models"]
-    ways = list(next(iter(models.values()))["hours"])
+    variants = list(next(iter(models.values()))["hours"])
     rows = [
-        [name, *(f"{one['hours'][way]:.0f}" for way in ways), f"{one['update_s']:.3f}"] for name, one in models.items()
+        [name, *(f"{one['hours'][variant]:.0f}" for variant in variants), f"{one['update_s']:.3f}"]
+        for name, one in models.items()
     ]
-    return as_table(["model", *ways, "noise and AdamW, s a step"], rows)
+    return as_table(["model", *variants, "noise and AdamW, s a step"], rows)
 
 
 def _experts() -> str:

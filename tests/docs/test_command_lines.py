@@ -49,10 +49,10 @@ def parse(words: Sequence[str], *, whole: bool) -> None:
         raise click.UsageError(f"too many arguments: {left}")
     for parameter in command.get_params(context):
         value = values.get(str(parameter.name))
-        given = value is not None and value != () and not repr(value).startswith("Sentinel")
-        if not given and parameter.required and not {"--help", "--version"} & set(rest):
+        set_by_user = value is not None and value != () and not repr(value).startswith("Sentinel")
+        if not set_by_user and parameter.required and not {"--help", "--version"} & set(rest):
             raise click.MissingParameter(param=parameter)
-        if given and not isinstance(parameter.type, click.Path):
+        if set_by_user and not isinstance(parameter.type, click.Path):
             parameter.type_cast_value(context, value)
 
 

@@ -50,7 +50,7 @@ def test_a_refusal_without_a_stored_sentence_has_its_own() -> None:
 
 def test_every_pair_is_in_the_results_once() -> None:
     data = results("coverage")
-    named = [(each["task"], each["architecture"]) for each in data["rows"]]
+    named = [(row["task"], row["architecture"]) for row in data["rows"]]
     assert len(set(named)) == len(named) == data["pairs"]
-    built = [each for each in data["rows"] if each["privctl"]["outcome"] != NONE]
+    built = [row for row in data["rows"] if row["privctl"]["outcome"] != NONE]
     assert all(each["privctl"]["difference"] <= 1e-3 for each in built if each["privctl"]["outcome"] == RIGHT)

@@ -67,7 +67,10 @@ def options(command: click.Command = root) -> Iterator[str]:
     if isinstance(command, GroupWithCommand):
         yield from options(command.alone)
     yield from (
-        name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts) if "--" in name
+        name
+        for parameter in command.get_params(context)
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if "--" in name
     )
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

@@ -61,16 +61,16 @@ def test_rare_rates_stand_beside_the_largest_of_another_that_was_compared() -> N
 
 
 def test_targets_are_counted_on_which_an_interval_leaves_out_0() -> None:
-    def other(lower: float, upper: float, **more: Any) -> dict[str, Any]:
+    def party(lower: float, upper: float, **more: Any) -> dict[str, Any]:
         return _party(0.6, 0.02, difference={"AUC": (lower + upper) / 2, "lower": lower, "upper": upper, **more})
 
     rate = {"TPR at 1 %": {"difference": 0.1, "lower": 0.05, "upper": 0.15}}
     same = _party(0.6, 0.02, difference={"AUC": 0.0})
     found = [
-        (False, {"b": other(0.01, 0.02, **rate), "A": other(-0.02, -0.01)}),
-        (False, {"b": other(-0.01, 0.02), "A": same}),
-        (False, {"b": other(0.01, 0.02), "A": _party(0.6, 0.02)}),
-        (True, {"b": other(-0.02, -0.01), "A": other(0.01, 0.02)}),
+        (False, {"b": party(0.01, 0.02, **rate), "A": party(-0.02, -0.01)}),
+        (False, {"b": party(-0.01, 0.02), "A": same}),
+        (False, {"b": party(0.01, 0.02), "A": _party(0.6, 0.02)}),
+        (True, {"b": party(-0.02, -0.01), "A": party(0.01, 0.02)}),
     ]
     targets = {str(i): {"null": null, "parties": {**OURS, **others}} for i, (null, others) in enumerate(found)}
     assert ahead(targets) == (

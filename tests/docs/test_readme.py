@@ -71,7 +71,7 @@ def test_the_guide_shows_what_is_printed(example: Example) -> None:
 
 
 def test_the_readme_shows_the_acts_in_order() -> None:
-    acts = [words[1] for each in EXAMPLES for words in command_lines(each.commands) if words[0] == "privctl"]
+    acts = [words[1] for example in EXAMPLES for words in command_lines(example.commands) if words[0] == "privctl"]
     assert list(dict.fromkeys(acts)) == ["audit", "retrain", "noise", "verify", "gate"]
     assert len(README.splitlines()) <= 200
 

@@ -212,8 +212,8 @@ SLOW = {
 def cases() -> list[Any]:
     """The tables, slow ones marked."""
     return [
-        pytest.param(*each, id=f"{each[0]}, {each[1]}", marks=[pytest.mark.slow] if each[:2] in SLOW else [])
-        for each in TABLES
+        pytest.param(*table, id=f"{table[0]}, {table[1]}", marks=[pytest.mark.slow] if table[:2] in SLOW else [])
+        for table in TABLES
     ]
 
 

@@ -36,7 +36,7 @@ def calls() -> Iterator[tuple[list[str], str | None]]:
     for block in blocks(TUTORIAL, "sh"):
         joined = re.sub(r"\\\n\s*", "", block)
         for line, words in zip(
-            [each for each in joined.splitlines() if each.strip()], command_lines(block), strict=True
+            [line for line in joined.splitlines() if line.strip()], command_lines(block), strict=True
         ):
             if words[0] == "privctl":
                 found = re.search(r">\s*(\S+)$", line)

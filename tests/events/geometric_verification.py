@@ -44,10 +44,10 @@ def _draw(event: GeometricNoise) -> Draw:
     fade = 1 - math.exp(-event.epsilon)
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        seen = rng.geometric(fade, count) - rng.geometric(fade, count)
+        noise = rng.geometric(fade, count) - rng.geometric(fade, count)
         if present:
-            seen += rng.random(count) < event.sample_rate
-        grown = (np.abs(seen) - np.abs(seen - 1)) * event.epsilon
+            noise += rng.random(count) < event.sample_rate
+        grown = (np.abs(noise) - np.abs(noise - 1)) * event.epsilon
         return np.asarray(np.log1p(event.sample_rate * np.expm1(grown)))
 
     return draw

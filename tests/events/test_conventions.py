@@ -89,7 +89,7 @@ def test_what_an_event_says_of_itself_is_verified(event: Event, tmp_path: Path) 
     assert run(["verify", str(_planned(tmp_path, event)), "-q"]) == 0
 
 
-def _other(event: Event, name: str) -> object:
+def _wrong_value(event: Event, name: str) -> object:
     """A wrong word in place of the right one."""
     right = getattr(event, name)
     wrong: dict[str, tuple[object, ...]] = {
@@ -109,7 +109,7 @@ def test_a_wrong_word_of_an_event_is_refuted(
 ) -> None:
     if name == "batches_needed" and event.batches_needed is None:
         return  # to ask for more than is needed is no fault
-    wrong = _other(event, name)
+    wrong = _wrong_value(event, name)
     constant = name in ("unit", "contribution")
     monkeypatch.setattr(type(event), name, wrong if constant else property(lambda self: wrong))
     assert run(["verify", str(_planned(tmp_path, event)), "-q"]) == (3 if name == "contribution" else 1)

@@ -22,7 +22,7 @@ from verify.recompute.ledger import epsilon_of
 EVENT = DiscreteGaussianNoise(stddev=4.0, sensitivity=3, sample_rate=0.2)
 
 
-def one(event: DiscreteGaussianNoise) -> Ledger:
+def ledger_of(event: DiscreteGaussianNoise) -> Ledger:
     return Ledger(events=(event,))
 
 
@@ -58,9 +58,9 @@ def by_outcomes(event: DiscreteGaussianNoise, epsilon: float) -> float:
 )
 def test_one_step_against_its_outcomes(event: DiscreteGaussianNoise, epsilon: float) -> None:
     delta = by_outcomes(event, epsilon)
-    assert epsilon_bound(one(event), delta) == pytest.approx(epsilon, rel=1e-8)
-    assert epsilon_bound(one(event), delta) >= epsilon * (1 - 1e-12)
-    assert epsilon_of(one(event), delta).upper == pytest.approx(epsilon, rel=1e-9)
+    assert epsilon_bound(ledger_of(event), delta) == pytest.approx(epsilon, rel=1e-8)
+    assert epsilon_bound(ledger_of(event), delta) >= epsilon * (1 - 1e-12)
+    assert epsilon_of(ledger_of(event), delta).upper == pytest.approx(epsilon, rel=1e-9)
     assert by_outcomes(replace(event, stddev=event.stddev / 2), epsilon) > 2 * delta
 
 
@@ -74,11 +74,11 @@ def test_many_steps_against_dp_accounting() -> None:
         .get_epsilon_for_delta(1e-6)
         for high in (False, True)
     ]
-    low, high = epsilon_floor(one(event), 1e-6), epsilon_bound(one(event), 1e-6)
+    low, high = epsilon_floor(ledger_of(event), 1e-6), epsilon_bound(ledger_of(event), 1e-6)
     assert theirs[0] <= high <= theirs[1] * (1 + 3e-4)
     assert low <= theirs[1]
     assert high - low < 0.02 * high
-    assert epsilon_of(one(event), 1e-6, (high,)).at_most(high)
+    assert epsilon_of(ledger_of(event), 1e-6, (high,)).at_most(high)
 
 
 @pytest.mark.parametrize("rate", [0.2, 1.0])
@@ -94,12 +94,12 @@ def test_renyi_divergences_against_sums_of_outcomes(rate: float) -> None:
     assert (found >= np.array(exact) * (1 - 1e-10)).all()
     assert found[[1, 3]] == pytest.approx([exact[1], exact[3]], rel=1e-10)
     assert (found <= 1.5 * np.array(exact)).all()
-    many = one(replace(event, steps=40))
+    many = ledger_of(replace(event, steps=40))
     assert renyi.ledger_epsilon(many, 1e-6)[0] >= epsilon_bound(many, 1e-6)
 
 
 def test_much_noise_is_nearly_continuous() -> None:
-    wide = one(DiscreteGaussianNoise(stddev=500, sensitivity=500, sample_rate=0.1, steps=30))
+    wide = ledger_of(DiscreteGaussianNoise(stddev=500, sensitivity=500, sample_rate=0.1, steps=30))
     plain = Ledger(events=(SampledGaussian(noise_multiplier=1, sample_rate=0.1, steps=30),))
     assert epsilon_bound(wide, 1e-6) == pytest.approx(epsilon_bound(plain, 1e-6), rel=1e-4)
 

@@ -22,19 +22,19 @@ from verify.recompute.ledger import pure_epsilon as verified_pure_epsilon
 EVENT = ExponentialChoice(epsilon=0.5, steps=20)
 
 
-def one(event: Event) -> Ledger:
+def ledger_of(event: Event) -> Ledger:
     return Ledger(events=(event,))
 
 
 def test_composition() -> None:
     """Between two candidates of opposite scores and any mechanism of this epsilon; half the epsilon is refuted."""
-    found, least = epsilon_bound(one(EVENT), 1e-6), epsilon_floor(one(EVENT), 1e-6)
-    assert least <= found < 0.75 * epsilon_bound(one(EpsilonDeltaDp(epsilon=0.5, steps=20)), 1e-6)
-    assert epsilon_of(one(EVENT), 1e-6, (found,)).at_most(found)
-    two = epsilon_bound(one(EpsilonDeltaDp(epsilon=0.25, steps=20)), 1e-6)
+    found, least = epsilon_bound(ledger_of(EVENT), 1e-6), epsilon_floor(ledger_of(EVENT), 1e-6)
+    assert least <= found < 0.75 * epsilon_bound(ledger_of(EpsilonDeltaDp(epsilon=0.5, steps=20)), 1e-6)
+    assert epsilon_of(ledger_of(EVENT), 1e-6, (found,)).at_most(found)
+    two = epsilon_bound(ledger_of(EpsilonDeltaDp(epsilon=0.25, steps=20)), 1e-6)
     assert two < found
-    half = epsilon_bound(one(replace(EVENT, epsilon=0.25)), 1e-6)
-    assert epsilon_of(one(EVENT), 1e-6, (half,)).at_most(half) is False
+    half = epsilon_bound(ledger_of(replace(EVENT, epsilon=0.25)), 1e-6)
+    assert epsilon_of(ledger_of(EVENT), 1e-6, (half,)).at_most(half) is False
 
 
 @pytest.mark.parametrize("epsilon", few([1.0, 6.0], 0))
@@ -45,14 +45,14 @@ def test_one_choice_is_the_worst_of_two_outcomes(epsilon: float) -> None:
     chance = -np.expm1(t - epsilon) / -math.expm1(-epsilon)
     for x in (0.0, 0.3 * epsilon, 0.9 * epsilon):
         delta = float((chance * np.maximum(-np.expm1(x - t), 0)).max())
-        assert delta_bound(one(event), x, near=max(delta, 1e-9)) == pytest.approx(delta, rel=2e-3)
+        assert delta_bound(ledger_of(event), x, near=max(delta, 1e-9)) == pytest.approx(delta, rel=2e-3)
     once = verified_row_of(event).once(event)
     assert once is not None
     assert float(once(arb(math.exp(0.3 * epsilon)))) == pytest.approx(
         (1 - math.exp(-0.35 * epsilon)) ** 2 / -math.expm1(-epsilon)
     )
-    assert pure_epsilon(one(replace(event, steps=3))) == pytest.approx(3 * epsilon)
-    assert verified_pure_epsilon(one(replace(event, steps=3))).upper == pytest.approx(3 * epsilon)
+    assert pure_epsilon(ledger_of(replace(event, steps=3))) == pytest.approx(3 * epsilon)
+    assert verified_pure_epsilon(ledger_of(replace(event, steps=3))).upper == pytest.approx(3 * epsilon)
 
 
 def test_divergences() -> None:
@@ -111,8 +111,8 @@ def test_no_scores_exceed_the_bound(kind: str, epsilon: float) -> None:
     event: Event = ExponentialChoice(epsilon=epsilon) if kind == "exponential" else LaplaceNoise(scale=1 / epsilon)
     exceeded = False
     points = [0.0, 0.3 * epsilon, 0.8 * epsilon]
-    bounds = [delta_bound(one(event), x, near=1e-2) for x in points]
-    smaller = [delta_bound(one(ExponentialChoice(epsilon=epsilon)), x, near=1e-2) for x in points]
+    bounds = [delta_bound(ledger_of(event), x, near=1e-2) for x in points]
+    smaller = [delta_bound(ledger_of(ExponentialChoice(epsilon=epsilon)), x, near=1e-2) for x in points]
     for gaps in itertools.product((0.0, 0.5, 1.0, 2.0), repeat=3):
         scores = (0.0, *(-gap for gap in gaps))
         for moves in itertools.product((-1.0, 1.0), repeat=4):

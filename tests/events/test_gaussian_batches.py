@@ -37,7 +37,7 @@ REPLACED = ReplacedGaussian(noise_multiplier=2, sample_rate=0.02, steps=200)
 CUT = TruncatedGaussian(noise_multiplier=2, largest_batch=30, examples=1000, sample_rate=0.02, steps=200)
 
 
-def one(event: Event) -> Ledger:
+def ledger_of(event: Event) -> Ledger:
     return Ledger(events=(event,))
 
 
@@ -65,13 +65,13 @@ def theirs(event: Event) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("event", [GROUP, REPLACED, replace(CUT, largest_batch=40)], ids=lambda event: event.tag)
 def test_against_dp_accounting(event: GroupGaussian | ReplacedGaussian | TruncatedGaussian) -> None:
-    expected, found = theirs(event), epsilon_bound(one(event), 1e-6)
-    assert epsilon_floor(one(event), 1e-6) <= found == pytest.approx(expected, rel=2e-3)
-    assert epsilon_of(one(event), 1e-6, (found,)).at_most(found)
-    # Half the noise is told apart, by its own bound and by the verifier, which refutes the claim.
+    expected, found = theirs(event), epsilon_bound(ledger_of(event), 1e-6)
+    assert epsilon_floor(ledger_of(event), 1e-6) <= found == pytest.approx(expected, rel=2e-3)
+    assert epsilon_of(ledger_of(event), 1e-6, (found,)).at_most(found)
+    # Half the noise gives another bound, and the verifier refutes the claim.
     half = replace(event, noise_multiplier=1)
-    assert epsilon_bound(one(half), 1e-6) > 1.5 * expected
-    assert epsilon_of(one(half), 1e-6, (found,)).at_most(found) is False
+    assert epsilon_bound(ledger_of(half), 1e-6) > 1.5 * expected
+    assert epsilon_of(ledger_of(half), 1e-6, (found,)).at_most(found) is False
 
 
 @pytest.mark.slow
@@ -80,11 +80,11 @@ def test_batches_that_are_often_cut_cost_less_than_dp_accounting_says(largest: i
     """Theirs takes neighbours that replace a record where the batch is cut, which is looser."""
     event = replace(CUT, largest_batch=largest)
     whole = replace(event, largest_batch=1000)
-    found = epsilon_bound(one(event), 1e-6)
+    found = epsilon_bound(ledger_of(event), 1e-6)
     assert found < theirs(event) * (1 + 1e-3)
-    assert epsilon_of(one(event), 1e-6, (found,)).at_most(found)
+    assert epsilon_of(ledger_of(event), 1e-6, (found,)).at_most(found)
     if largest >= 20:
-        assert found > epsilon_bound(one(whole), 1e-6)
+        assert found > epsilon_bound(ledger_of(whole), 1e-6)
 
 
 def _least_delta(event: TruncatedGaussian, epsilon: float) -> float:
@@ -122,15 +122,15 @@ KNOWN = (
 
 @pytest.mark.parametrize(("event", "expected"), KNOWN, ids=[event.tag for event, _ in KNOWN])
 def test_against_known_values(event: Event, expected: float) -> None:
-    assert epsilon_bound(one(event), 1e-6) == pytest.approx(expected, rel=2e-3)
-    assert epsilon_of(one(event), 1e-6, (0.98 * expected,)).at_most(0.98 * expected) is False
+    assert epsilon_bound(ledger_of(event), 1e-6) == pytest.approx(expected, rel=2e-3)
+    assert epsilon_of(ledger_of(event), 1e-6, (0.98 * expected,)).at_most(0.98 * expected) is False
 
 
 def test_a_cut_batch_swaps_a_record_for_another() -> None:
     """What a data set does attain is within the bound, and above what Poisson batches that are never cut would cost."""
     event = TruncatedGaussian(noise_multiplier=1, largest_batch=2, examples=6, sample_rate=0.9)
     attained = _least_delta(event, 1.0)
-    assert epsilon_bound(one(event), attained) >= 1.0
+    assert epsilon_bound(ledger_of(event), attained) >= 1.0
     assert attained > _least_delta(replace(event, largest_batch=6), 1.0)
 
 
@@ -178,35 +178,37 @@ def test_no_contributions_exceed_the_bounds_and_the_worst_attain_them() -> None:
         for event, present, absent in cases:
             delta = _attained(present, absent, noise, epsilon)
             if delta > 1e-10:
-                found = epsilon_bound(one(event), delta)
+                found = epsilon_bound(ledger_of(event), delta)
                 assert found >= epsilon - 1e-5
                 assert not worst or found == pytest.approx(epsilon, abs=1e-3)
 
 
 def test_edges() -> None:
     """A group of one is one record; nothing is cut from batches that may hold all; sure records are one Gaussian."""
-    plain = epsilon_bound(one(SampledGaussian(noise_multiplier=2, sample_rate=0.02, steps=200)), 1e-6)
-    assert epsilon_bound(one(replace(GROUP, group_size=1)), 1e-6) == pytest.approx(plain, rel=1e-9)
-    assert epsilon_bound(one(replace(CUT, largest_batch=1000)), 1e-6) == plain
+    plain = epsilon_bound(ledger_of(SampledGaussian(noise_multiplier=2, sample_rate=0.02, steps=200)), 1e-6)
+    assert epsilon_bound(ledger_of(replace(GROUP, group_size=1)), 1e-6) == pytest.approx(plain, rel=1e-9)
+    assert epsilon_bound(ledger_of(replace(CUT, largest_batch=1000)), 1e-6) == plain
     for sure, shift in (
         (replace(GROUP, sample_rate=1, steps=1), 4),
         (replace(REPLACED, sample_rate=1, steps=1), 2),
         (replace(CUT, sample_rate=1, steps=1, largest_batch=1000), 1),
     ):
-        exact = epsilon_bound(one(SampledGaussian(noise_multiplier=2 / shift)), 1e-6)
-        assert epsilon_bound(one(sure), 1e-6) == pytest.approx(exact, rel=1e-4)
+        exact = epsilon_bound(ledger_of(SampledGaussian(noise_multiplier=2 / shift)), 1e-6)
+        assert epsilon_bound(ledger_of(sure), 1e-6) == pytest.approx(exact, rel=1e-4)
     for never in (replace(GROUP, sample_rate=0), replace(REPLACED, sample_rate=0), replace(CUT, sample_rate=0)):
-        assert epsilon_bound(one(never), 1e-6) == 0
+        assert epsilon_bound(ledger_of(never), 1e-6) == 0
     # Every record drawn and 30 of 1000 kept: as a fixed size, for adding or removing one.
     fixed = SampledGaussian(noise_multiplier=2, sample_rate=0.03, steps=200, batches=Batches.FIXED_SIZE)
-    assert epsilon_bound(one(replace(CUT, sample_rate=1)), 1e-6) <= epsilon_bound(one(fixed), 1e-6) * (1 + 1e-4)
+    assert epsilon_bound(ledger_of(replace(CUT, sample_rate=1)), 1e-6) <= epsilon_bound(ledger_of(fixed), 1e-6) * (
+        1 + 1e-4
+    )
 
 
 def test_replacement_costs_less_than_a_shift_of_two() -> None:
     fixed = SampledGaussian(noise_multiplier=2, sample_rate=0.02, steps=200, batches=Batches.FIXED_SIZE)
     plain = replace(fixed, batches=Batches.POISSON)
-    found = epsilon_bound(one(REPLACED), 1e-6)
-    assert epsilon_bound(one(plain), 1e-6) < found < 0.6 * epsilon_bound(one(fixed), 1e-6)
+    found = epsilon_bound(ledger_of(REPLACED), 1e-6)
+    assert epsilon_bound(ledger_of(plain), 1e-6) < found < 0.6 * epsilon_bound(ledger_of(fixed), 1e-6)
 
 
 def test_renyi_divergences_of_cut_batches_against_integration() -> None:
@@ -237,12 +239,12 @@ def test_drawn_losses_have_the_law_that_is_composed(event: Event) -> None:
     assert np.exp(absent).mean() == pytest.approx(1, abs=0.02)
     assert np.exp(-present).mean() == pytest.approx(1, abs=0.02)
     delta = float(np.maximum(0, -np.expm1(0.3 - present)).mean())
-    single = one(replace(event, steps=1))  # type: ignore[call-arg]
+    single = ledger_of(replace(event, steps=1))  # type: ignore[call-arg]
     assert epsilon_bound(single, delta) == pytest.approx(0.3, abs=0.02)
 
 
 def test_groups_compose_with_groups_of_their_size_alone() -> None:
-    assert epsilon_bound(Ledger(events=(GROUP, replace(GROUP, steps=9))), 1e-6) > epsilon_bound(one(GROUP), 1e-6)
+    assert epsilon_bound(Ledger(events=(GROUP, replace(GROUP, steps=9))), 1e-6) > epsilon_bound(ledger_of(GROUP), 1e-6)
     for other in (replace(GROUP, group_size=5), SampledGaussian(noise_multiplier=2)):
         with pytest.raises(ValueError, match="a group of the same size"):
             epsilon_bound(Ledger(events=(GROUP, other)), 1e-6)
@@ -308,7 +310,7 @@ def test_likelihoods_beyond_floats(size: int, rate: float, noise: float) -> None
         with_group = logsumexp(chances + norm.logsf((x - members) / noise))
         return math.exp(with_group) - math.exp(epsilon(x) + norm.logsf(x / noise))
 
-    ledger = one(GroupGaussian(noise_multiplier=noise, group_size=size, sample_rate=rate))
+    ledger = ledger_of(GroupGaussian(noise_multiplier=noise, group_size=size, sample_rate=rate))
     exact = epsilon(brentq(lambda x: delta(x) - 1e-5, 0, size + 12 * noise))
     found = epsilon_bound(ledger, 1e-5)
     assert exact > 709

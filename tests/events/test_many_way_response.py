@@ -25,7 +25,7 @@ from verify.recompute.ledger import pure_epsilon as verified_pure_epsilon
 EVENT = ManyWayResponse(epsilon=0.3, answers=5, steps=20)
 
 
-def one(event: ManyWayResponse) -> Ledger:
+def ledger_of(event: ManyWayResponse) -> Ledger:
     return Ledger(events=(event,))
 
 
@@ -39,11 +39,11 @@ def test_against_dp_accounting(answers: int) -> None:
     event = replace(EVENT, answers=answers)
     law = dp_pld.from_randomized_response(noise_parameter(event), answers, value_discretization_interval=1e-3)
     theirs = law.self_compose(20).get_epsilon_for_delta(1e-6)
-    found = epsilon_bound(one(event), 1e-6)
-    assert epsilon_floor(one(event), 1e-6) <= found <= theirs * (1 + 1e-5)
+    found = epsilon_bound(ledger_of(event), 1e-6)
+    assert epsilon_floor(ledger_of(event), 1e-6) <= found <= theirs * (1 + 1e-5)
     assert found == pytest.approx(theirs, rel=5e-3)
-    assert epsilon_of(one(event), 1e-6, (found,)).at_most(found)
-    half = epsilon_bound(one(replace(event, epsilon=0.6)), 1e-6)
+    assert epsilon_of(ledger_of(event), 1e-6, (found,)).at_most(found)
+    half = epsilon_bound(ledger_of(replace(event, epsilon=0.6)), 1e-6)
     assert half > 1.5 * theirs
 
 
@@ -52,8 +52,8 @@ def test_one_step_is_two_answers() -> None:
     event = replace(EVENT, steps=1)
     true = math.exp(0.3) / (math.exp(0.3) + 4)
     delta = true - math.exp(0.1) * true * math.exp(-0.3)
-    assert epsilon_bound(one(event), delta) == pytest.approx(0.1, rel=1e-8)
-    assert epsilon_of(one(event), delta).upper == pytest.approx(0.1, rel=1e-10)
+    assert epsilon_bound(ledger_of(event), delta) == pytest.approx(0.1, rel=1e-8)
+    assert epsilon_of(ledger_of(event), delta).upper == pytest.approx(0.1, rel=1e-10)
 
 
 def test_renyi_divergences_against_all_answers() -> None:
@@ -80,7 +80,7 @@ def test_drawn_answers_have_the_law_that_is_composed() -> None:
 
 def test_it_composes_with_replacement_alone(tmp_path: Path) -> None:
     fixed = SampledGaussian(noise_multiplier=2, sample_rate=0.1, batches=Batches.FIXED_SIZE)
-    assert epsilon_bound(Ledger(events=(EVENT, fixed)), 1e-6) > epsilon_bound(one(EVENT), 1e-6)
+    assert epsilon_bound(Ledger(events=(EVENT, fixed)), 1e-6) > epsilon_bound(ledger_of(EVENT), 1e-6)
     with pytest.raises(ValueError, match="compose only with events that do"):
         epsilon_bound(Ledger(events=(EVENT, LaplaceNoise(scale=3))), 1e-6)
 
@@ -105,16 +105,16 @@ def test_against_an_answer_at_random(answers: int, epsilon: float) -> None:
         noise_parameter(event), answers, neighboring_relation=relation, value_discretization_interval=1e-3
     )
     theirs = law.self_compose(20).get_epsilon_for_delta(1e-6)
-    found = epsilon_bound(one(event), 1e-6)
+    found = epsilon_bound(ledger_of(event), 1e-6)
     assert found == pytest.approx(theirs, rel=6e-3)
-    assert epsilon_of(one(event), 1e-6, (found * 1.001,)).at_most(found * 1.001)
+    assert epsilon_of(ledger_of(event), 1e-6, (found * 1.001,)).at_most(found * 1.001)
     another = replace(event, neighbours=Adjacency.REPLACE_ONE)
-    assert found < epsilon_bound(one(another), 1e-6)
+    assert found < epsilon_bound(ledger_of(another), 1e-6)
     # Planted: one order of the neighbours alone.
     true = math.exp(epsilon) / (math.expm1(epsilon) + answers)
     losses = 20 * math.log(answers * true), -20 * math.log(answers * true * math.exp(-epsilon))
-    assert pure_epsilon(one(event)) == pytest.approx(max(losses))
-    assert verified_pure_epsilon(one(event)).at_most(min(losses) * 0.99) is not True
+    assert pure_epsilon(ledger_of(event)) == pytest.approx(max(losses))
+    assert verified_pure_epsilon(ledger_of(event)).at_most(min(losses) * 0.99) is not True
 
 
 def test_divergences_from_an_answer_at_random() -> None:

@@ -26,7 +26,7 @@ REPLACED = replace(EVENT, steps=5, neighbours=Adjacency.REPLACE_ONE)
 KNOWN = 0.3507525941
 
 
-def one(event: Event) -> Ledger:
+def ledger_of(event: Event) -> Ledger:
     return Ledger(events=(event,))
 
 
@@ -41,31 +41,31 @@ def test_the_known_value_is_dp_accountings() -> None:
 
 
 def test_a_record_added_or_removed() -> None:
-    found = epsilon_bound(one(EVENT), 1e-6)
-    assert epsilon_floor(one(EVENT), 1e-6) <= found == pytest.approx(KNOWN, rel=2e-3)
-    assert epsilon_of(one(EVENT), 1e-6, (found * 1.001,)).at_most(found * 1.001)
+    found = epsilon_bound(ledger_of(EVENT), 1e-6)
+    assert epsilon_floor(ledger_of(EVENT), 1e-6) <= found == pytest.approx(KNOWN, rel=2e-3)
+    assert epsilon_of(ledger_of(EVENT), 1e-6, (found * 1.001,)).at_most(found * 1.001)
     # Planted: half the noise, and a record that moves the sum by one clip norm a draw, as if its place stayed empty.
     half = replace(EVENT, noise_multiplier=2)
-    assert epsilon_of(one(half), 1e-6, (found,)).at_most(found) is False
-    assert epsilon_bound(one(replace(EVENT, noise_multiplier=8)), 1e-6, precision=COARSE) < 0.8 * KNOWN
+    assert epsilon_of(ledger_of(half), 1e-6, (found,)).at_most(found) is False
+    assert epsilon_bound(ledger_of(replace(EVENT, noise_multiplier=8)), 1e-6, precision=COARSE) < 0.8 * KNOWN
 
 
 def test_a_record_replaced() -> None:
     """No less than for a record removed, whose data are a case of it; and not far above."""
-    found = epsilon_bound(one(REPLACED), 1e-6, precision=COARSE)
-    removed = epsilon_bound(one(replace(EVENT, steps=5)), 1e-6, precision=COARSE)
+    found = epsilon_bound(ledger_of(REPLACED), 1e-6, precision=COARSE)
+    removed = epsilon_bound(ledger_of(replace(EVENT, steps=5)), 1e-6, precision=COARSE)
     assert removed < found < 1.3 * removed
-    assert epsilon_of(one(REPLACED), 1e-6, (found * 1.01,)).at_most(found * 1.01)
-    assert epsilon_bound(one(replace(REPLACED, neighbours=Adjacency.ZERO_OUT)), 1e-6, precision=COARSE) == found
+    assert epsilon_of(ledger_of(REPLACED), 1e-6, (found * 1.01,)).at_most(found * 1.01)
+    assert epsilon_bound(ledger_of(replace(REPLACED, neighbours=Adjacency.ZERO_OUT)), 1e-6, precision=COARSE) == found
     # Without replacement a record comes once at most, which tells less.
     fixed = SampledGaussian(noise_multiplier=4, sample_rate=0.02, steps=5, batches=Batches.FIXED_SIZE)
-    assert epsilon_bound(one(fixed), 1e-6, precision=COARSE) < found
+    assert epsilon_bound(ledger_of(fixed), 1e-6, precision=COARSE) < found
 
 
 @pytest.mark.slow
 def test_half_the_noise_is_refuted_where_a_record_is_replaced() -> None:
-    found = epsilon_bound(one(REPLACED), 1e-6)
-    assert epsilon_of(one(replace(REPLACED, noise_multiplier=2)), 1e-6, (found,)).at_most(found) is False
+    found = epsilon_bound(ledger_of(REPLACED), 1e-6)
+    assert epsilon_of(ledger_of(replace(REPLACED, noise_multiplier=2)), 1e-6, (found,)).at_most(found) is False
 
 
 _GRID = np.linspace(-30, 30, 12_001)
@@ -92,12 +92,12 @@ def test_no_data_exceed_the_bound_of_a_step(noise: float) -> None:
     """All batches of small data sets; those with opposite others attain the bound for a record removed."""
     event = RedrawnGaussian(noise_multiplier=noise, examples=4, draws=3)
     for epsilon in (0.0, 0.3, 1.0):
-        removed = delta_bound(one(event), epsilon, near=1e-2)
+        removed = delta_bound(ledger_of(event), epsilon, near=1e-2)
         worst = _attained(event, 1, None, [-1, -1, -1], epsilon)
         assert worst <= removed * (1 + 1e-5)  # the sum on a grid is that far off
         assert worst == pytest.approx(removed, rel=1e-2)
         mixed = replace(event, neighbours=Adjacency.REPLACE_ONE)
-        replaced = delta_bound(one(mixed), epsilon, near=1e-2)
+        replaced = delta_bound(ledger_of(mixed), epsilon, near=1e-2)
         for other, others in product((-1.0, 0.0), ([-1, -1, -1], [1, -1, 0], [0, 0, 0], [1, 1, -1])):
             found = _attained(event, 1, other, others, epsilon)
             assert found <= replaced * (1 + 1e-5)
@@ -117,7 +117,7 @@ def test_what_zeroing_shows_is_what_opposite_others_show(epsilon: float) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_what_zeroing_shows_is_within_the_bound(epsilon: float) -> None:
-    assert _delta_from_below(ZEROED, epsilon) <= delta_bound(one(ZEROED), epsilon, near=1e-2)
+    assert _delta_from_below(ZEROED, epsilon) <= delta_bound(ledger_of(ZEROED), epsilon, near=1e-2)
 
 
 def _delta_from_below(event: RedrawnGaussian, epsilon: float) -> float:
@@ -134,8 +134,8 @@ def test_places_filled_one_by_one() -> None:
     rng = np.random.default_rng(4)
     present, absent = (draw(rng, 200_000, there) for there in (True, False))
     delta = float((present > 0.5).mean() - math.exp(0.5) * (absent > 0.5).mean())
-    assert delta == pytest.approx(delta_bound(one(event), 0.5, near=1e-2), abs=0.006)
-    assert delta < delta_bound(one(replace(event, noise_multiplier=1)), 0.5, near=1e-2) - 0.02
+    assert delta == pytest.approx(delta_bound(ledger_of(event), 0.5, near=1e-2), abs=0.006)
+    assert delta < delta_bound(ledger_of(replace(event, noise_multiplier=1)), 0.5, near=1e-2) - 0.02
 
 
 def test_a_plan_needs_sizes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from verify.events.tree_gaussian import moved_by_one, toy_training
 from verify.recompute.ledger import epsilon_of
 
 
-def one(event: Event) -> Ledger:
+def ledger_of(event: Event) -> Ledger:
     return Ledger(events=(event,))
 
 
@@ -58,11 +58,11 @@ def test_a_record_moves_each_node_as_often_as_it_takes_part_below() -> None:
 def test_with_a_level_less_it_would_be_too_small() -> None:
     """The planted fault: a tree of n steps has floor(log2 n) + 1 levels, not floor(log2 n)."""
     event = TreeGaussian(noise_multiplier=4, leaves=100, sample_rate=0.01, steps=100)
-    noise_warnings = epsilon_bound(one(SampledGaussian(noise_multiplier=4 / math.sqrt(6))), 1e-6)
-    assert epsilon_bound(one(event), 1e-6) == epsilon_bound(
-        one(SampledGaussian(noise_multiplier=4 / math.sqrt(7))), 1e-6
+    noise_warnings = epsilon_bound(ledger_of(SampledGaussian(noise_multiplier=4 / math.sqrt(6))), 1e-6)
+    assert epsilon_bound(ledger_of(event), 1e-6) == epsilon_bound(
+        ledger_of(SampledGaussian(noise_multiplier=4 / math.sqrt(7))), 1e-6
     )
-    assert epsilon_of(one(event), 1e-6, (noise_warnings,)).at_most(noise_warnings) is False
+    assert epsilon_of(ledger_of(event), 1e-6, (noise_warnings,)).at_most(noise_warnings) is False
 
 
 @pytest.mark.parametrize("epochs", [1, 4])
@@ -78,8 +78,8 @@ def test_against_dp_accounting(leaves: int, epochs: int) -> None:
 def test_a_published_value() -> None:
     """Kairouz et al. 2021, Stack Overflow: 1600 rounds at noise 8.83 have epsilon 2.04 at 1e-6, by divergences."""
     event = TreeGaussian(noise_multiplier=8.83, leaves=1600, sample_rate=1 / 1600, steps=1600)
-    assert gaussian_shift(one(event)) == pytest.approx(math.sqrt(11) / 8.83)
-    assert 1.6 < epsilon_bound(one(event), 1e-6) < 2.04
+    assert gaussian_shift(ledger_of(event)) == pytest.approx(math.sqrt(11) / 8.83)
+    assert 1.6 < epsilon_bound(ledger_of(event), 1e-6) < 2.04
 
 
 def test_without_restarts_passes_meet_in_the_upper_nodes() -> None:
@@ -87,7 +87,7 @@ def test_without_restarts_passes_meet_in_the_upper_nodes() -> None:
     assert squared_sensitivity(16, 16, 64) == 4 * 5
     # Below the two nodes of 32 steps it takes part twice, and below the root four times.
     assert squared_sensitivity(64, 16, 64) == 4 * 5 + 2 * 2**2 + 4**2
-    assert epsilon_bound(one(replace(restarted, leaves=64)), 1e-6) > epsilon_bound(one(restarted), 1e-6)
+    assert epsilon_bound(ledger_of(replace(restarted, leaves=64)), 1e-6) > epsilon_bound(ledger_of(restarted), 1e-6)
 
 
 @pytest.mark.parametrize("noise", [1.0, 0.5])
@@ -114,4 +114,4 @@ def test_more_steps_than_are_followed_are_refused() -> None:
     with pytest.raises(ValueError, match="steps is 2000000; correlated noise is supported for at most 1,000,000 steps"):
         TreeGaussian(noise_multiplier=5, leaves=7, sample_rate=0.01, steps=2_000_000)
     whole = TreeGaussian(noise_multiplier=5, leaves=100, sample_rate=0.01, steps=2_000_050)
-    assert gaussian_shift(one(whole)) == pytest.approx(math.sqrt(20_000 * 7 + 6) / 5)
+    assert gaussian_shift(ledger_of(whole)) == pytest.approx(math.sqrt(20_000 * 7 + 6) / 5)

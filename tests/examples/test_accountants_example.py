@@ -64,7 +64,7 @@ def test_one_setting_is_accounted_for_as_the_results_have_it(
 ) -> None:
     monkeypatch.setattr(example.measuring, "is_installed", lambda _: False)
     row = example.measuring.accounted(example.settings.KNOWN[2])
-    stored = next(each for each in results["answers"] if each["key"] == row["key"])
+    stored = next(answer for answer in results["answers"] if answer["key"] == row["key"])
     assert example.measuring.DP_ACCOUNTING not in row["answers"]
     for name in ("basic (naive) composition", "moments / Renyi DP", "privacy loss distribution"):
         assert row["answers"][name]["answer"] == pytest.approx(stored["answers"][name]["answer"], rel=1e-6)
@@ -85,10 +85,10 @@ def test_the_tables_and_the_plot_are_those_of_the_results(example: SimpleNamespa
 
 
 def test_every_training_once_and_shuffled_within_a_seed(example: SimpleNamespace) -> None:
-    ways = [example.settings.PLAIN, *example.settings.WAYS]
-    found = example.settings.grid(ways, 2)
-    assert sorted(found) == sorted((way, seed) for way in ways for seed in (0, 1))
-    assert [seed for _, seed in found] == [0] * len(ways) + [1] * len(ways)
+    methods = [example.settings.PLAIN, *example.settings.WAYS]
+    found = example.settings.grid(methods, 2)
+    assert sorted(found) == sorted((method, seed) for method in methods for seed in (0, 1))
+    assert [seed for _, seed in found] == [0] * len(methods) + [1] * len(methods)
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ def results() -> dict[str, Any]:
 
 def test_the_results_are_what_follows_from_the_formula(results: dict[str, Any]) -> None:
     answers = {
-        (row["epochs"], row["batch_size"], each["claim"]): each for row in results["formula"] for each in row["answers"]
+        (row["epochs"], row["batch_size"], answer["claim"]): answer
+        for row in results["formula"]
+        for answer in row["answers"]
     }
     for key, (noise, convex, any_loss) in BY_MPMATH.items():
         found = answers[key]
@@ -65,7 +67,7 @@ def test_one_training_again(example: SimpleNamespace, results: dict[str, Any], t
 
 
 def test_the_verdicts_on_the_claims(results: dict[str, Any]) -> None:
-    verdicts = {each["key"]: each["outcome"] for each in results["claims"]}
+    verdicts = {claim["key"]: claim["outcome"] for claim in results["claims"]}
     assert (len(verdicts), list(verdicts.values()).count("REFUTED")) == (18, 13)
     assert verdicts["dpw-convex-1"] == "PROVED"
     assert verdicts["dpw-nonconvex-1"] == verdicts["dpw-sensitivity"] == "REFUTED"

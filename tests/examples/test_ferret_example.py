@@ -46,16 +46,16 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_split_takes_one_record_of_each_page(example: SimpleNamespace) -> None:
-    given = rows(50)
-    page_of = {f"{row['instruction']}: {row['output']}": row["page"] for row in given}
-    found = example.records.split([*given, *given], 20, 10)
+    records = rows(50)
+    page_of = {f"{row['instruction']}: {row['output']}": row["page"] for row in records}
+    found = example.records.split([*records, *records], 20, 10)
     parts = (found.members, found.nonmembers, found.tuning)
     assert [len(part) for part in parts] == [20, 20, 10]
     assert set(Counter(page_of[text] for part in parts for text in part).values()) == {1}
-    assert found == example.records.split(given, 20, 10)  # repeated records change nothing
-    assert found != example.records.split(given, 20, 10, seed=1)
+    assert found == example.records.split(records, 20, 10)  # repeated records change nothing
+    assert found != example.records.split(records, 20, 10, seed=1)
     with pytest.raises(ValueError, match="50 different pages are too few"):
-        example.records.split(given, 21, 9)
+        example.records.split(records, 21, 9)
 
 
 def test_grid_has_every_cell_once_and_shuffles_within_a_seed(example: SimpleNamespace) -> None:
@@ -164,13 +164,13 @@ def test_whole_run_and_going_on(
     arguments += ["--batch-size", "5", "--max-length", "16", "--methods"]
     example.run.main([*arguments, *methods])
     found = json.loads((output / "results.json").read_text())
-    made = {each["method"]: each for each in found["runs"]}
-    assert set(made) == set(methods)
-    assert all(each["seconds"] > 0 for each in made.values())
-    assert made["plain"]["guarantee"] is None
-    assert made["ferret-max"]["guarantee"]["notion"] == "mutual-information"
-    assert 0 < made["ferret-max"]["guarantee"]["worst_case_delta"] < 1
-    assert made["ferret-gaussian"]["guarantee"]["epsilon"] == pytest.approx(1, abs=0.01)
+    by_method = {run["method"]: run for run in found["runs"]}
+    assert set(by_method) == set(methods)
+    assert all(each["seconds"] > 0 for each in by_method.values())
+    assert by_method["plain"]["guarantee"] is None
+    assert by_method["ferret-max"]["guarantee"]["notion"] == "mutual-information"
+    assert 0 < by_method["ferret-max"]["guarantee"]["worst_case_delta"] < 1
+    assert by_method["ferret-gaussian"]["guarantee"]["epsilon"] == pytest.approx(1, abs=0.01)
     texts = [record.text for record in read_records(output / "runs" / "nonmembers.jsonl")]
     base = load_model(data / "stories260k", device="cpu")
     assert found["base"]["perplexity"] == pytest.approx(perplexity(base, texts), rel=1e-4)

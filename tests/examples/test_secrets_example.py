@@ -152,15 +152,15 @@ def test_whole_run_and_going_on(
     arguments = ["--data-dir", str(data), "-o", str(output), "--quick"]
     example.run.main(arguments)
     found = json.loads((output / "results.json").read_text())
-    caps, made = found["weights"]["caps"], {row["key"]: row for row in found["weights"]["runs"]}
-    assert set(made) == {"plain", "uniform", "none", repr(caps[1]["cap"])}
-    assert made["plain"]["epsilon"] is None
-    assert made["uniform"]["noise_multiplier"] == made["none"]["noise_multiplier"] == caps[0]["noise_multiplier"]
-    assert made["uniform"]["epsilon"] == pytest.approx(made["none"]["epsilon"], rel=1e-6)
-    capped = made[repr(caps[1]["cap"])]
+    caps, runs = found["weights"]["caps"], {row["key"]: row for row in found["weights"]["runs"]}
+    assert set(runs) == {"plain", "uniform", "none", repr(caps[1]["cap"])}
+    assert runs["plain"]["epsilon"] is None
+    assert runs["uniform"]["noise_multiplier"] == runs["none"]["noise_multiplier"] == caps[0]["noise_multiplier"]
+    assert runs["uniform"]["epsilon"] == pytest.approx(runs["none"]["epsilon"], rel=1e-6)
+    capped = runs[repr(caps[1]["cap"])]
     assert capped["kept"] == pytest.approx(caps[1]["kept"])
     assert capped["kept"] < 1
-    assert capped["noise_multiplier"] < made["none"]["noise_multiplier"]
+    assert capped["noise_multiplier"] < runs["none"]["noise_multiplier"]
     # What floating-point noise costs comes on top of what the plan was made for.
     assert capped["posterior"] <= small.posterior * (1 + 1e-7)
     by_noise = {row["noise_multiplier"]: row for row in found["extraction"]["runs"]}

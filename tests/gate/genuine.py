@@ -58,7 +58,7 @@ def _make(folder: Path) -> None:
 
 
 def _done(*arguments: object) -> None:
-    assert run([str(each) for each in arguments]) == 0, arguments
+    assert run([str(argument) for argument in arguments]) == 0, arguments
 
 
 def _data(path: Path, seed: int, count: int = 400) -> str:

@@ -67,7 +67,7 @@ def making(
         inputs=tuple(inputs),
         outputs=(weights(name),),
         guarantees=guarantees,
-        parents=tuple(ParentReport(path=each.name, digest=file_digest(each)) for each in parents),
+        parents=tuple(ParentReport(path=parent.name, digest=file_digest(parent)) for parent in parents),
     )
     write_report(path, replace(report, **more))
     return path
@@ -123,12 +123,12 @@ def lower_bound(value: float | None, delta: float = 1e-5, **more: Any) -> Eviden
 
 def judged(*paths: Path, environment: Mapping[str, str] | None = None, **flags: str) -> GateJudgement:
     """The judgement under a policy given by flags alone; reports made by hand do not bear computing again."""
-    given = {"recompute": "false", **flags}
-    return judge(paths, read_policy(None, given, environment or {}, RULES), None, NOW)
+    policy = {"recompute": "false", **flags}
+    return judge(paths, read_policy(None, policy, environment or {}, RULES), None, NOW)
 
 
 def of(judgement: GateJudgement, rule: str) -> list[Finding]:
-    return [each for each in judgement.findings if each.rule == rule]
+    return [finding for finding in judgement.findings if finding.rule == rule]
 
 
 def only(judgement: GateJudgement, rule: str) -> Finding:

@@ -39,7 +39,7 @@ def found(*reports: str, **more: str) -> dict[str, list[tuple[GateOutcome, str]]
     """What the two rules found."""
     judgement = judged(*map(Path, ("m.report.json", *(reports or ("a.report.json", "b.report.json")))), **ASKED | more)
     return {
-        rule: [(each.outcome, each.message) for each in of(judgement, rule)]
+        rule: [(finding.outcome, finding.message) for finding in of(judgement, rule)]
         for rule in ("require_audit_log", "audits_shown")
     }
 
@@ -72,7 +72,7 @@ def test_the_honest_flow_passes(here: Path) -> None:
 def test_one_audit_is_singular(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     audited(Path("n.audits.jsonl"), Path("n.report.json"), name="n")
     judgement = judged(Path("m.report.json"), Path("a.report.json"), require_audit_log="n.audits.jsonl")
-    assert not [each for each in judgement.findings if "1 audits" in each.message]
+    assert not [finding for finding in judgement.findings if "1 audits" in finding.message]
     audited(Path("m1.audits.jsonl"), Path("c.report.json"), 0.5)
     judgement = judged(Path("m.report.json"), Path("c.report.json"), require_audit_log="m1.audits.jsonl")
     assert only(judgement, "require_audit_log").message.startswith("1 audit of this model and 0 of others; ")
@@ -92,7 +92,7 @@ def test_a_bad_audit_that_is_hidden_fails_and_is_compared(here: Path) -> None:
     assert "produced a report that was not given" in message
     assert "according to the log it found more: AUC 0.83, and at most 0.52 in the reports given" in message
     judgement = judged(*map(Path, ("m.report.json", "a.report.json", "b.report.json", "bad.report.json")), **ASKED)
-    assert [each.outcome for each in of(judgement, "max_auc")].count(FAIL) == 1, "and shown, it is judged"
+    assert [finding.outcome for finding in of(judgement, "max_auc")].count(FAIL) == 1, "shown to the gate, it is judged"
 
 
 def test_a_harmless_audit_that_is_hidden_fails_too(here: Path) -> None:
@@ -131,7 +131,7 @@ def test_an_audit_that_was_stopped_is_told_with_its_reason_and_can_be_waived(her
 
 def _left_out(here: Path) -> Finding:
     judgement = judged(*map(Path, ("m.report.json", "a.report.json", "b.report.json")), **ASKED)
-    return next(each for each in of(judgement, "audits_shown"))
+    return next(finding for finding in of(judgement, "audits_shown"))
 
 
 def test_a_broken_log_cannot_be_waived(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +190,7 @@ def test_a_log_written_anew_shows_by_the_reports_and_by_a_head_alone(here: Path)
     assert "the line that this audit names is not in the log" in wrong(*reports)[0]
     assert any("does not contain the earlier head" in message for message in wrong(*reports, audit_log_head=head))
     # Whoever also writes the report anew passes where no head was kept, as the threat model says.
-    forged = next(each for each in read_log(log).audits if each.begun.number == 6)
+    forged = next(audit for audit in read_log(log).audits if audit.begun.number == 6)
     position = LogPosition(path=log.name, entry=6, digest=forged.begun.digest)
     audit(Path("c.report.json"), auc(0.5, 0.45, 0.55), log=position)
     edited(forged.report.encode(), file_digest(Path("c.report.json")).encode())(log)
@@ -213,12 +213,12 @@ def test_a_fork_shows_by_a_head_of_the_other_branch(here: Path) -> None:
     log, kept = Path("m.audits.jsonl"), Path("copy")
     shutil.copy(log, kept)
     audited(log, Path("bad.report.json"), 0.9)
-    seen = read_log(log).head
+    head = read_log(log).head
     shutil.copy(kept, log)
     audited(log, Path("good.report.json"), 0.5)
     reports = ("a.report.json", "b.report.json", "good.report.json")
     assert wrong(*reports) == [], "each branch is whole by itself"
-    (message,) = wrong(*reports, audit_log_head=seen)
+    (message,) = wrong(*reports, audit_log_head=head)
     assert "cut short or rewritten, or is another log" in message
     assert "was recorded in another log" in wrong("a.report.json", "b.report.json", "bad.report.json")[0]
 

@@ -45,7 +45,7 @@ def found(
         omissions=omissions,
     )
     return next(
-        (each for each in of(judged(report, looked, **{rule: "0.6"}), rule) if each.outcome is not PASS),
+        (finding for finding in of(judged(report, looked, **{rule: "0.6"}), rule) if finding.outcome is not PASS),
         of(judged(report, looked, **{rule: "0.6"}), rule)[0],
     )
 
@@ -166,7 +166,9 @@ def test_a_gate_says_how_many_texts_were_looked_for(tmp_path: Path, drawn: int, 
 
 def test_the_gate_knows_the_words_and_numbers_of_audits() -> None:
     """The gate needs no numpy, so it has its own copies."""
-    assert set(audited_records._UNSCORED) == {each.reason for each in (Skip.IN_BOTH, Skip.REPEATED, Skip.NOT_FINITE)}
+    assert set(audited_records._UNSCORED) == {
+        verdict.reason for verdict in (Skip.IN_BOTH, Skip.REPEATED, Skip.NOT_FINITE)
+    }
     assert audited_records._MOST_SUFFIX == USUAL_TOKENS
     assert set(audited_records._REQUIRED) <= {*ATTACKS, *THOROUGH, "fused"}
 
@@ -177,15 +179,17 @@ def test_a_reference_model_is_the_start_of_the_training_if_the_audit_says_so(
 ) -> None:
     """A model that was trained on the same records gives what this one gives, so that nothing would count."""
     start = replace(weights("begun"), role="start-model.safetensors")
-    made = making(tmp_path / "m.json", PROVED, inputs=(DATA, start), parameters={"method": "dp-sgd"})
+    report = making(tmp_path / "m.json", PROVED, inputs=(DATA, start), parameters={"method": "dp-sgd"})
     looked = audit(
         tmp_path / "a.json",
         auc(0.02, 0.0, 0.03, "extraction", quantity="rate on training text"),
         inputs=(weights("m"), replace(weights(name), role="reference model")),
         parameters={"extraction": {"reference": "what the training began with"}},
-        parents=(ParentReport(path=made.name, digest=file_digest(made)),),
+        parents=(ParentReport(path=report.name, digest=file_digest(report)),),
     )
-    judgement = judged(made, looked, recompute="true", max_extracted="0.5")
-    findings = [each for each in of(judgement, "recomputed") if "began with the reference model" in each.message]
+    judgement = judged(report, looked, recompute="true", max_extracted="0.5")
+    findings = [
+        finding for finding in of(judgement, "recomputed") if "began with the reference model" in finding.message
+    ]
     assert (findings == []) is right
-    assert all(each.outcome is GateOutcome.FAIL for each in findings)
+    assert all(finding.outcome is GateOutcome.FAIL for finding in findings)

@@ -69,12 +69,12 @@ def spoil(folder: Path) -> None:
     shutil.copy(folder / "release/clipped/model.safetensors", folder / "release/model/model.safetensors")
 
 
-def action(root: Path, given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The script of the composite action's gate, and the variables it gets for the inputs ``given``."""
+def action(root: Path, inputs: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The script of the composite action's gate, and the variables it gets for these ``inputs``."""
     whole = yaml.safe_load((root / "action.yml").read_text())
     assert whole["runs"]["using"] == "composite"
-    assert set(given) <= set(whole["inputs"])
-    values = {name: given.get(name, entry.get("default", "")) for name, entry in whole["inputs"].items()}
+    assert set(inputs) <= set(whole["inputs"])
+    values = {name: inputs.get(name, entry.get("default", "")) for name, entry in whole["inputs"].items()}
     (step,) = [step for step in whole["runs"]["steps"] if "privctl gate" in step["run"]]
     for every in whole["runs"]["steps"]:
         assert every["shell"] == "bash"
@@ -115,14 +115,14 @@ def test_the_action_as_the_github_example_calls_it(folder: Path, root: Path) -> 
 
 
 def test_the_action_s_exit_codes(folder: Path, root: Path) -> None:
-    for given, code in (
+    for inputs, code in (
         ({"reports": "release/model.report.json", "model": "release/model"}, 3),  # the policy asks for an audit
         ({"reports": "release/model.report.json", "model": "release/model", "sarif": "x.sarif"}, 3),
         ({"reports": "release/model.report.json", "policy": "none.toml", "sarif": "x.sarif"}, 2),
         ({"reports": "", "sarif": "x.sarif"}, 2),
     ):
-        script, variables = action(root, given)
-        assert shell(folder, root, script, variables).returncode == code, given
+        script, variables = action(root, inputs)
+        assert shell(folder, root, script, variables).returncode == code, inputs
 
 
 def test_the_action_finds_the_reports_beside_the_model(folder: Path, root: Path) -> None:
@@ -311,8 +311,8 @@ def test_the_pins_are_those_that_are_tested(root: Path) -> None:
 
 def test_the_bill_of_materials(root: Path) -> None:
     whole = json.loads((root / "ci/sbom.json").read_text())
-    made = subprocess.run([sys.executable, str(root / "ci/sbom.py")], capture_output=True, text=True, check=True)
-    assert json.loads(made.stdout) == whole, "run python ci/sbom.py > ci/sbom.json"
+    process = subprocess.run([sys.executable, str(root / "ci/sbom.py")], capture_output=True, text=True, check=True)
+    assert json.loads(process.stdout) == whole, "run python ci/sbom.py > ci/sbom.json"
     assert (whole["bomFormat"], whole["specVersion"]) == ("CycloneDX", "1.5")
     text = (root / "ci/requirements.txt").read_text()
     assert {c["name"]: c["version"] for c in whole["components"]} == pinned(text)
@@ -389,7 +389,7 @@ def test_the_lines_of_the_guide(folder: Path, root: Path) -> None:
     section = text[text.index("## The gate in CI") :]
     (pasted,) = re.findall(r"```yaml\n(.*?)```", section[: section.index("\n## ")], re.DOTALL)
     steps = yaml.safe_load(pasted)
-    (given,) = [step["with"] for step in steps if "/privctl@" in step.get("uses", "")]
-    script, variables = action(root, given)
+    (inputs,) = [step["with"] for step in steps if "/privctl@" in step.get("uses", "")]
+    script, variables = action(root, inputs)
     assert shell(folder, root, script, variables).returncode == 0
     assert len(pasted.splitlines()) <= 10

@@ -72,7 +72,7 @@ def at_hand(folder: Path, model: bool = True) -> GateJudgement:
 
 
 def faults(judgement: GateJudgement) -> list[tuple[str, str]]:
-    return [(each.subject, each.message) for each in of(judgement, "model") if each.outcome is not PASS]
+    return [(finding.subject, finding.message) for finding in of(judgement, "model") if finding.outcome is not PASS]
 
 
 def test_one_model_throughout_passes(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_an_audit_of_another_configuration_fails(folder: Path, role: str, model:
 def test_an_audit_that_does_not_say_what_it_read_stays_open(folder: Path, missing: str) -> None:
     """Whoever audited another configuration could leave that out of the audit's report."""
     report = json.loads((folder / "a.report.json").read_text())
-    report["inputs"] = [each for each in report["inputs"] if each["role"] != missing]
+    report["inputs"] = [artifact for artifact in report["inputs"] if artifact["role"] != missing]
     (folder / "a.report.json").write_text(json.dumps(report))
     judgement = at_hand(folder)
     assert judgement.outcome is INCONCLUSIVE
@@ -175,7 +175,7 @@ def test_weights_written_by_themselves_leave_the_rest_open(folder: Path) -> None
     """An older report, or one of a lone file, names nothing beside the weights."""
     weights = artifact("model", folder / "m" / "model.safetensors")
     making(folder / "m.report.json", PROVED, outputs=(weights,))
-    assert {each.outcome for each in of(at_hand(folder), "model")} == {PASS, INCONCLUSIVE}
+    assert {finding.outcome for finding in of(at_hand(folder), "model")} == {PASS, INCONCLUSIVE}
     assert at_hand(folder, model=False).outcome is PASS
     audited(folder, config='{"rms_norm_eps": 0.09}')
     assert at_hand(folder).outcome is FAIL, "the model at hand has another"

@@ -95,8 +95,8 @@ def test_no_name_reaches_a_terminal_or_a_log_as_a_command(form: str, text: str) 
         assert not stripped.startswith("::") or stripped.startswith(allowed or "\0"), line
         assert "##[" not in line
     assert len(rendered) < 100_000 or form in ("json", "sarif")  # which hold paths, and JSON everything, as they are
-    own = [sum(bool(line) and not (form == "text" and line[0] == " ") for line in made.split("\n"))
-           for made in (rendered, RENDERERS[form](SIMPLE))]  # fmt: skip
+    own = [sum(bool(line) and not (form == "text" and line[0] == " ") for line in rendering.split("\n"))
+           for rendering in (rendered, RENDERERS[form](SIMPLE))]  # fmt: skip
     assert own[0] == own[1], "a name made a line of its own"
 
 
@@ -238,7 +238,7 @@ def test_fingerprints_tell_findings_apart() -> None:
 def test_json_holds_everything() -> None:
     data = json.loads(gate_json.render(SIMPLE))
     assert (data["gate_version"], data["outcome"]) == (1, "fail")
-    assert [each["outcome"] for each in data["findings"]] == ["fail", "inconclusive", "pass", "fail"]
+    assert [finding["outcome"] for finding in data["findings"]] == ["fail", "inconclusive", "pass", "fail"]
     assert data["findings"][3]["waiver"] == "release/model"
     assert data["findings"][0]["line"] == 7
     for text in HOSTILE:

@@ -33,6 +33,6 @@ def test_a_bound_counts_for_the_examples_that_it_is_about(
     looked = audit(tmp_path / "a.json", lower_bound(2.5, quantity=whose, details=details), parameters=stated)
     (found,) = of(judged(report, looked, max_epsilon_lower_bound="2.4"), "max_epsilon_lower_bound")
     assert found.outcome is outcome
-    contradicted = FAIL in [each.outcome for each in of(judged(report, looked, max_epsilon="2.2"), "max_epsilon")]
+    contradicted = FAIL in [finding.outcome for finding in of(judged(report, looked, max_epsilon="2.2"), "max_epsilon")]
     assert contradicted is (outcome is FAIL)
-    assert PASS in [each.outcome for each in of(judged(report, looked, max_epsilon="2.6"), "max_epsilon")]
+    assert PASS in [finding.outcome for finding in of(judged(report, looked, max_epsilon="2.6"), "max_epsilon")]

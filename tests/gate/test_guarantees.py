@@ -174,7 +174,7 @@ def test_without_the_model_s_report_nobody_can_tell(tmp_path: Path) -> None:
 def test_an_audit_that_certifies_more_than_is_allowed(tmp_path: Path, bound: object, outcomes: list[object]) -> None:
     report = making(tmp_path / "m.report.json", PROVED)
     looked = audit(tmp_path / "a.report.json", bound)  # type: ignore[arg-type]
-    assert [each.outcome for each in of(judged(report, looked, max_epsilon="2"), "max_epsilon")] == outcomes
+    assert [finding.outcome for finding in of(judged(report, looked, max_epsilon="2"), "max_epsilon")] == outcomes
 
 
 @pytest.mark.parametrize(("limit", "outcome"), [("0.2", PASS), ("0.1", FAIL)])

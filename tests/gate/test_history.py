@@ -91,7 +91,7 @@ def test_a_parent_that_is_no_file(tmp_path: Path) -> None:
         parents = (ParentReport(path=path, digest="blake3:00"),)
         report = making(tmp_path / "m.report.json", PROVED, parents=[])
         data = json.loads(report.read_text())
-        data["parents"] = [{"path": each.path, "digest": each.digest} for each in parents]
+        data["parents"] = [{"path": parent.path, "digest": parent.digest} for parent in parents]
         report.write_text(json.dumps(data))
         judgement = judged(report, max_epsilon="8")
         assert judgement.outcome in (FAIL, INCONCLUSIVE), path
@@ -118,9 +118,15 @@ def test_noise_after_training_twice_on_the_same_data_hides_nothing(tmp_path: Pat
     first = making(tmp_path / "one.json", PROVED, name="one")
     second = making(tmp_path / "two.json", PROVED, name="two", inputs=[DATA, weights("one", "start-model.safetensors")])
     noised = making(tmp_path / "n.json", name="n", step="noise", inputs=[weights("two")])
-    fails = [each.message for each in judged(noised, second, first, max_epsilon="8").findings if each.outcome is FAIL]
+    fails = [
+        finding.message
+        for finding in judged(noised, second, first, max_epsilon="8").findings
+        if finding.outcome is FAIL
+    ]
     assert any("on the same data" in each for each in fails)
-    assert not any("on the same data" in each.message for each in judged(noised, second, max_epsilon="8").findings)
+    assert not any(
+        "on the same data" in finding.message for finding in judged(noised, second, max_epsilon="8").findings
+    )
 
 
 def test_a_second_training_that_promises_nothing_contradicts_nothing(tmp_path: Path) -> None:
@@ -156,7 +162,7 @@ def test_every_model_that_goes_out_is_judged(tmp_path: Path) -> None:
     bad = making(tmp_path / "b.json", replace(PROVED, epsilon=9.0), name="b")
     judgement = judged(good, bad, max_epsilon="8")
     assert judgement.outcome is FAIL
-    assert [each.model for each in of(judgement, "max_epsilon")] == ["a", "b"]
+    assert [finding.model for finding in of(judgement, "max_epsilon")] == ["a", "b"]
 
 
 def test_a_plan_is_no_model(tmp_path: Path) -> None:

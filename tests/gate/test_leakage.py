@@ -139,7 +139,7 @@ def test_every_attack_is_judged_and_the_largest_is_named(tmp_path: Path) -> None
     assert (passed.subject, passed.message) == ("zlib AUC", "the largest of 2 upper bounds 0.57 is within 0.6")
     more = [*fine, auc(0.8, 0.7, 0.9, "rmia"), auc(0.6, 0.5, 0.7, "lira")]
     found = of(judged(report, audit(tmp_path / "a.json", *more), max_auc="0.6"), "max_auc")
-    assert {(each.subject, each.outcome) for each in found} == {
+    assert {(verdict.subject, verdict.outcome) for verdict in found} == {
         ("rmia AUC", FAIL),
         ("lira AUC", INCONCLUSIVE),
         ("zlib AUC", PASS),
@@ -162,7 +162,7 @@ def test_a_backward_auc_is_no_pass(tmp_path: Path) -> None:
     report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", auc(0.1, 0.05, 0.2))
     judgement = judged(report, looked, max_auc="0.6")
     assert judgement.outcome is INCONCLUSIVE
-    assert any("non-members score higher" in each.message for each in of(judgement, "max_auc"))
+    assert any("non-members score higher" in finding.message for finding in of(judgement, "max_auc"))
 
 
 def test_an_audit_of_another_model_says_nothing(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_audit_of_another_model_says_nothing(tmp_path: Path) -> None:
     judgement = judged(report, other, max_auc="0.6")
     assert judgement.outcome is INCONCLUSIVE
     assert judgement.models == ("m", "other")
-    by_model = {each.model: each.outcome for each in of(judgement, "max_auc")}
+    by_model = {finding.model: finding.outcome for finding in of(judgement, "max_auc")}
     assert by_model == {"m": INCONCLUSIVE, "other": PASS}
 
 
@@ -233,7 +233,7 @@ def test_an_upper_bound_above_the_limit_says_how_many_records_bring_it_down(tmp_
     near, wide = auc(0.55, 0.45, 0.65, samples=counts), auc(0.5, 0.3, 0.7, "lira", samples=counts)
     report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", near, wide)
     judgement = judged(report, looked, max_auc="0.6")
-    assert {each.fix for each in of(judgement, "max_auc")} == {
+    assert {finding.fix for finding in of(judgement, "max_auc")} == {
         "audit again with about 400 members and 400 non-members, so that the interval is narrower"
     }
     grouped = audit(tmp_path / "g.json", near, wide, parameters={"group_by": "patient"})
@@ -338,4 +338,4 @@ def test_an_audit_of_its_models_training_data_as_others_is_refuted_whatever_is_a
                        parents=(ParentReport(path="m.json", digest=file_digest(report)),))  # fmt: skip
         found = of(judged(report, looked, recompute="true", max_epsilon="3"), "recomputed")
         findings = [each for each in found if "took it as records that the model was not trained on" in each.message]
-        assert [each.outcome for each in findings] == [FAIL] * is_refuted
+        assert [finding.outcome for finding in findings] == [FAIL] * is_refuted

@@ -178,7 +178,7 @@ def test_a_verdict_of_an_audit_that_is_called_a_claim_is_a_contradiction(tmp_pat
     silenced = replace(APART, status=Status.CLAIMED)
     looked = audit(tmp_path / "a.json", SEEN, verdicts=[silenced])
     found = of(judged(making(tmp_path / "m.json", PROVED), looked, **LIMITS), "contradiction")
-    assert [(each.outcome, each.subject) for each in found] == [(FAIL, MEMBERSHIP)]
+    assert [(verdict.outcome, verdict.subject) for verdict in found] == [(FAIL, MEMBERSHIP)]
 
 
 def test_a_model_without_a_guarantee_fails(tmp_path: Path) -> None:

@@ -200,12 +200,12 @@ def test_limits_on_attacks_are_about_those_whom_the_policy_protects(
         return judged(report, *audits, max_auc="0.6", min_power="auc=0.7", protects=field)
 
     judgement = gate("patient")
-    assert outcome in [each.outcome for each in of(judgement, "max_auc")]
-    findings = [each for each in of(judgement, "max_auc") if "the policy protects all records" in each.message]
+    assert outcome in [finding.outcome for finding in of(judgement, "max_auc")]
+    findings = [finding for finding in of(judgement, "max_auc") if "the policy protects all records" in finding.message]
     assert bool(findings) is (outcome is INCONCLUSIVE)
-    assert all("--group-by patient" in each.fix for each in findings)
+    assert all("--group-by patient" in finding.fix for finding in findings)
     assert only(judgement, "min_power").outcome is outcome
-    assert not [each for each in of(gate("record"), "max_auc") if "the policy protects" in each.message]
+    assert not [finding for finding in of(gate("record"), "max_auc") if "the policy protects" in finding.message]
 
 
 @pytest.mark.parametrize("value", ["", " ", "a\nb"])

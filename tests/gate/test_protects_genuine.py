@@ -37,7 +37,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _done(*arguments: object) -> None:
-    assert run([str(each) for each in arguments]) == 0, arguments
+    assert run([str(argument) for argument in arguments]) == 0, arguments
 
 
 def recomputed(path: Path, rule: str = "protects", **policy: str) -> list[Finding]:
@@ -54,7 +54,7 @@ def test_genuine_reports(reports: dict[str, Path]) -> None:
 
 def test_noise_after_a_clipped_training_by_patients(reports: dict[str, Path]) -> None:
     stated = json.loads(reports["noised"].read_text())
-    names = {each["name"] for each in stated["guarantees"][0]["assumptions"]}
+    names = {assumption["name"] for assumption in stated["guarantees"][0]["assumptions"]}
     (found,) = recomputed(reports["noised"], at_delta="1e-3", accepted_assumptions=",".join(sorted(names)))
     assert (found.outcome, "'patient' together" in found.message) == (PASS, True), found.message
 
@@ -65,9 +65,9 @@ def _names_a_unit(report: Report) -> None:
 
 def _says_so(report: Report) -> None:
     for guarantee in report["guarantees"]:
-        for each in guarantee["assumptions"]:
-            if each["name"] == "unit of privacy":
-                each["statement"] = "all records with one value of 'patient' are one example"
+        for assumption in guarantee["assumptions"]:
+            if assumption["name"] == "unit of privacy":
+                assumption["statement"] = "all records with one value of 'patient' are one example"
 
 
 @pytest.mark.parametrize(

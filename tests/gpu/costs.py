@@ -37,8 +37,8 @@ def memory(device: torch.device, toy: bool) -> Iterator[Result]:
             row: Result = {
                 "size": name, "adapters": adapters, "examples": examples, "bf16": bf16, "checkpointed": recomputed,
             }  # fmt: skip
-            for name_of_way, way in (("plain", plain), ("private", private)):
-                cost = _cost(way, model, row, device, toy)
+            for name_of_way, step_of in (("plain", plain), ("private", private)):
+                cost = _cost(step_of, model, row, device, toy)
                 row |= {f"{name_of_way}_{key}": value for key, value in cost.items()}
             yield row
         del model
@@ -53,12 +53,12 @@ def _network(size: tuple[int, ...], device: torch.device, *, adapters: bool, bf1
     return network
 
 
-def _cost(way: Callable[..., Step], model: nn.Module, row: Result, device: torch.device, toy: bool) -> Result:
+def _cost(step_of: Callable[..., Step], model: nn.Module, row: Result, device: torch.device, toy: bool) -> Result:
     model.zero_grad()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     try:
-        with way(model, row["examples"], POSITIONS[toy], device, bf16=row["bf16"]) as run:
+        with step_of(model, row["examples"], POSITIONS[toy], device, bf16=row["bf16"]) as run:
             run()  # the first also compares with autograd
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()

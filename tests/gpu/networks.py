@@ -46,8 +46,8 @@ def with_adapters(network: nn.Module) -> nn.Module:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(parameter.bfloat16())
-    made: nn.Module = peft.get_peft_model(network, peft.LoraConfig(r=16, target_modules="all-linear"))  # type: ignore[arg-type]
-    return made.eval()
+    adapted: nn.Module = peft.get_peft_model(network, peft.LoraConfig(r=16, target_modules="all-linear"))  # type: ignore[arg-type]
+    return adapted.eval()
 
 
 def wait(device: torch.device) -> None:

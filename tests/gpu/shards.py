@@ -32,15 +32,15 @@ def shards(device: torch.device, toy: bool) -> Iterator[Result]:
     """The distance between both ways' clipped gradients, and the time and peak of each way's step."""
     size = TOY if toy else SIZES["1B"]
     with _alone(device) as workers:
-        expected = _gradients(_whole(TOY, device), device)
+        expected = _gradients(_unsharded(TOY, device), device)
         found = _gradients(_shared(TOY, workers, device), device)
-        off = distance(found, expected)
-        yield {"way": "clipped gradients, in shards against whole", "distance": off}
-        if not off < _FURTHEST:
-            raise AssertionError(f"gradients in shards are {off:.1e} from those of the whole network")
-        for way in ("whole", "in shards"):
-            model = _whole(size, device) if way == "whole" else _shared(size, workers, device)
-            yield {"way": way, **_step(model, device, toy)}
+        error = distance(found, expected)
+        yield {"way": "clipped gradients, in shards against whole", "distance": error}
+        if not error < _FURTHEST:
+            raise AssertionError(f"gradients in shards are {error:.1e} from those of the whole network")
+        for layout in ("whole", "in shards"):
+            model = _unsharded(size, device) if layout == "whole" else _shared(size, workers, device)
+            yield {"way": layout, **_step(model, device, toy)}
             del model
 
 
@@ -56,13 +56,13 @@ def _alone(device: torch.device) -> Iterator[Workers]:
             dist.destroy_process_group()
 
 
-def _whole(size: tuple[int, ...], device: torch.device) -> nn.Module:
+def _unsharded(size: tuple[int, ...], device: torch.device) -> nn.Module:
     torch.manual_seed(0)
     return llama(size, device)
 
 
 def _shared(size: tuple[int, ...], workers: Workers, device: torch.device) -> nn.Module:
-    network = _whole(size, device)
+    network = _unsharded(size, device)
     shard(network, workers, device)
     return network
 

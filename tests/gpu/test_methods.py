@@ -105,7 +105,7 @@ def test_directional_derivatives(family: str, method: DerivativeMethod, device: 
     directions = network.directions()
     expected = Derivatives(network.model, method).per_example(network.losses_of, network.fired, directions)
     model, batch = network.model.to(device), on(device, network.batch)
-    there = [{name: along.to(device) for name, along in each.items()} for each in directions]
+    there = [{name: along.to(device) for name, along in direction.items()} for direction in directions]
     with full_precision(device):
         found = Derivatives(model, method).per_example(lambda: network.losses(model, batch), network.fired, there)
     loose = 5e-2 if method is DerivativeMethod.DIFFERENCE else 1e-3
@@ -196,21 +196,21 @@ def test_nobody_waits_for_noise(device: torch.device) -> None:
 def test_forward_derivatives_of_long_attention(device: torch.device, dtype: torch.dtype) -> None:
     """In blocks, as on a processor, where a block is far smaller than a card's."""
     drawn = torch.Generator().manual_seed(2)
-    given = [torch.randn(2, heads, 700, 16, generator=drawn).to(dtype) for heads in (4, 2, 2)] * 2
+    tensors = [torch.randn(2, heads, 700, 16, generator=drawn).to(dtype) for heads in (4, 2, 2)] * 2
     mask = torch.ones(700, 700, dtype=torch.bool).tril(-3)  # the first rows see nothing
     for keywords in ({"is_causal": True}, {"attn_mask": mask}):
-        there = slopes([each.to(device) for each in given], keywords, device)
-        here = slopes(given, keywords, torch.device("cpu"))
+        there = slopes([tensor.to(device) for tensor in tensors], keywords, device)
+        here = slopes(tensors, keywords, torch.device("cpu"))
         for found, expected in zip(there, here, strict=True):
             loose = 1e-5 if dtype is torch.float32 else 2**-7
             torch.testing.assert_close(found.cpu(), expected, rtol=loose, atol=loose * float(expected.abs().max()))
 
 
-def slopes(given: list[Tensor], keywords: dict[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
+def slopes(tensors: list[Tensor], keywords: dict[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
     there = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in keywords.items()}
     level: Any = forward_ad
     with torch.no_grad(), full_precision(device), level.dual_level(), blockwise_attention():
-        duals = [level.make_dual(value, along) for value, along in zip(given[:3], given[3:], strict=True)]
+        duals = [level.make_dual(value, along) for value, along in zip(tensors[:3], tensors[3:], strict=True)]
         attended = functional.scaled_dot_product_attention(*duals, enable_gqa=True, **there)
         found: tuple[Tensor, Tensor] = level.unpack_dual(attended)
         return found
@@ -236,12 +236,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("variant", WAYS)
 @pytest.mark.parametrize("method", METHODS)
 def test_whole_runs_and_their_reports(
-    method: str, way: str, folder: Path, tmp_path: Path, device: torch.device
+    method: str, variant: str, folder: Path, tmp_path: Path, device: torch.device
 ) -> None:
-    if method == "ferret difference" and way == "bf16":
+    if method == "ferret difference" and variant == "bf16":
         pytest.skip("differences need float32")
     name, *settings = METHODS[method]
     call = ["retrain", name, str(folder / "start"), "--data", str(folder / "train.jsonl"), "-o", str(tmp_path / "out")]
@@ -254,7 +254,7 @@ def test_whole_runs_and_their_reports(
         str(device),
         "-q",
     ]
-    assert run([*call, "--held-out", str(folder / "held-out.jsonl"), *settings, *WAYS[way]]) == 0
+    assert run([*call, "--held-out", str(folder / "held-out.jsonl"), *settings, *WAYS[variant]]) == 0
     assert run(["verify", str(tmp_path / "out.report.json")]) in (0, 3)
 
 
@@ -275,8 +275,8 @@ def test_a_stream_replays_on_a_processor_to_the_same_bits(folder: Path, tmp_path
     stream = str(tmp_path / "out.updates.safetensors")
     call = ["retrain", "ferret", str(folder / "start"), "--replay", stream, "--device", "cpu", "-q"]
     assert run([*call, "-o", str(tmp_path / "again")]) == 0
-    made, again = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again"))
-    assert tensors_of(made) == tensors_of(again)
+    first, again = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again"))
+    assert tensors_of(first) == tensors_of(again)
 
 
 def tensors_of(file: bytes) -> bytes:

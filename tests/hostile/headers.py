@@ -58,7 +58,7 @@ def reason_for(sentence: str) -> str | None:
     return next((why for pattern, why in STRICTER.items() if re.search(pattern, sentence)), None)
 
 
-def whole(header: str | bytes, body: int) -> bytes:
+def file_bytes(header: str | bytes, body: int) -> bytes:
     """A file with this header and ``body`` zero bytes."""
     raw = header if isinstance(header, bytes) else header.encode("utf-8", "surrogatepass")
     return struct.pack("<Q", len(raw)) + raw + bytes(body)
@@ -72,7 +72,7 @@ def cases(seed: int, count: int) -> Iterator[bytes]:
         for _ in range(generator.choice((0, 0, 1, 1, 2, 4))):
             header = _damaged(header, generator)
         body += generator.choice((0, 0, 0, 0, 0, 1, -1, 8))
-        yield whole(header, max(0, body))
+        yield file_bytes(header, max(0, body))
 
 
 def _built(generator: random.Random) -> tuple[str, int]:
@@ -145,24 +145,27 @@ def handmade() -> Iterator[tuple[str, bytes]]:
     def entry(dtype: Any = "U8", shape: str = "[1]", offsets: str = "[0,1]") -> str:
         return f'{{"dtype":{json.dumps(dtype)},"shape":{shape},"data_offsets":{offsets}}}'
 
-    yield "product past 2^64 beside 0", whole(f'{{"a":{entry(shape="[4294967296,4294967296,0]", offsets="[0,0]")}}}', 0)
+    yield (
+        "product past 2^64 beside 0",
+        file_bytes(f'{{"a":{entry(shape="[4294967296,4294967296,0]", offsets="[0,0]")}}}', 0),
+    )
     yield (
         "0 beside a product past 2^64",
-        whole(f'{{"a":{entry(shape="[0,4294967296,4294967296]", offsets="[0,0]")}}}', 0),
+        file_bytes(f'{{"a":{entry(shape="[0,4294967296,4294967296]", offsets="[0,0]")}}}', 0),
     )
-    yield "bits past 2^64", whole(f'{{"a":{entry("F64", "[1152921504606846976]", "[0,0]")}}}', 0)
-    yield "2^63 beside 0", whole(f'{{"a":{entry(shape="[9223372036854775808,0]", offsets="[0,0]")}}}', 0)
-    yield "-0 as a dimension", whole(f'{{"a":{entry(shape="[-0]", offsets="[0,0]")}}}', 0)
-    yield "-0 as an offset", whole(f'{{"a":{entry(shape="[0]", offsets="[-0,0]")}}}', 0)
-    yield "-0 within a name", whole(f'{{"a,-0":{entry()},"[-0":{entry(offsets="[1,2]")}}}', 2)
+    yield "bits past 2^64", file_bytes(f'{{"a":{entry("F64", "[1152921504606846976]", "[0,0]")}}}', 0)
+    yield "2^63 beside 0", file_bytes(f'{{"a":{entry(shape="[9223372036854775808,0]", offsets="[0,0]")}}}', 0)
+    yield "-0 as a dimension", file_bytes(f'{{"a":{entry(shape="[-0]", offsets="[0,0]")}}}', 0)
+    yield "-0 as an offset", file_bytes(f'{{"a":{entry(shape="[0]", offsets="[-0,0]")}}}', 0)
+    yield "-0 within a name", file_bytes(f'{{"a,-0":{entry()},"[-0":{entry(offsets="[1,2]")}}}', 2)
     yield (
         "offsets past 2^64",
-        whole(f'{{"a":{entry(shape="[0]", offsets="[18446744073709551616,18446744073709551616]")}}}', 0),
+        file_bytes(f'{{"a":{entry(shape="[0]", offsets="[18446744073709551616,18446744073709551616]")}}}', 0),
     )
-    yield "a dtype as an object", whole(f'{{"a":{entry({"U8": None})}}}', 1)
-    yield "an entry as a list", whole('{"a":["U8",[1],[0,1]]}', 1)
-    yield "a null map of metadata", whole(f'{{"__metadata__":null,"a":{entry()}}}', 1)
-    yield "a name twice", whole(f'{{"a":{entry()},"a":{entry()}}}', 1)
-    yield "a key that nobody knows", whole(f'{{"a":{entry()[:-1]},"x":1}}}}', 1)
+    yield "a dtype as an object", file_bytes(f'{{"a":{entry({"U8": None})}}}', 1)
+    yield "an entry as a list", file_bytes('{"a":["U8",[1],[0,1]]}', 1)
+    yield "a null map of metadata", file_bytes(f'{{"__metadata__":null,"a":{entry()}}}', 1)
+    yield "a name twice", file_bytes(f'{{"a":{entry()},"a":{entry()}}}', 1)
+    yield "a key that nobody knows", file_bytes(f'{{"a":{entry()[:-1]},"x":1}}}}', 1)
     for dtype in ("F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F8_E4M3FN", "C128", "U4"):
-        yield f"dtype {dtype}", whole(f'{{"a":{entry(dtype)}}}', 1)
+        yield f"dtype {dtype}", file_bytes(f'{{"a":{entry(dtype)}}}', 1)

@@ -270,16 +270,18 @@ def separate(folder: Path, count: int) -> list[Path]:
 
 def audits(folder: Path, count: int) -> list[Path]:
     created = ("2030-01-09T00:{:02}:{:02}Z".format(*divmod(i, 60)) for i in range(count))
-    made = [audit(folder / f"{i}.report.json", auc(0.5, 0.4, 0.6), created=when) for i, when in enumerate(created)]
-    return [making(folder / "m.report.json", PROVED), *made]
+    reports = [audit(folder / f"{i}.report.json", auc(0.5, 0.4, 0.6), created=when) for i, when in enumerate(created)]
+    return [making(folder / "m.report.json", PROVED), *reports]
 
 
 def chained(folder: Path, count: int) -> list[Path]:
-    made = [making(folder / "0.report.json", PROVED, name="m0")]
+    reports = [making(folder / "0.report.json", PROVED, name="m0")]
     for i in range(1, count):
         read = [weights_of(f"m{i - 1}")]
-        made.append(making(folder / f"{i}.report.json", name=f"m{i}", step="noise", inputs=read, parents=made[-1:]))
-    return made
+        reports.append(
+            making(folder / f"{i}.report.json", name=f"m{i}", step="noise", inputs=read, parents=reports[-1:])
+        )
+    return reports
 
 
 def rivals(folder: Path, count: int) -> list[Path]:
@@ -309,14 +311,14 @@ def test_more_reports_than_are_read(tmp_path: Path) -> None:
         [path] * (MOST_GIVEN + 1), read_policy(None, {"max_epsilon": "8", "recompute": "false"}, {}, {}), None, NOW
     )
     assert judgement.outcome is GateOutcome.INCONCLUSIVE
-    assert any(f"at most {MOST_GIVEN} are read" in each.message for each in judgement.findings)
+    assert any(f"at most {MOST_GIVEN} are read" in finding.message for finding in judgement.findings)
 
 
 def test_a_missing_parent_named_many_times(tmp_path: Path) -> None:
     path = repeated_parent(tmp_path, 20_000)
     (tmp_path / "parent.report.json").unlink()
     judgement = judge([path], read_policy(None, {"max_epsilon": "8"}, {}, {}), None, NOW)
-    assert len([each for each in judgement.findings if each.rule == "chain"]) == 1
+    assert len([finding for finding in judgement.findings if finding.rule == "chain"]) == 1
 
 
 def test_a_file_of_another_size_than_recorded_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,12 +333,12 @@ def test_a_file_of_another_size_than_recorded_is_not_read(tmp_path: Path, monkey
     path = making(tmp_path / "m.report.json", PROVED, inputs=inputs, outputs=outputs)
     read: list[str] = []
 
-    def seen(path: Path, *more: Any) -> str:
+    def message_for(path: Path, *more: Any) -> str:
         read.append(path.name)
         return file_digest(path, *more)
 
-    monkeypatch.setattr(digests, "file_digest", seen)
-    found = {each.subject: each.outcome for each in verify(path, read_report(path)).verdicts}
+    monkeypatch.setattr(digests, "file_digest", message_for)
+    found = {verdict.subject: verdict.outcome for verdict in verify(path, read_report(path)).verdicts}
     assert read == ["as-recorded"]
     assert [found[name] for name in names] == [Outcome.PROVED, Outcome.REFUTED, Outcome.REFUTED]
 

@@ -42,10 +42,10 @@ def test_what_the_official_parser_takes_is_taken() -> None:
 
 
 def agree(seed: int, count: int) -> None:
-    seen = Counter(compared(data) for data in cases(seed, count))
-    assert seen["taken"] > count // 20
-    assert seen["refused"] > count // 5
-    assert set(STRICTER.values()) <= seen.keys(), "every deliberate difference was met"
+    outcomes = Counter(compared(data) for data in cases(seed, count))
+    assert outcomes["taken"] > count // 20
+    assert outcomes["refused"] > count // 5
+    assert set(STRICTER.values()) <= outcomes.keys(), "every deliberate difference was met"
 
 
 def test_thousands_of_damaged_headers() -> None:

@@ -23,29 +23,29 @@ MORE = (*NASTY, 0, 1e300, 1.5, "x", 2, 1e-300, 2**63)
 values = pytest.mark.parametrize("values", [NASTY, pytest.param(MORE, marks=pytest.mark.slow)], ids=["nasty", "more"])
 
 
-def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def places(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """The ways to every number of a report that says something."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key not in ("tensors", "versions", "seconds", "schema_version"):
-                yield from places(item, (*way, key))
+                yield from places(item, (*keys, key))
     elif isinstance(value, list):
         for i, item in enumerate(value[:2]):
-            yield from places(item, (*way, i))
+            yield from places(item, (*keys, i))
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield way
+        yield keys
 
 
-def changed(data: dict[str, Any], way: tuple[str | int, ...], value: Any) -> str:
-    """The report as JSON, with another value at ``way``."""
+def changed(data: dict[str, Any], keys: tuple[str | int, ...], value: Any) -> str:
+    """The report as JSON, with another value at ``keys``."""
     inner: Any = data
-    for step in way[:-1]:
+    for step in keys[:-1]:
         inner = inner[step]
-    held, inner[way[-1]] = inner[way[-1]], value
+    held, inner[keys[-1]] = inner[keys[-1]], value
     try:
         return json.dumps(data)
     finally:
-        inner[way[-1]] = held
+        inner[keys[-1]] = held
 
 
 def answers(
@@ -53,12 +53,12 @@ def answers(
 ) -> int:
     """Run ``call`` on a report with each of ``values`` in every place; returns how many places there were."""
     count = 0
-    for way in list(places(data)):
+    for keys in list(places(data)):
         for value in values if values is MORE else values[count % len(values) :][:1]:
-            path.write_text(changed(data, way, value))
+            path.write_text(changed(data, keys, value))
             code = run(call(path))
             captured = capsys.readouterr()
-            assert code in (0, 1, 2, 3), (way, value, captured.err)
+            assert code in (0, 1, 2, 3), (keys, value, captured.err)
             assert "internal error" not in captured.err
         count += 1
     return count
@@ -147,7 +147,7 @@ def test_a_ledger_of_numbers_that_no_mechanism_has(
     for word in ("internal error", "NaN", "zero-size", "Warning", "--rho"):
         assert word not in captured.err
     # Where there is an answer, so little noise gives none that says something.
-    found = [each["epsilon"] for each in json.loads(captured.out)["guarantees"]] if code == 0 else []
+    found = [guarantee["epsilon"] for guarantee in json.loads(captured.out)["guarantees"]] if code == 0 else []
     assert all(epsilon is None or epsilon > 1e10 for epsilon in found)
 
 

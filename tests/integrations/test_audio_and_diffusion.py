@@ -91,12 +91,12 @@ def test_audio_classification(norm: str) -> None:
 class Block(nn.Module):
     """Convolutions around what a step's number adds to the channels."""
 
-    def __init__(self, given: int, made: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(2, given), nn.SiLU(), nn.Conv2d(given, made, 3, padding=1))
-        self.step = nn.Linear(8, made)
-        self.second = nn.Sequential(nn.GroupNorm(2, made), nn.SiLU(), nn.Conv2d(made, made, 3, padding=1))
-        self.past = nn.Conv2d(given, made, 1)
+        self.first = nn.Sequential(nn.GroupNorm(2, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
+        self.step = nn.Linear(8, outputs)
+        self.second = nn.Sequential(nn.GroupNorm(2, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1))
+        self.past = nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
         hidden = self.first(x) + self.step(step)[:, :, None, None]
@@ -120,8 +120,8 @@ class Denoiser(nn.Module):
         beside = self.down(self.enter(x), step)
         low = self.middle(self.halve(beside), step)
         pixels = low.flatten(2).permute((0, 2, 1) if self.attention.batch_first else (2, 0, 1))
-        seen = self.attention(pixels, pixels, pixels, need_weights=False)[0]
-        low = low + (seen.mT if self.attention.batch_first else seen.permute(1, 2, 0)).view_as(low)
+        attended = self.attention(pixels, pixels, pixels, need_weights=False)[0]
+        low = low + (attended.mT if self.attention.batch_first else attended.permute(1, 2, 0)).view_as(low)
         return self.leave(self.up(torch.cat([self.widen(low), beside], 1), step))
 
 

@@ -39,7 +39,7 @@ class Own(nn.Module):
 
 
 def tensors(records: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
-    return torch.tensor([each["inputs"] for each in records]), torch.tensor([each["label"] for each in records])
+    return torch.tensor([record["inputs"] for record in records]), torch.tensor([record["label"] for record in records])
 
 
 def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
@@ -48,7 +48,7 @@ def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split, and beside it a network that was trained privately on its members for one pass."""
     folder = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
@@ -62,8 +62,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def split(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def split(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path / "split"
 
 
@@ -102,10 +102,10 @@ def test_the_whole_loop_ends_at_a_gate_that_passes(split: Path) -> None:
     beside = path.with_name("own.audit.report.json")
     for name in (path, beside):
         assert privctl.verify(name).exit_code is ExitCode.OK
-    assert [each.subject.partition(")-DP")[1] for each in report.verdicts][1:2] == [")-DP"]
-    assert Outcome.REFUTED not in [each.outcome for each in report.verdicts]
+    assert [verdict.subject.partition(")-DP")[1] for verdict in report.verdicts][1:2] == [")-DP"]
+    assert Outcome.REFUTED not in [verdict.outcome for verdict in report.verdicts]
     trained = privctl.verify(path).report
-    asserted = [each.name for each in trained.guarantees[0].assumptions if each.state == "asserted"]
+    asserted = [assumption.name for assumption in trained.guarantees[0].assumptions if assumption.state == "asserted"]
     policy: dict[str, Any] = {"max_epsilon": 100, "required_steps": ["audit"], "max_auc": 0.9}
     assert privctl.gate(path, **policy, accepted_assumptions=asserted).outcome is GateOutcome.INCONCLUSIVE
     whole = privctl.gate(path, **policy, accepted_assumptions=[*asserted, "scores of the model"])
@@ -130,26 +130,26 @@ def test_a_network_that_learned_its_members_is_caught_and_its_claim_refuted(spli
     save_file(model.state_dict(), place)
     privctl.from_opacus([(20.0, 0.25, 4)], place, examples=len(labels), force=True)
     report = privctl.audit_module(model, place, negative_losses, split=split)
-    outcomes = {each.subject.partition(",")[0]: each.outcome for each in report.verdicts}
+    outcomes = {verdict.subject.partition(",")[0]: verdict.outcome for verdict in report.verdicts}
     assert outcomes["members cannot be told from non-members"] is Outcome.REFUTED
-    assert any(each.outcome is Outcome.REFUTED and ")-DP" in each.subject for each in report.verdicts)
+    assert any(verdict.outcome is Outcome.REFUTED and ")-DP" in verdict.subject for verdict in report.verdicts)
 
 
 def test_records_come_in_an_order_that_tells_nothing_and_several_scores_are_judged(split: Path) -> None:
     model, path = private(split)
-    seen: list[list[bool]] = []
+    memberships: list[list[bool]] = []
 
     def scores(network: nn.Module, records: list[tuple[bool, Tensor]]) -> dict[str, Tensor]:
-        seen.append([member for member, _ in records])
+        memberships.append([member for member, _ in records])
         output = network(torch.stack([inputs for _, inputs in records]))
         return {"first": output[:, 0], "gap": output[:, 0] - output[:, 1]}
 
     sides = {name: [(name == "members", torch.randn(6)) for _ in range(60)] for name in ("members", "nonmembers")}
     report = privctl.audit_module(model, path, scores, **sides, batch_size=30)
     assert report.parameters["attack"] == ["column first", "column gap"]
-    assert [len(batch) for batch in seen] == [30, 30, 30, 30]
+    assert [len(batch) for batch in memberships] == [30, 30, 30, 30]
     # Batches of one side alone would tell it: of 30 in an order at random, 15 are members, give or take 2.4.
-    assert all(3 < sum(batch) < 27 for batch in seen)
+    assert all(3 < sum(batch) < 27 for batch in memberships)
     table = path.with_name("own.audit.scores.csv")
     assert table.stat().st_mode & 0o777 == 0o600
     assert sum(line.startswith("members:") for line in table.read_text().splitlines()) == 60
@@ -280,15 +280,15 @@ def test_a_claim_about_users_is_tested_by_coins_of_users(tmp_path: Path) -> None
     model, split = of_users(tmp_path, 20.0)
     path = tmp_path / "own.safetensors"
     report = privctl.audit_module(model, path, negative_losses, split=split)
-    bounds = [each for each in report.evidence if each.quantity.startswith("epsilon")]
-    assert [each.quantity for each in bounds] == [
+    bounds = [item for item in report.evidence if item.quantity.startswith("epsilon")]
+    assert [bound.quantity for bound in bounds] == [
         "epsilon of a group, column score", "epsilon of a group, column score-top"
     ]  # fmt: skip
-    assert {each.samples["canaries"] for each in bounds} == {100}
-    assert all(each.lower is not None for each in bounds)
-    claims = [each for each in report.verdicts if ")-DP, " in each.subject]
+    assert {bound.samples["canaries"] for bound in bounds} == {100}
+    assert all(bound.lower is not None for bound in bounds)
+    claims = [verdict for verdict in report.verdicts if ")-DP, " in verdict.subject]
     assert claims
-    assert all(each.outcome is not Outcome.REFUTED for each in claims)
+    assert all(claim.outcome is not Outcome.REFUTED for claim in claims)
     for name in (path, tmp_path / "own.audit.report.json"):
         assert privctl.verify(name).exit_code is ExitCode.OK
 
@@ -316,18 +316,20 @@ def test_planted_an_entry_of_an_audit_by_users_that_is_another_fails_at_the_gate
     assert judged(group_by="n", asked={**asked, "group_by": "n"}) is GateOutcome.FAIL
     assert judged(grouped_records={**records, "members": records["members"] + 1}) is GateOutcome.FAIL
     assert judged(dtype="bfloat16") is GateOutcome.FAIL
-    assert judged(warnings=tuple(each for each in honest.warnings if "stronger" not in each)) is GateOutcome.FAIL
+    assert (
+        judged(warnings=tuple(warning for warning in honest.warnings if "stronger" not in warning)) is GateOutcome.FAIL
+    )
 
 
 def test_planted_what_knows_the_users_refutes_the_claim_about_them(tmp_path: Path) -> None:
     model, split = of_users(tmp_path, 20.0)
-    inside = {each["who"] for each in members(split)}
+    inside = {record["who"] for record in members(split)}
 
     def knows(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
-        own_scores = torch.tensor([10.0 * (each["who"] in inside) for each in records])
+        own_scores = torch.tensor([10.0 * (record["who"] in inside) for record in records])
         return own_scores + negative_losses(network, records)
 
     report = privctl.audit_module(model, tmp_path / "own.safetensors", knows, split=split)
-    claims = [each for each in report.verdicts if ")-DP, " in each.subject]
-    assert Outcome.REFUTED in [each.outcome for each in claims]
+    claims = [verdict for verdict in report.verdicts if ")-DP, " in verdict.subject]
+    assert Outcome.REFUTED in [claim.outcome for claim in claims]
     assert privctl.gate(tmp_path / "own.safetensors", max_epsilon=100).outcome is GateOutcome.FAIL

@@ -159,16 +159,16 @@ def test_a_rate_that_draws_less_than_one_example_is_warned_of(weights: Path) -> 
 
 
 def test_the_optimizer_is_held_against_the_history(weights: Path) -> None:
-    made = SimpleNamespace(noise_multiplier=0.8, expected_batch_size=6, max_grad_norm=1.5)
-    report = privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=made)
+    optimizer = SimpleNamespace(noise_multiplier=0.8, expected_batch_size=6, max_grad_norm=1.5)
+    report = privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=optimizer)
     assert report.parameters["clip_norm"] == 1.5
     for history, says in (([(0.01, 0.8, 10)], "noise multiplier is 0.8, and"), ([(0.8, 0.1, 10)], "batches of 6, and")):
         with pytest.raises(InputError, match=says):
-            privctl.from_opacus(history, weights, examples=600, optimizer=made, force=True)
+            privctl.from_opacus(history, weights, examples=600, optimizer=optimizer, force=True)
     with pytest.raises(InputError, match="does not say its noise_multiplier"):
         privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=object(), force=True)
     with pytest.raises(CommandError, match=r"clip_norm is 1, and the optimizer's max_grad_norm 1\.5"):
-        privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=made, clip_norm=1.0, force=True)
+        privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=optimizer, clip_norm=1.0, force=True)
 
 
 def test_a_clip_norm_that_followed_the_examples_gets_no_report(weights: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_clip_norm_that_followed_the_examples_gets_no_report(weights: Path) ->
     )  # fmt: skip
     fixed = optimizers.DPOptimizer(plain, **usual)
     named = type("PrivacyEngineAdaptiveClipping", (), {"accountant": engine([(0.8, 0.01, 10)]).accountant})()
-    for given, optimizer in (([(0.8, 0.01, 10)], adaptive), (named, None)):
+    for history, optimizer in (([(0.8, 0.01, 10)], adaptive), (named, None)):
         with pytest.raises(InputError, match="followed counts of unclipped gradients"):
-            privctl.from_opacus(given, weights, examples=600, optimizer=optimizer)
+            privctl.from_opacus(history, weights, examples=600, optimizer=optimizer)
     assert privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=fixed)

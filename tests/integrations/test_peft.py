@@ -21,7 +21,7 @@ def trained(name: str = "default", **config: Any) -> tuple[nn.Module, PrivateTra
     torch.manual_seed(0)
     base = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
     model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["0"], **config), adapter_name=name)
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
     data = TensorDataset(torch.randn(12, 5), torch.randint(0, 3, (12,)))
     private = privctl.make_private(model, optimizer, DataLoader(data, batch_size=6), noise_multiplier=1.0)
     for inputs, labels in private.loader:
@@ -43,7 +43,7 @@ def test_another_adapter_or_a_later_state_gets_none(tmp_path: Path) -> None:
     model, private = trained()
     model.save_pretrained(tmp_path / "adapter")  # type: ignore[operator]
     with torch.no_grad():
-        next(each for each in model.parameters() if each.requires_grad).add_(1)
+        next(parameter for parameter in model.parameters() if parameter.requires_grad).add_(1)
     with pytest.raises(InputError, match="holds another 'base_model.model.0.lora_A.weight' than the model"):
         private.report(tmp_path / "adapter")
     _, private = trained(modules_to_save=["2"])

@@ -1,4 +1,4 @@
-"""Private steps in a loop of the user's own: what is done, what is said of it, and every misuse."""
+"""Private steps in a loop of the user's own: what is done, what the report states, and every misuse."""
 
 from __future__ import annotations
 
@@ -195,9 +195,9 @@ def drawn(loop: Loop) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def loop() -> Loop:
-    made = Loop()
-    made.batches = iter(made.private.loader)  # type: ignore[attr-defined]
-    return made
+    loop = Loop()
+    loop.batches = iter(loop.private.loader)  # type: ignore[attr-defined]
+    return loop
 
 
 def backward_without_a_batch(loop: Loop) -> None:

@@ -65,7 +65,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AuditCallback, 
 
 def test_what_is_memorized_shows(run: tuple[Path, AuditCallback, Any]) -> None:
     _, callback, _ = run
-    assert [each.step for each in callback.history] == [2 * (i + 1) for i in range(8)]
+    assert [entry.step for entry in callback.history] == [2 * (i + 1) for i in range(8)]
     assert callback.history[-1].auc > 0.9
     assert callback.history[-1].lower > 0.5
     assert callback.history[-1].lower <= callback.history[-1].auc <= callback.history[-1].upper
@@ -77,7 +77,7 @@ def test_the_measures_are_for_their_owner_alone(run: tuple[Path, AuditCallback, 
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     kept = json.loads(private.read_text())
     assert "not for release" in kept["warning"]
-    assert [each["auc"] for each in kept["membership"]] == [each.auc for each in callback.history]
+    assert [each["auc"] for each in kept["membership"]] == [entry.auc for entry in callback.history]
     logged = json.dumps(trainer.state.log_history)
     assert "loss" in logged
     for path in (*folder.joinpath("checkpoints").rglob("*.json"), folder / "trained.report.json"):

@@ -79,14 +79,14 @@ def test_what_a_user_adds_is_the_clipped_mean_of_the_gradients_of_records() -> N
 
 def test_each_drawn_user_has_as_many_records_which_differ_while_there_are_others() -> None:
     users = users_of(["a"] * 9 + ["b", "c", "c"], 12, "user", 4)
-    seen: Counter[int] = Counter()
+    rows_of_user: Counter[int] = Counter()
     for step in range(50):
         rows = users.records_of([0, 1, 2], step)
         assert [len(rows), len(set(rows[:4])), set(rows[4:8])] == [12, 4, {9}]
         assert Counter(rows[8:]) == {10: 2, 11: 2}
-        seen.update(rows[:4])
+        rows_of_user.update(rows[:4])
     # 200 draws of 9 records: 22.2 each, five standard deviations of 3.5 either way
-    assert all(abs(seen[row] - 200 / 9) < 18 for row in range(9))
+    assert all(abs(rows_of_user[row] - 200 / 9) < 18 for row in range(9))
     assert users.records_of([2], 7) == users.records_of([0, 1, 2], 7)[8:]
 
 
@@ -115,14 +115,15 @@ def test_names_that_are_spelled_alike_are_told(tmp_path: Path) -> None:
     loop.train()
     path = loop.save(tmp_path / "model.safetensors")
     report = loop.private.report(path)
-    assert "names of users" in {each.name for each in report.guarantees[0].assumptions}
+    assert "names of users" in {assumption.name for assumption in report.guarantees[0].assumptions}
     assert any("differ from another's only in case" in line for line in report.warnings)
     assert privctl.verify(path).exit_code is ExitCode.OK
 
 
 def _with_unit(guarantee: Guarantee, statement: str) -> tuple[Guarantee, ...]:
     changed = tuple(
-        replace(each, statement=statement) if each.name == "unit of privacy" else each for each in guarantee.assumptions
+        replace(assumption, statement=statement) if assumption.name == "unit of privacy" else assumption
+        for assumption in guarantee.assumptions
     )
     return (replace(guarantee, assumptions=changed),)
 

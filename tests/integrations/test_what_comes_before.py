@@ -169,13 +169,13 @@ def test_the_step_of_an_empty_batch_is_taken_with_the_noise_of_any_other() -> No
 def test_arguments_in_each_others_place_are_named() -> None:
     loop = Loop()
     loader = DataLoader(loop.data, batch_size=6)
-    for given, says in (
+    for arguments, says in (
         ((loop.optimizer, loop.model, loader), "model is of type SGD"),
         ((loop.model, loader, loop.optimizer), "optimizer is of type DataLoader"),
         ((loop.model, loop.optimizer, loop.data), "loader is of type TensorDataset"),
     ):
         with pytest.raises(CommandError, match=f"{says}; make_private takes a model, its optimizer and a DataLoader"):
-            privctl.make_private(*given, noise_multiplier=1.0)  # type: ignore[arg-type]
+            privctl.make_private(*arguments, noise_multiplier=1.0)  # type: ignore[arg-type]
 
 
 def test_what_accelerate_prepared_is_refused() -> None:

@@ -163,11 +163,11 @@ def test_templates_have_little_time_and_memory(
 
 
 def test_the_process_that_renders_is_given_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
     started = subprocess.Popen
 
     def noted(*arguments: Any, **keywords: Any) -> Any:
-        given.update(keywords)
+        environment.update(keywords)
         return started(*arguments, **keywords)
 
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -176,5 +176,5 @@ def test_the_process_that_renders_is_given_no_secrets(monkeypatch: pytest.Monkey
     renderer = templates._Renderer()
     monkeypatch.setattr(templates, "_renderer", lambda process: renderer)
     assert templates.render("{{ x }}", {}, [{"x": "y"}], longest=10) == ("y",)
-    assert given["env"]["TZ"] == "UTC"
-    assert "HF_TOKEN" not in given["env"]
+    assert environment["env"]["TZ"] == "UTC"
+    assert "HF_TOKEN" not in environment["env"]

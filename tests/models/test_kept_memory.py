@@ -119,19 +119,19 @@ def test_on_a_gpu_nothing_changes() -> None:
 
 
 def test_a_run_keeps_it_between_its_steps() -> None:
-    seen: list[bool] = []
+    kept: list[bool] = []
 
     def measured(_: object) -> dict[str, float]:
-        seen.append(_outside_the_heap())
+        kept.append(_outside_the_heap())
         return {}
 
     trainer(ROWS, recipe(steps=2), Passes(4, 4, seed=0), evaluate=measured).run()
-    assert seen == [False]
+    assert kept == [False]
     assert _outside_the_heap()
 
 
 def test_scoring_keeps_it_between_its_passes() -> None:
-    seen: list[bool] = []
+    kept: list[bool] = []
 
     class Scorer:
         causal = False
@@ -140,12 +140,12 @@ def test_scoring_keeps_it_between_its_passes() -> None:
             return np.ones(len(rows), dtype=np.int64)
 
         def score(self, rows: list[Any], _: object) -> Any:
-            seen.append(_outside_the_heap())
+            kept.append(_outside_the_heap())
             return np.zeros((len(FIELDS), len(rows)), dtype=np.float32)
 
     model = SimpleNamespace(network=torch.nn.Identity(), device=_CPU, dtype="float32")
     subject = cast("Any", SimpleNamespace(model=model, scorer=Scorer()))
     scorer = ModelScorer(cache=None, device=None, workers=ALONE, progress=unseen)
     scorer.score(OpenedModel(subject=subject, inputs=(), cache=None, versions={}), [np.arange(3)])
-    assert seen == [False]
+    assert kept == [False]
     assert _outside_the_heap()

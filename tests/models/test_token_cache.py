@@ -99,10 +99,10 @@ def test_what_is_mapped_is_what_was_in_memory_however_it_was_read(
     owned = [TextRecord(stretch=Stretch("x"), text=text * 3, unit="uv"[i % 2]) for i, text in enumerate(TEXTS)]
 
     def corpora(keep: Shelf) -> list[object]:
-        made = [encode_masked(owned, facts(), SPLIT, keep), encode_causal(owned, facts(), TRUNCATE, keep)]
-        made.append(encode_causal(owned, facts(), SPLIT, keep))
-        made.append(encode_classified(iter(RECORDS), facts(), TRUNCATE, keep, LABELS))
-        return [contents(each) for each in made]
+        corpora = [encode_masked(owned, facts(), SPLIT, keep), encode_causal(owned, facts(), TRUNCATE, keep)]
+        corpora.append(encode_causal(owned, facts(), SPLIT, keep))
+        corpora.append(encode_classified(iter(RECORDS), facts(), TRUNCATE, keep, LABELS))
+        return [contents(each) for each in corpora]
 
     whole = corpora(IN_MEMORY)
     monkeypatch.setattr(encoding, "_CHUNK", chunk)
@@ -136,12 +136,12 @@ def test_records_are_read_as_they_are_tokenised(monkeypatch: pytest.MonkeyPatch)
 
 def test_memory_does_not_grow_with_the_tokens(tmp_path: Path) -> None:
     ids, counted = np.arange(100_000, dtype=np.int32), np.ones(100_000, np.bool_)
-    made = EncodedRecord([Encoded(ids=ids, counted=counted, record=0, key=1)])
+    record = EncodedRecord([Encoded(ids=ids, counted=counted, record=0, key=1)])
 
     def peak(keep: Shelf) -> int:
         tracemalloc.start()
         try:
-            corpus = keep.corpus(made for _ in range(60))
+            corpus = keep.corpus(record for _ in range(60))
             assert np.array_equal(corpus.examples[59].ids, ids)
             return tracemalloc.get_traced_memory()[1]
         finally:
@@ -161,11 +161,11 @@ def test_lengths_alone_hold_no_tokens() -> None:
 
 
 def test_nobody_else_can_read_what_is_written(tmp_path: Path) -> None:
-    seen: dict[str, list[int]] = {}
+    modes: dict[str, list[int]] = {}
 
     def watched(named: str) -> Iterator[EncodedRecord]:
         (folder,) = hidden(tmp_path)
-        seen[named] = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())]
+        modes[named] = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())]
         yield EncodedRecord([Encoded(ids=np.ones(2, np.int32), counted=np.ones(2, np.bool_), record=0, key=1)])
 
     old = os.umask(0)
@@ -176,7 +176,7 @@ def test_nobody_else_can_read_what_is_written(tmp_path: Path) -> None:
             cache._announced(watched("for two"))
     finally:
         os.umask(old)
-    assert seen == {"alone": [0o700], "for two": [0o700] + [0o600] * len(COLUMNS)}  # the first has files without names
+    assert modes == {"alone": [0o700], "for two": [0o700] + [0o600] * len(COLUMNS)}  # the first has files without names
     assert not hidden(tmp_path)
 
 

@@ -121,7 +121,7 @@ def test_repeating_an_enforced_fact_changes_nothing_but_adding_one_does() -> Non
     source = from_report(Path("r.json"), report("retrain", TRAINING))
     assert source is not None
     assert training_facts([source, from_flags({"epochs": 10})])[1].state is AssumptionState.ENFORCED
-    # what is said of the loss is an assumption of its regime, not of the training
+    # a statement about the loss is an assumption of its regime, not of the training
     assert training_facts([source, from_flags({"smoothness": 2.0})])[1].state is AssumptionState.ENFORCED
     assert training_facts([source, from_flags({"steps": 2000})])[1].state is AssumptionState.ASSERTED
 

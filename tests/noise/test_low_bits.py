@@ -57,10 +57,10 @@ def impossible(released: np.ndarray, weights: np.ndarray) -> int:
     """How many coordinates no float32 deviate makes of ``weights``: none near the difference gives the sum."""
     needed = released.astype(np.float64) - weights
     near = needed.astype(np.float32)
-    made = np.zeros(len(needed), np.bool_)
+    chosen = np.zeros(len(needed), np.bool_)
     for deviate in (np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))):
-        made |= (weights + deviate).astype(np.float32) == released
-    return int((~made).sum())
+        chosen |= (weights + deviate).astype(np.float32) == released
+    return int((~chosen).sum())
 
 
 def counted(release: Release) -> list[tuple[int, int]]:

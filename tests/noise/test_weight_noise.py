@@ -68,7 +68,7 @@ def noised(
     ]
 
 
-def one(dtype: str, array: np.ndarray, stddev: float, seed: int = 1) -> np.ndarray:
+def privatized(dtype: str, array: np.ndarray, stddev: float, seed: int = 1) -> np.ndarray:
     return noised({"w": (dtype, array)}, [stddev], {"w": 0}, seed)[0]["w"]
 
 
@@ -86,14 +86,14 @@ def released(dtype: str, values: np.ndarray, stddev: float, seed: int = 1) -> np
 def test_noise_has_the_standard_deviation_asked_for(dtype: str) -> None:
     weights = np.random.default_rng(0).normal(size=1_500_000) * 0.02
     before = stored(weights, dtype)
-    difference = numbers(one(dtype, before, 0.5), dtype) - numbers(before, dtype)
+    difference = numbers(privatized(dtype, before, 0.5), dtype) - numbers(before, dtype)
     n = len(difference)
     assert 2 * stats.norm.sf(abs(difference.mean() / 0.5) * math.sqrt(n)) > LEVEL
     # Rounding to a half format adds its own small variance, at most an ulp of 4.
     rounding = {"F64": 0.0, "F32": 0.0, "F16": 2e-3, "BF16": 1.6e-2}[dtype]
     spread = 5 / math.sqrt(2 * n) + rounding**2
     assert difference.std() / 0.5 == pytest.approx(1, abs=spread)
-    more = numbers(one(dtype, before, 0.51), dtype) - numbers(before, dtype)
+    more = numbers(privatized(dtype, before, 0.51), dtype) - numbers(before, dtype)
     assert more.std() / 0.5 != pytest.approx(1, abs=spread), "a 2 % error would show"
 
 
@@ -103,8 +103,8 @@ def test_what_is_written_is_a_point_of_the_grid_rounded_as_torch_rounds(dtype: s
     points = released(dtype, numbers(before, dtype), 0.3)
     assert np.array_equal(points, np.rint(points / spacing(0.3)) * spacing(0.3))
     expected = to_bf16(points) if dtype == "BF16" else torch.from_numpy(points).numpy().astype(FLOAT_VIEWS[dtype])
-    assert np.array_equal(one(dtype, before, 0.3), expected)
-    assert not np.array_equal(one(dtype, before, 0.3, seed=2), expected)
+    assert np.array_equal(privatized(dtype, before, 0.3), expected)
+    assert not np.array_equal(privatized(dtype, before, 0.3, seed=2), expected)
 
 
 def test_narrowing_agrees_with_torch_on_every_neighbourhood() -> None:
@@ -174,7 +174,7 @@ def test_no_noise_is_repeated_within_or_between_tensors(dtype: str) -> None:
 @pytest.mark.parametrize("size", [0, 1, 3, 1001])
 def test_every_element_is_noised_at_every_size(dtype: str, size: int) -> None:
     before = stored(np.zeros(size), dtype)
-    after = numbers(one(dtype, before, 1.0), dtype)
+    after = numbers(privatized(dtype, before, 1.0), dtype)
     assert after.shape == (size,)
     # A point in a hundred is where it was: the middle of the grid.
     assert np.mean(after != 0) > 0.95 or size == 0
@@ -185,7 +185,9 @@ def test_every_element_is_noised_at_every_size(dtype: str, size: int) -> None:
 def test_the_last_elements_of_a_piece_are_noised(dtype: str) -> None:
     per_chunk = CHUNK * 8 // DTYPE_BITS[dtype]
     for size in (per_chunk - 1, per_chunk, per_chunk + 1):
-        assert np.all(numbers(one(dtype, stored(np.zeros(size), dtype), 1.0), dtype)[[0, size // 2, -2, -1]] != 0)
+        assert np.all(
+            numbers(privatized(dtype, stored(np.zeros(size), dtype), 1.0), dtype)[[0, size // 2, -2, -1]] != 0
+        )
 
 
 # Candidates.
@@ -293,7 +295,7 @@ def test_every_pattern_that_is_not_finite_is_refused(dtype: str) -> None:
     for pattern in patterns:
         what = "NaN" if np.isnan(numbers(np.array([pattern], array.dtype), dtype)[0]) else "infinity"
         with pytest.raises(InputError, match=f"holds {what},"):
-            one(dtype, np.array([pattern], array.dtype), 0.1)
+            privatized(dtype, np.array([pattern], array.dtype), 0.1)
 
 
 @pytest.mark.filterwarnings("error")
@@ -310,4 +312,4 @@ def test_every_pattern_that_is_not_finite_is_refused(dtype: str) -> None:
 def test_overflow_is_refused_without_a_warning_of_numpy(dtype: str, largest: float, stddev: float) -> None:
     weights = stored(np.full(100, largest), dtype)
     with pytest.raises(InputError, match=rf"^tensor 'w' overflows {dtype} to infinity once noise is added"):
-        one(dtype, weights, stddev)
+        privatized(dtype, weights, stddev)

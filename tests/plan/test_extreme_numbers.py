@@ -52,16 +52,16 @@ RATES, DELTAS, STEPS = (
 
 def asked(drawn: random.Random, mechanism: str) -> list[str]:
     """The arguments of one plan."""
-    given = {name: drawn.choice(values) for name, values in OWN[mechanism].items()}
-    given["--delta"] = drawn.choice(DELTAS)
+    numbers = {name: drawn.choice(values) for name, values in OWN[mechanism].items()}
+    numbers["--delta"] = drawn.choice(DELTAS)
     if mechanism not in ("with-replacement", "truncated-poisson"):
-        given["--steps"] = drawn.choice(STEPS)
+        numbers["--steps"] = drawn.choice(STEPS)
     if mechanism not in ("with-replacement", "truncated-poisson", "secret"):
-        given["--sample-rate"] = drawn.choice(RATES)
+        numbers["--sample-rate"] = drawn.choice(RATES)
     if mechanism == "truncated-poisson":
-        given |= {"--batch-size": "1", "--epochs": drawn.choice(("1e-9", "1e9"))}
+        numbers |= {"--batch-size": "1", "--epochs": drawn.choice(("1e-9", "1e9"))}
     usual = ["--no-peers"] if mechanism == "gaussian" else []
-    return ["account", "--mechanism", mechanism, *itertools.chain(*given.items()), *usual, "-q"]
+    return ["account", "--mechanism", mechanism, *itertools.chain(*numbers.items()), *usual, "-q"]
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

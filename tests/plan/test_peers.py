@@ -124,12 +124,12 @@ class Kept(logging.Handler):
 def test_it_is_quiet_inside_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers.PEERS, "opacus", peers.OtherAccountant(distribution="math", module="math", method="none"))
     monkeypatch.setattr(logging.getLogger(), "handlers", [kept := Kept()])
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with peers._errors_of("opacus"):
             warnings.warn("inside", stacklevel=1)
             logging.getLogger("opacus").error("inside")
         warnings.warn("outside", stacklevel=1)
         logging.getLogger("opacus").error("outside")
-    assert [str(warning.message) for warning in seen] == ["outside"]
+    assert [str(warning.message) for warning in caught] == ["outside"]
     assert kept.messages == ["outside"]

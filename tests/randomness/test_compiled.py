@@ -204,7 +204,7 @@ def test_a_machine_that_llvm_cannot_compile_for_goes_on_without(monkeypatch: pyt
     assert source.compile(["F32"]) == (
         "noise on F32 numbers is drawn without llvmlite, as its machine code fails: no such processor"
     )
-    assert source.compile(["F32"]) == "", "said once"
+    assert source.compile(["F32"]) == "", "the failure is reported once"
     values = np.zeros(5000, np.float32)
     source.release(1, 1, values, 1.0)
     assert values.any()

@@ -129,7 +129,7 @@ def test_a_radius_reaches_as_far_as_its_bits_have_zeros(word: int) -> None:
 
     def deep(count: int) -> list[int]:
         rounds = count // len(words)
-        return [each[r] if r < len(each) else 1 << 40 for r in range(rounds) for each in words]
+        return [word[r] if r < len(word) else 1 << 40 for r in range(rounds) for word in words]
 
     following = np.array([3, 0, 0, 9, 9, 9], np.uint64)
     first, second = np.full(3, word, np.int32), np.full(3, 1 << 28, np.int32)

@@ -131,8 +131,8 @@ for held in ("*fp32", "*bf16", "*fp64"):
 
 def test_it_compiles_for_a_card_in_double_precision() -> None:
     """Nothing is computed in single precision, and pi / 2^63 has all its bits. In a process that interprets nothing."""
-    made = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=True)
-    codes = made.stdout.split("=== end")[:-1]
+    process = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=True)
+    codes = process.stdout.split("=== end")[:-1]
     assert len(codes) == 6
     for code in codes:
         single = set(re.findall(r"[\w.]*\.f32\b[\w.]*", code))

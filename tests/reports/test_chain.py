@@ -17,8 +17,8 @@ def write(folder: Path, name: str, *parents: str, digest: str | None = None) -> 
     """A report that names ``parents``, by their digests or by another."""
     report_path = folder / f"{name}.report.json"
     named = tuple(
-        ParentReport(path=f"{each}.report.json", digest=digest or file_digest(folder / f"{each}.report.json"))
-        for each in parents
+        ParentReport(path=f"{parent}.report.json", digest=digest or file_digest(folder / f"{parent}.report.json"))
+        for parent in parents
     )
     report_path.write_text(
         encode(PrivacyReport(step="audit", created="2026-01-01T00:00:00Z", versions={}, parents=named))
@@ -85,11 +85,11 @@ def test_a_limit_and_what_is_known_already(tmp_path: Path) -> None:
     write(tmp_path, "0")
     for number in range(1, 5):
         write(tmp_path, str(number), str(number - 1))
-    seen = []
+    steps = []
     with pytest.raises(ChainTooLongError, match="more than 3 reports"):
         for visit in walk([tmp_path / "4.report.json"], ReportFiles(), most=3):
-            seen.append(visit)
-    assert names(seen) == ["4", "3", "2"]
+            steps.append(visit)
+    assert names(steps) == ["4", "3", "2"]
     known = {file_digest(tmp_path / "3.report.json")}
     assert names(list(walk([tmp_path / "4.report.json"], ReportFiles(), known=known.__contains__))) == ["4"]
 

@@ -32,8 +32,8 @@ def report(step: str = "retrain", **parameters: Any) -> PrivacyReport:
 
 
 def test_entries_become_fields_and_what_is_not_said_is_none() -> None:
-    given = report(method="dp-sgd", examples=60, batch_size=12, trained=["a*"], contribution_test=TEST, volume=11)
-    parameters = parameters_as(TrainingParameters, given)
+    entries = report(method="dp-sgd", examples=60, batch_size=12, trained=["a*"], contribution_test=TEST, volume=11)
+    parameters = parameters_as(TrainingParameters, entries)
     assert (parameters.method, parameters.examples, parameters.batch_size, parameters.trained) == (
         "dp-sgd",
         60,
@@ -43,15 +43,15 @@ def test_entries_become_fields_and_what_is_not_said_is_none() -> None:
     assert parameters.contribution_test is not None
     assert parameters.contribution_test.allowed == {"float32": 1e-4}
     assert parameters.delta is None
-    assert unknown_entries(TrainingParameters, given) == ["volume"]
+    assert unknown_entries(TrainingParameters, entries) == ["volume"]
     with pytest.raises(FrozenInstanceError):
         parameters.examples = 61  # type: ignore[misc]
 
 
 def test_reading_twice_is_reading_once() -> None:
-    given = report(examples=60)
-    assert parameters_as(TrainingParameters, given) is parameters_as(TrainingParameters, given)
-    assert parameters_as(TrainingParameters, replace(given, parameters={"examples": 61})).examples == 61
+    entries = report(examples=60)
+    assert parameters_as(TrainingParameters, entries) is parameters_as(TrainingParameters, entries)
+    assert parameters_as(TrainingParameters, replace(entries, parameters={"examples": 61})).examples == 61
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_openssl_agrees(here: Path) -> None:
     subjects = json.loads(payload)["subject"]
     sha = subprocess.run(["sha256sum", "m.report.json"], cwd=here, capture_output=True, text=True).stdout.split()[0]
     assert subjects[0]["digest"]["sha256"] == sha
-    assert [each["name"] for each in subjects] == ["m.report.json", "m/model.safetensors"]
+    assert [subject["name"] for subject in subjects] == ["m.report.json", "m/model.safetensors"]
 
 
 def _swap_payload(path: Path) -> None:
@@ -239,9 +239,9 @@ def test_keys_of_another_kind_are_refused(here: Path, capsys: Capture, kind: str
 def test_a_gate_asks_for_a_signer_of_every_report(here: Path) -> None:
     report, looked = here / "m.report.json", audit(here / "a.report.json", auc(0.5, 0.45, 0.55))
     asked = {"max_epsilon": "8", "require_signer": "ci.pub"}
-    assert {each.outcome for each in judged(report, looked, **asked).findings if each.rule == "require_signer"} == {
-        FAIL
-    }
+    assert {
+        finding.outcome for finding in judged(report, looked, **asked).findings if finding.rule == "require_signer"
+    } == {FAIL}
     signed(here, "m.report.json")
     found = only(judged(report, looked, **asked), "require_signer")
     assert (found.outcome, found.subject) == (FAIL, str(looked))
@@ -252,7 +252,9 @@ def test_a_gate_asks_for_a_signer_of_every_report(here: Path) -> None:
         is PASS
     )
     making(report, PROVED, name="pasted")
-    assert any(each.outcome is FAIL for each in judged(report, **asked).findings if each.rule == "require_signer")
+    assert any(
+        finding.outcome is FAIL for finding in judged(report, **asked).findings if finding.rule == "require_signer"
+    )
 
 
 def test_a_signer_cannot_be_waived(here: Path, capsys: Capture) -> None:

@@ -23,7 +23,7 @@ FACTS = PlanFacts(
 
 
 def plan(**changes: Any) -> Protection:
-    made = Protection(
+    protection = Protection(
         facts=FACTS,
         ids=("a", "b"),
         kinds=("word", "ä"),
@@ -38,7 +38,7 @@ def plan(**changes: Any) -> Protection:
         posterior_bounds=np.array([0.05, 0.1]),
         curve_bounds=np.array([np.nan, 0.02]),
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(protection, **changes)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -169,8 +169,8 @@ def test_halves_are_random() -> None:
 
 
 @pytest.mark.slow
-def test_a_second_call_trains_only_what_is_missing(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def test_a_second_call_trains_only_what_is_missing(shadows: Path, tmp_path: Path) -> None:
+    shutil.copytree(shadows, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
     scores_path(folder, 2).unlink()
@@ -185,16 +185,16 @@ def test_a_second_call_trains_only_what_is_missing(made: Path, tmp_path: Path) -
     assert {item.role for item in report.inputs} == {"config", "tokenizer", "data"}
 
 
-def test_scores_do_not_depend_on_which_models_are_trained_together(made: Path, tmp_path: Path) -> None:
+def test_scores_do_not_depend_on_which_models_are_trained_together(shadows: Path, tmp_path: Path) -> None:
     assert run(call(tmp_path, tmp_path / "b", "--vectorize", "3")) == 0
     for index in range(4):
-        one, other = (read_shadow(scores_path(folder, index)).lp for folder in (made / "shadows", tmp_path / "b"))
+        one, other = (read_shadow(scores_path(folder, index)).lp for folder in (shadows / "shadows", tmp_path / "b"))
         assert one == pytest.approx(other, abs=2e-4)
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_share_the_models(processes: int, made: Path, tmp_path: Path, forked: Forked) -> None:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def test_processes_share_the_models(processes: int, shadows: Path, tmp_path: Path, forked: Forked) -> None:
+    shutil.copytree(shadows, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "b"
     more = ["--count", "5", "--vectorize", "1", "--json"]  # one more than is there, which no two processes can share
     first, *others = forked.together(processes, call(tmp_path, folder, *more))
@@ -204,7 +204,7 @@ def test_processes_share_the_models(processes: int, made: Path, tmp_path: Path, 
     assert decode(first.out, "shared") == report
     assert [item.path for item in report.outputs] == [scores_path(folder, index).name for index in range(5)]
     for index in range(4):
-        one, other = (read_shadow(scores_path(place, index)).lp for place in (made / "shadows", folder))
+        one, other = (read_shadow(scores_path(place, index)).lp for place in (shadows / "shadows", folder))
         assert one == pytest.approx(other, abs=2e-4)
 
 
@@ -224,17 +224,17 @@ sys.exit(run(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_a_process_that_cannot_write_ends_all(made: Path, tmp_path: Path, forked: Forked) -> None:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def test_a_process_that_cannot_write_ends_all(shadows: Path, tmp_path: Path, forked: Forked) -> None:
+    shutil.copytree(shadows, tmp_path, dirs_exist_ok=True)
     (tmp_path / "worker.py").write_text(FULL)
     arguments = call(tmp_path, tmp_path / "b", "--vectorize", "1")
-    for each in forked.together(2, arguments, script=str(tmp_path / "worker.py")):
-        assert each.code == 4, each.errors[-2000:]
-        assert "the operating system refused: No space left on device" in each.errors.splitlines()[-1]
+    for process in forked.together(2, arguments, script=str(tmp_path / "worker.py")):
+        assert process.code == 4, process.errors[-2000:]
+        assert "the operating system refused: No space left on device" in process.errors.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shadows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose ``shadows`` and the data beside them must not be changed."""
     folder = tmp_path_factory.mktemp("made")
     assert run(call(folder, folder / "shadows")) == 0
@@ -249,8 +249,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--max-length", "20"], "was made with scoring"),
     ],
 )
-def test_other_settings_are_refused(made: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str) -> None:
-    assert run(call(made, made / "shadows", *more)) == 2
+def test_other_settings_are_refused(
+    shadows: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    assert run(call(shadows, shadows / "shadows", *more)) == 2
     assert says in capsys.readouterr().err
 
 
@@ -281,8 +283,8 @@ def digests(path: Path) -> list[bytes]:
     return [record.digest for record in read_records(path)]
 
 
-def test_the_audit_finds_its_records_in_any_order(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def test_the_audit_finds_its_records_in_any_order(shadows: Path, tmp_path: Path) -> None:
+    shutil.copytree(shadows, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"
     wanted = [*digests(tmp_path / "gpt22.jsonl")[::-1], *digests(tmp_path / "gpt21.jsonl")[3:9]]
     found = read_shadows(folder, wanted, "", described(folder))
@@ -323,8 +325,8 @@ def test_a_target_among_the_shadow_models_is_refused(tmp_path: Path, capsys: pyt
     assert (folder / "shadow-0001.report.json").is_file()
 
 
-def test_files_that_were_changed_are_refused(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def test_files_that_were_changed_are_refused(shadows: Path, tmp_path: Path) -> None:
+    shutil.copytree(shadows, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"
     path = scores_path(folder, 0)
     whole = path.read_bytes()
@@ -344,7 +346,7 @@ def test_records_that_repeat_are_one(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "gpt22.jsonl").write_text(
         (tmp_path / "gpt21.jsonl").read_text() + (tmp_path / "gpt22.jsonl").read_text()
     )
-    assert run([each for each in arguments if each != "-q"]) == 0
+    assert run([argument for argument in arguments if argument != "-q"]) == 0
     assert "left out: 20 records that repeat an earlier one" in capsys.readouterr().err
     assert len(read_shadow(scores_path(tmp_path / "shadows", 0)).lp) == 40
 

@@ -116,14 +116,14 @@ def test_what_does_not_follow_has_no_epsilon(status: Status) -> None:
 def test_what_a_model_was_made_from_is_before() -> None:
     parent = source("r1", "plain", None, 5.0)
     child = source("r2", "noised", BOUND, 6.0, parents=("r1",))
-    given = replace(data((parent, None), (child, None)))
-    subjects = (given.subjects[0], replace(given.subjects[1], ancestors=(parent,)))
-    found = compare(replace(given, subjects=subjects))
+    page_data = replace(data((parent, None), (child, None)))
+    subjects = (page_data.subjects[0], replace(page_data.subjects[1], ancestors=(parent,)))
+    found = compare(replace(page_data, subjects=subjects))
     assert found is not None
     assert [model.before for model in found.models] == [None, 5.0]
     (measured,) = child.report.evidence
     own = replace(child, report=replace(child.report, evidence=(replace(measured, details={"before": 7.0}),)))
-    found = compare(replace(given, subjects=(subjects[0], replace(subjects[1], source=own))))
+    found = compare(replace(page_data, subjects=(subjects[0], replace(subjects[1], source=own))))
     assert found is not None
     assert found.models[1].before == 7.0, "what its own report says comes first"
 
@@ -270,10 +270,10 @@ def test_the_page_shows_it_on_top_with_its_numbers() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    given = data((source("r1", HOSTILE, None, 5.0), None), (source("r2", "b" + HOSTILE, BOUND, 5.0), None))
-    comparison = compare(given)
+    page_data = data((source("r1", HOSTILE, None, 5.0), None), (source("r2", "b" + HOSTILE, BOUND, 5.0), None))
+    comparison = compare(page_data)
     assert comparison is not None
-    assert "<script>alert" not in page(given)
+    assert "<script>alert" not in page(page_data)
     assert not [e for e in ElementTree.fromstring(draw(comparison, "svg")).iter() if e.tag.endswith(("script", "img"))]
 
 
@@ -283,7 +283,9 @@ def written(folder: Path, name: str, report: PrivacyReport) -> str:
 
 
 def test_the_command_draws_and_prints_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [written(tmp_path, each.name, each.report) for each in three().sources if each.report.step != "audit"]
+    paths = [
+        written(tmp_path, source.name, source.report) for source in three().sources if source.report.step != "audit"
+    ]
     chart = tmp_path / "chart.svg"
     assert run(["report", *paths, "--plot", str(chart), "-q"]) == 0
     assert chart.read_bytes().startswith(b"<?xml")
@@ -303,7 +305,9 @@ def test_the_command_draws_and_prints_the_numbers(tmp_path: Path, capsys: pytest
 def test_what_cannot_be_drawn_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, plot: str, says: str
 ) -> None:
-    paths = [written(tmp_path, each.name, each.report) for each in three().sources if each.report.step != "audit"]
+    paths = [
+        written(tmp_path, source.name, source.report) for source in three().sources if source.report.step != "audit"
+    ]
     before = sorted(tmp_path.iterdir())
     assert run(["report", *paths[:count], "--plot", str(tmp_path / plot), "-q"]) == 2
     assert says in capsys.readouterr().err

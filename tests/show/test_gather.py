@@ -164,10 +164,10 @@ def test_what_thinning_leaves_out_is_less_than_a_pixel(folder: Path) -> None:
     hits, errors = np.cumsum(member[order]) / member.sum(), np.cumsum(~member[order]) / (~member).sum()
     kept_x, kept_y = np.array(curve.points).T
     drawn = kept_y[np.searchsorted(kept_x, errors, side="right") - 1]
-    seen = errors > 0
+    visible = errors > 0
     run = np.maximum.accumulate(hits)  # within one false positive the curve rises: compare at its top
     top = np.array([run[errors == e].max() for e in errors])
-    apart = np.abs(np.log10(np.maximum(drawn, 1e-4)) - np.log10(np.maximum(top, 1e-4)))[seen]
+    apart = np.abs(np.log10(np.maximum(drawn, 1e-4)) - np.log10(np.maximum(top, 1e-4)))[visible]
     assert apart.max() <= 4 * 4e-3  # decades; a picture of 270 units has 67 of them to a decade
 
 

@@ -198,10 +198,10 @@ def test_the_exit_code_is_explained_after_the_verdicts() -> None:
 
 def test_pages_tell_it_too() -> None:
     def page_data(found: PrivacyReport) -> PageData:
-        made = ReportSource(key="a", name="m", digest="blake3:0", report=replace(found, step="retrain", verdicts=()))
+        source = ReportSource(key="a", name="m", digest="blake3:0", report=replace(found, step="retrain", verdicts=()))
         audit = ReportSource(key="b", name="m.audit", digest="blake3:1", report=found, parents=("a",))
-        subject = JudgedSubject(source=made, audits=(audit,))
-        return PageData(title="m", version="0.1.0", sources=(made, audit), subjects=(subject,))
+        subject = JudgedSubject(source=source, audits=(audit,))
+        return PageData(title="m", version="0.1.0", sources=(source, audit), subjects=(subject,))
 
     leaky = page_data(report(measured(3.3), subject=judged.MEMBERSHIP))
     silent = page_data(report(measured(0.0), subject=judged.MEMBERSHIP, outcome=Outcome.CONSISTENT))

@@ -273,8 +273,8 @@ def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(made
         "verification",
     }
     assert everything <= sections(made)
-    given = ReportSource(key="r1", name="m", digest=DIGEST, report=replace(trained(), parameters={}, guarantees=()))
-    bare = page(PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given),)))
+    source_ = ReportSource(key="r1", name="m", digest=DIGEST, report=replace(trained(), parameters={}, guarantees=()))
+    bare = page(PageData(title="t", version="0", sources=(source_,), subjects=(JudgedSubject(source=source_),)))
     assert sections(bare) == {"verdict", "chain", "limits", "appendix"}
     for message in ("No guarantee", "No audit", "No verification"):
         assert message in bare
@@ -286,8 +286,8 @@ def test_the_chain_calls_a_verdict_what_the_verdicts_do(step: str, word: str) ->
     """No claim is refuted where members can be told from others."""
     verdict = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC 0.9")
     report = replace(trained(), step=step, guarantees=(), verdicts=(verdict,))
-    given = ReportSource(key="r1", name="m", digest=DIGEST, report=report)
-    text = page(PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given),)))
+    source_ = ReportSource(key="r1", name="m", digest=DIGEST, report=report)
+    text = page(PageData(title="t", version="0", sources=(source_,), subjects=(JudgedSubject(source=source_),)))
     chained = next(e for e in tree(text).iter("p") if e.get("class") == "step")
     assert "".join(chained.itertext()).split()[-1] == word
 
@@ -311,10 +311,12 @@ def test_a_report_of_absurd_size_makes_a_page_of_a_usual_one() -> None:
         warnings=("w" * 10**6, *(f"w{i}" for i in range(10_000))),
         parameters={f"p{i}": i for i in range(10_000)} | {"history": [{str(i): 1.0 for i in range(10_000)}] * 3},
     )
-    given = ReportSource(key="r1", name="m", digest=DIGEST, report=many)
+    source_ = ReportSource(key="r1", name="m", digest=DIGEST, report=many)
     with ends():  # linear takes a second; anything worse takes minutes
         text = page(
-            PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given, audits=(given,)),))
+            PageData(
+                title="t", version="0", sources=(source_,), subjects=(JudgedSubject(source=source_, audits=(source_,)),)
+            )
         )
     assert len(text) < 2_000_000
     assert "9800 more rows are in the report" in text
@@ -343,4 +345,4 @@ def test_the_table_of_epochs_stands_below_one_figure() -> None:
     history = [{"training_loss": 3.0, "clipped_fraction": 0.5}, {"training_loss": 2.0, "clipped_fraction": 0.4}]
     report = trained(parameters={"history": history})
     figures = list(training_figures(ReportSource(key="r1", name="m", digest=DIGEST, report=report)))
-    assert [len(each.tables) for each in figures] == [1, 0]
+    assert [len(figure.tables) for figure in figures] == [1, 0]

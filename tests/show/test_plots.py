@@ -141,7 +141,7 @@ def test_no_mark_strikes_out_a_name() -> None:
     rows = [DotRow(name=f"a tensor of some name {i}", value=0.1 * (i + 1), text="10 % noise") for i in range(4)]
     marks = [ReferenceLine(value=0.2, name="noise")]
     shapes = [dict(node.attributes) for node in dots(rows, "root mean square", marks=marks)]
-    drawn = [each for each in shapes if each.get("class") == "mark"]
+    drawn = [shape for shape in shapes if shape.get("class") == "mark"]
     assert len(drawn) == 4
     for index, each in enumerate(drawn):
         name = 8.0 + 14.0 + 34.0 * index + 13  # the foot of the row's name

@@ -138,12 +138,12 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     assert whose in " ".join(markdown(data(model(guarantee))).split())
     card = "\n".join(_metadata([summarize(data(model(guarantee)).subjects[0])]))
     assert f'unit: "{f"example ({meaning})" if meaning else "example"}"' in card
-    given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
-    assert f"with at most 62.1 % accuracy whether {given}" in _attacker_sentence(guarantee)
+    sentence = f"one given example ({meaning}) was used" if meaning else "one given example was used"
+    assert f"with at most 62.1 % accuracy whether {sentence}" in _attacker_sentence(guarantee)
 
 
 @pytest.mark.parametrize(
-    ("count", "words"),
+    ("count", "said"),
     [
         (0, "Conditional: it follows if the stated assumptions hold."),
         (1, "it follows if this assumption holds, which nothing enforces: the loss is of kind 0."),
@@ -151,13 +151,13 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
         (9, "the loss is of kind 5; and 3 more, listed with the guarantee."),
     ],
 )
-def test_a_conditional_guarantee_names_what_it_rests_on(count: int, words: str) -> None:
+def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -> None:
     asserted = tuple(
         Assumption(name=f"a{i}", statement=f"the loss is of kind {i}", state=AssumptionState.ASSERTED)
         for i in range(count)
     )
     sentence = summarize(data(model(replace(BOUND, assumptions=asserted))).subjects[0]).guarantee
-    assert words in sentence
+    assert said in sentence
     assert "of kind 6" not in sentence
 
 

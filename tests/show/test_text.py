@@ -80,11 +80,11 @@ def test_colour_takes_no_room() -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_what_was_enforced_is_counted(verbose: bool) -> None:
-    made = [
+    assumptions = [
         Assumption(name=str(i), statement=f"statement {i}", state=state)
         for i, state in enumerate((AssumptionState.ENFORCED, AssumptionState.ASSERTED, AssumptionState.ENFORCED))
     ]
-    text = assumption_lines(made, verbose=verbose)
+    text = assumption_lines(assumptions, verbose=verbose)
     assert "asserted: statement 1" in text
     assert ("enforced: statement 0" in text) == verbose
     assert ("(2 more that were enforced" in text) != verbose

@@ -27,7 +27,7 @@ def test_a_report_that_names_no_file_counts_no_checks() -> None:
 
 
 def test_what_was_simulated_is_shown_with_what_it_cannot_show() -> None:
-    seen = Verdict(subject="a toy training of 100 steps", outcome=Outcome.CONSISTENT, reason="no violation seen")
+    simulated = Verdict(subject="a toy training of 100 steps", outcome=Outcome.CONSISTENT, reason="no violation seen")
     rate = Evidence(
         method="algorithm 1",
         quantity="violation rate of published",
@@ -35,7 +35,7 @@ def test_what_was_simulated_is_shown_with_what_it_cannot_show() -> None:
         bound=Bound.NONE,
         reason="it says nothing of delta",
     )
-    text = words(verify_text((), (), (seen,), (rate,)))
+    text = words(verify_text((), (), (simulated,), (rate,)))
     assert "Simulated: a toy training of 100 steps: CONSISTENT: no violation seen" in text
     assert "violation rate of published: 0.25 (algorithm 1); it says nothing of delta" in text
 
@@ -135,8 +135,8 @@ def test_the_conclusion_comes_first(
 
 def test_a_simulation_that_refutes_decides() -> None:
     row = VerifiedRow(guarantee=PROVED, verdict=Verdict(subject="dp-sgd", outcome=P, reason="r", status=PROVED.status))
-    seen = Verdict(subject="dp-sgd, simulated", outcome=R, reason="r", status=PROVED.status)
-    assert words(verify_text(checks(P), [row], [seen])).startswith(f"Do not rely on this report: {ONE} is wrong.")
+    simulated = Verdict(subject="dp-sgd, simulated", outcome=R, reason="r", status=PROVED.status)
+    assert words(verify_text(checks(P), [row], [simulated])).startswith(f"Do not rely on this report: {ONE} is wrong.")
 
 
 def test_without_a_verdict_nothing_is_said_to_hold() -> None:

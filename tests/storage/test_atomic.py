@@ -140,18 +140,18 @@ def test_a_folder_that_another_writer_sweeps_at_once_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its making and its lock it looks like what a killed writer left."""
-    made, make = [], Path.mkdir
+    created, make = [], Path.mkdir
 
     def swept(path: Path, *args: Any, **options: Any) -> None:
         make(path, *args, **options)
-        made.append(path)
-        if len(made) == 1:
+        created.append(path)
+        if len(created) == 1:
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", swept)
     with PendingFolder(tmp_path / "out") as pending:
-        assert [path.exists() for path in made] == [False, True]
-        assert pending.temporary == made[1]
+        assert [path.exists() for path in created] == [False, True]
+        assert pending.temporary == created[1]
     with pytest.raises(FileSystemError, match="No such file or directory"), PendingFolder(tmp_path / "none" / "out"):
         pass
 

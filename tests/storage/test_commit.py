@@ -147,8 +147,8 @@ def test_a_folder_is_replaced_only_where_that_was_asked_for_and_comes_back_after
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_folder(tmp_path / "f", True, folders=True)
-    with PendingFolder(folder / "made") as made, pytest.raises(CommandError, match="was kept"):
-        commit_together([made])
+    with PendingFolder(folder / "made") as pending, pytest.raises(CommandError, match="was kept"):
+        commit_together([pending])
     real = os.replace
 
     def replace(*args: object, **kwargs: object) -> None:
@@ -157,10 +157,10 @@ def test_a_folder_is_replaced_only_where_that_was_asked_for_and_comes_back_after
         real(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "replace", replace)
-    with PendingFolder(folder / "made", replaces=True) as made, PendingFile(folder / "model") as model:
-        (made.temporary / "x").write_text("new")
+    with PendingFolder(folder / "made", replaces=True) as pending, PendingFile(folder / "model") as model:
+        (pending.temporary / "x").write_text("new")
         with pytest.raises(FileSystemError, match="Input/output error"):
-            commit_together([made, model])
+            commit_together([pending, model])
     assert contents(folder) == dict.fromkeys(("made", "manifest", "model", "report"), "old")
 
 
@@ -212,7 +212,7 @@ def test_a_folder_is_never_replaced(tmp_path: Path) -> None:
 def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path, write: Write) -> None:
     """Files in two folders, one of them reached through a link, and one that is removed."""
 
-    def made(name: str) -> Path:
+    def make_folders(name: str) -> Path:
         folder = tmp_path / name / "deep"
         for place in ("a/plot", "b/report", "b/book"):
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
@@ -222,11 +222,11 @@ def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path, write: Wri
         return folder
 
     outcomes = []
-    code, calls = write("apart", made("whole"), "new", False, 0)
+    code, calls = write("apart", make_folders("whole"), "new", False, 0)
     assert code == 0
     for fatal in range(1, calls + 1):
         for start in "ab":
-            folder = made(f"{fatal}{start}")
+            folder = make_folders(f"{fatal}{start}")
             assert write("apart", folder, "new", False, fatal)[0] == 9
             recover(folder / start)
             found = {f"{place}/{name}": text for place in "ab" for name, text in contents(folder / place).items()}

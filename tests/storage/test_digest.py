@@ -37,10 +37,10 @@ def test_official_vectors(tmp_path: Path, size: int, digest: str) -> None:
 
 def test_progress_counts_every_byte(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(3_000_001))
-    seen: list[int] = []
-    file_digest(tmp_path / "f", seen.append)
-    assert sum(seen) == 3_000_001
-    assert len(seen) > 1
+    advances: list[int] = []
+    file_digest(tmp_path / "f", advances.append)
+    assert sum(advances) == 3_000_001
+    assert len(advances) > 1
 
 
 def test_a_tensor_is_known_by_its_bytes_wherever_they_lie(tmp_path: Path, write_model: Callable[..., Path]) -> None:

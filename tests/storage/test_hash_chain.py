@@ -73,7 +73,7 @@ def test_many_processes_add_whole_lines(tmp_path: Path) -> None:
     )
     path = tmp_path / "log"
     running = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(3)]
-    assert [each.wait() for each in running] == [0, 0, 0]
+    assert [process.wait() for process in running] == [0, 0, 0]
     from privctl.reports.audit_log import read_log
 
     assert [entry.number for entry in read_log(path).entries] == list(range(1, 62))

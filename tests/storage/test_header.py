@@ -161,7 +161,7 @@ def test_long_values_are_cut_in_the_sentence(tmp_path: Path, write_raw: WriteRaw
         refused(write_raw(tmp_path / "m.safetensors", json.dumps(header), bytes(8)))
 
 
-# Pickles are told from safetensors; safetensors are never taken for pickles.
+# Pickles are recognised; safetensors are never taken for pickles.
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -196,12 +196,12 @@ def test_a_header_of_any_length_is_read(tmp_path: Path, write_raw: WriteRaw) -> 
 
 
 def infos(*parts: tuple[str, str, tuple[int, ...]]) -> list[TensorInfo]:
-    made, position = [], 0
+    headers, position = [], 0
     for name, dtype, shape in parts:
         size = int(np.prod(shape, dtype=object)) * DTYPE_BITS[dtype] // 8
-        made.append(TensorInfo(name, dtype, shape, position, position + size))
+        headers.append(TensorInfo(name, dtype, shape, position, position + size))
         position += size
-    return made
+    return headers
 
 
 def test_the_header_is_the_same_bytes_every_time() -> None:

@@ -36,10 +36,10 @@ def tensors() -> dict[str, np.ndarray]:
         "empty": 0,
         "zz": 4096,
     }
-    made = {name: generator.integers(0, 256, size, np.uint8) for name, size in sizes.items()}
-    made["scalar"] = np.array(2.5, np.float32)
-    made["flat"] = np.zeros((3, 0, 2), np.float32)
-    return made
+    arrays = {name: generator.integers(0, 256, size, np.uint8) for name, size in sizes.items()}
+    arrays["scalar"] = np.array(2.5, np.float32)
+    arrays["flat"] = np.zeros((3, 0, 2), np.float32)
+    return arrays
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +121,9 @@ def test_order_of_completion_does_not_matter(model: Path, tmp_path: Path, thread
         time.sleep(moments.uniform(0, 0.01))
         buffers[1][:] = memoryview(255 - np.frombuffer(buffers[0], np.uint8))
 
-    seen: list[int] = []
+    order: list[int] = []
     paths = [tmp_path / "same", tmp_path / "flipped"]
-    result = stream(model, paths, slow, threads, advance=seen.append)
+    result = stream(model, paths, slow, threads, advance=order.append)
     for path, written in zip(paths, result.outputs, strict=True):
         assert written.digest == file_digest(path)
         with SafetensorsFile(path) as after:
@@ -132,7 +132,7 @@ def test_order_of_completion_does_not_matter(model: Path, tmp_path: Path, thread
     with SafetensorsFile(paths[1]) as after:
         for t in after.tensors:
             assert bytes(after.read(t)) == bytes(255 - b for b in expected[t.name].tobytes())
-    assert sum(seen) == sum(a.nbytes for a in expected.values())
+    assert sum(order) == sum(a.nbytes for a in expected.values())
 
 
 def test_pieces_cover_every_byte_once(model: Path) -> None:

@@ -30,9 +30,9 @@ def staged(folder: Path, version: str) -> Iterator[list[PendingFile | PendingFol
             file = stack.enter_context(PendingFile(folder / name))
             file.write_at(0, version.encode())
             pending.append(file)
-        made = stack.enter_context(PendingFolder(folder / "made", replaces=True))
-        (made.temporary / "x").write_text(version)
-        yield [pending[0], made, pending[1]]
+        pending_folder = stack.enter_context(PendingFolder(folder / "made", replaces=True))
+        (pending_folder.temporary / "x").write_text(version)
+        yield [pending[0], pending_folder, pending[1]]
 
 
 def found(folder: Path) -> set[str]:
@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_let_go_ends_in_an_error(tmp_path: Path, monkeypatc
     with held(tmp_path), pytest.raises(FileSystemError, match="another process keeps a lock on .*; let it end, or"):
         written(tmp_path, "new")
     assert found(tmp_path) == {"old"}
-    assert {each.name for each in tmp_path.iterdir()} == {*NAMES, "made"}
+    assert {path.name for path in tmp_path.iterdir()} == {*NAMES, "made"}
     written(tmp_path, "new")
     assert found(tmp_path) == {"new"}
 

@@ -20,13 +20,13 @@ def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., P
     """They must be left as they are; ``tests/conftest.py`` keeps the files that ask for them in one worker."""
     folder = tmp_path_factory.mktemp("kinds")
     with _as_usual():
-        made = {**quick(folder, write_model), **trained(folder)}
+        kinds = {**quick(folder, write_model), **trained(folder)}
 
     def usual(name: str, make: Callable[[], Kind]) -> Kind:
         with SEEDED.named(f"kind of report: {name}"), _as_usual():
             return make()
 
-    return Kinds(made, {name: functools.partial(usual, name, make) for name, make in later(folder).items()})
+    return Kinds(kinds, {name: functools.partial(usual, name, make) for name, make in later(folder).items()})
 
 
 @contextmanager

@@ -165,24 +165,24 @@ def trained(folder: Path) -> dict[str, Kind]:
     policy = {"accepted_assumptions": _NOISE, "at_delta": "1e-3", "max_epsilon": "9000"}
     found["noised"] = Kind(path=reports.noised(folder), policy=_USUAL | policy, model=folder / "noised")
     policy = {"max_auc": "0.8", "max_extracted": "0.4", "required_steps": "audit", "min_power": "auc=0.75"}
-    made = {"beside": (found["dp-sgd"].path,), "model": folder / "dp-sgd"}
-    found["audit"] = Kind(path=reports.audited(folder), policy=_USUAL | policy, **made)
+    release = {"beside": (found["dp-sgd"].path,), "model": folder / "dp-sgd"}
+    found["audit"] = Kind(path=reports.audited(folder), policy=_USUAL | policy, **release)
     policy = {"max_disclosed": "0.5", "max_epsilon_lower_bound": "4", "min_power": "epsilon=3"}
     path = reports.of_canaries(folder)
-    made = {"beside": (reports.report_of(folder / "with-canaries"),), "model": folder / "with-canaries"}
-    found["audit of canaries"] = Kind(path=path, policy=_USUAL | policy, **made)
+    release = {"beside": (reports.report_of(folder / "with-canaries"),), "model": folder / "with-canaries"}
+    found["audit of canaries"] = Kind(path=path, policy=_USUAL | policy, **release)
     return found
 
 
-def _split_of(made: Callable[[], Kind], folder: Path, name: str) -> Kind:
+def _split_of(make: Callable[[], Kind], folder: Path, name: str) -> Kind:
     policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
-    of = made()
+    of = make()
     return Kind(path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model)
 
 
-def _extraction_of(made: Callable[[], Kind], folder: Path, name: str) -> Kind:
+def _extraction_of(make: Callable[[], Kind], folder: Path, name: str) -> Kind:
     policy = {"max_extracted": "0.9", "required_steps": "audit"}
-    of = made()
+    of = make()
     return Kind(path=reports.extracted(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model)
 
 
@@ -194,8 +194,12 @@ def one_further(folder: Path, name: str) -> Kind:
 
 
 def _asserted(path: Path) -> list[str]:
-    every = (each for made in json.loads(path.read_text())["guarantees"] for each in made["assumptions"])
-    return sorted({each["name"] for each in every if each["state"] == "asserted"})
+    every = (
+        assumption
+        for guarantee in json.loads(path.read_text())["guarantees"]
+        for assumption in guarantee["assumptions"]
+    )
+    return sorted({assumption["name"] for assumption in every if assumption["state"] == "asserted"})
 
 
 def verified(path: Path) -> Verification | None:

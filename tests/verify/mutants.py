@@ -284,7 +284,7 @@ def _changes(report: Report) -> Iterator[tuple[str, Path_, Change]]:
         for key in [key for key, item in table.items() if item is not None]:
             where = (*path, key)
             yield f"{'.'.join(map(str, where))} left out", where, functools.partial(_leave_out, path=where)
-    names = {each["name"] for guarantee in report["guarantees"] for each in guarantee["assumptions"]}
+    names = {assumption["name"] for guarantee in report["guarantees"] for assumption in guarantee["assumptions"]}
     for name in sorted(names):
         change = functools.partial(_without_premise, name=name)
         yield f"no assumption {name!r}", ("guarantees", "*", "assumptions"), change
@@ -305,8 +305,8 @@ def _leave_out(report: Report, path: Path_) -> None:
 def _without_premise(report: Report, name: str) -> None:
     """An assumption taken from every guarantee, and each status what the remaining ones earn."""
     for guarantee in report["guarantees"]:
-        guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != name]
-        asserted = any(each["state"] == "asserted" for each in guarantee["assumptions"])
+        guarantee["assumptions"] = [assumption for assumption in guarantee["assumptions"] if assumption["name"] != name]
+        asserted = any(assumption["state"] == "asserted" for assumption in guarantee["assumptions"])
         if guarantee["status"] == "conditional" and not asserted:
             guarantee["status"] = "proved"
 

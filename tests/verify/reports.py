@@ -222,7 +222,7 @@ def _retrained(method: str, start: Path, data: Path, output: Path, *more: object
 
 
 def _done(*arguments: object) -> None:
-    assert run([str(each) for each in arguments]) == 0, arguments
+    assert run([str(argument) for argument in arguments]) == 0, arguments
 
 
 PLANS = tuple(_PLANS)

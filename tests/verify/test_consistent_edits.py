@@ -54,7 +54,9 @@ def without_measurements(report: Report) -> None:
     report["mechanism"]["events"] = report["mechanism"]["events"][:1]
     (guarantee, *_) = report["guarantees"]
     guarantee |= {"noise_multiplier": parameters["noise_multiplier"]}
-    guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != "measurements"]
+    guarantee["assumptions"] = [
+        assumption for assumption in guarantee["assumptions"] if assumption["name"] != "measurements"
+    ]
     report["guarantees"] = [guarantee]
 
 
@@ -72,7 +74,7 @@ def measured_on_its_own_data(report: Report) -> None:
     reason = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
     premise = {"name": "public measurements", "statement": f"{reason}private one", "state": "asserted"}
     report["guarantees"][0]["assumptions"].append(premise)
-    (data,) = [each["digest"] for each in report["inputs"] if each["role"] == "data"]
+    (data,) = [artifact["digest"] for artifact in report["inputs"] if artifact["role"] == "data"]
     parameters |= {"sensitivity": "public", "measured_public_records": 3, "measured_public_digest": data}
 
 
@@ -99,7 +101,7 @@ def with_a_plan(report: Report) -> None:
         "the plan is public and the same with and without the record: neighbours are compared at the same "
         "probabilities of the other records, number of steps and noise"
     )
-    kept = [each for each in guarantee["assumptions"] if each["name"] != "number of examples"]
+    kept = [assumption for assumption in guarantee["assumptions"] if assumption["name"] != "number of examples"]
     guarantee["assumptions"] = [*kept, {"name": "plan", "statement": statement, "state": "asserted"}]
 
 
@@ -207,13 +209,13 @@ def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:
 @pytest.mark.parametrize("step", ["retrain", "external-training", "secrets-plan"])
 @pytest.mark.parametrize("learned", ["data", "public"])
 def test_records_trained_on_are_none_to_compare_with(role: str, step: str, learned: str) -> None:
-    made = {"created": "2030-01-09T00:00:00Z", "versions": {"privctl": "0.1.0"}}
+    fields = {"created": "2030-01-09T00:00:00Z", "versions": {"privctl": "0.1.0"}}
     data = Artifact(role=learned, path="records.jsonl", digest="blake3:" + "d" * 64, bytes=9)
     other = Artifact(role="data", path="more.jsonl", digest="blake3:" + "e" * 64, bytes=9)
-    before = PrivacyReport(step=step, inputs=(other, data), **made)
+    before = PrivacyReport(step=step, inputs=(other, data), **fields)
     for taken, refuted in ((data, step != "secrets-plan"), (Artifact(role=role, path="c", digest="x", bytes=1), False)):
         looked = Artifact(role=role, path="held-out.jsonl", digest=taken.digest, bytes=9)
-        verdicts = list(check_unseen(Path("a"), PrivacyReport(step="audit", inputs=(looked,), **made), [before]))
+        verdicts = list(check_unseen(Path("a"), PrivacyReport(step="audit", inputs=(looked,), **fields), [before]))
         assert [verdict.outcome for verdict in verdicts] == [Outcome.REFUTED] * refuted
 
 

@@ -123,8 +123,8 @@ def test_a_ledger_file_is_an_input(tmp_path: Path) -> None:
     file, report = tmp_path / "events.json", tmp_path / "plan.report.json"
     file.write_text(json.dumps(EVENTS[1:]))
     assert run(["account", "--delta", "1e-5", "--ledger", str(file), "--json", "-q", "-o", str(report)]) == 0
-    (made,) = read(report).inputs
-    assert (made.role, made.path, made.bytes) == ("ledger", "events.json", file.stat().st_size)
+    (source,) = read(report).inputs
+    assert (source.role, source.path, source.bytes) == ("ledger", "events.json", file.stat().st_size)
     data = json.loads(report.read_text())
     laplace, responses = data["mechanism"]["events"]
     # Fewer events, or weaker ones, make every claim look generous.
@@ -259,7 +259,7 @@ def test_what_nothing_enforces_is_not_enforced(
     report_path.unlink()
     assert found.exit_code is ExitCode.REFUTED
     assert any(word in verdict.reason for verdict in found.verdicts) or any(
-        word in each.verdict.reason for each in found.guarantees
+        word in guarantee.verdict.reason for guarantee in found.guarantees
     )
 
 

@@ -50,9 +50,9 @@ def put(where: Callable[[Report], Report], key: str, value: Any) -> Change:
 def assumption(name: str, state: str) -> Change:
     def change(report: Report) -> None:
         for guarantee in report["guarantees"]:
-            for each in guarantee["assumptions"]:
-                if each["name"] == name:
-                    each["state"] = state
+            for assumption in guarantee["assumptions"]:
+                if assumption["name"] == name:
+                    assumption["state"] = state
 
     return change
 
@@ -64,10 +64,6 @@ def bare(report: Report) -> None:
 
 def times(factor: float) -> Callable[[float], float]:
     return lambda value: value * factor
-
-
-def whole(report: Report) -> Report:
-    return report
 
 
 def settings(report: Report) -> Report:

@@ -38,7 +38,7 @@ def judged(task: str, model_type: str, folder: Path) -> tuple[Judged, Judged] | 
         report = _trained(task, folder / "model", write_data(task, folder / "data"), held_out, output)
     except (PrivctlError, Unbuildable):
         return None
-    stated = {each.quantity: each.estimate for each in report.evidence}
+    stated = {item.quantity: item.estimate for item in report.evidence}
     tell: Any = pipeline(task, model=str(output), device="cpu", top_k=None)  # type: ignore[call-overload]
     right, lost = 0, 0.0
     records = _read(held_out)

@@ -83,8 +83,8 @@ def of_clipped_sum(job: TrainingJob, gradients: Sequence[Gradient]) -> float:
 
 def norms_of(gradients: Sequence[Gradient], names: Sequence[str]) -> torch.Tensor:
     """The length (n,) of each record's gradient, float64, over the parameters ``names``."""
-    lengths = [[float(each[name].double().norm()) for name in names if name in each] for each in gradients]
-    return torch.tensor([math.hypot(*each) for each in lengths], dtype=torch.float64)
+    lengths = [[float(gradient[name].double().norm()) for name in names if name in gradient] for gradient in gradients]
+    return torch.tensor([math.hypot(*length) for length in lengths], dtype=torch.float64)
 
 
 def relative_error(

@@ -18,7 +18,7 @@ from tests.zoo.shrink import TASKS, pairs
 @pytest.mark.parametrize("task", TASKS)
 def test_nothing_crashes(task: str) -> None:
     found = [outcome for of, kind in pairs() if of == task for outcome in outcomes(task, kind)]
-    crashed = {(each.task, each.model_type): each.reason for each in found if each.outcome == CRASHED}
+    crashed = {(verdict.task, verdict.model_type): verdict.reason for verdict in found if verdict.outcome == CRASHED}
     assert crashed == {}
     assert sum(each.outcome == RIGHT for each in found) > 20
 

@@ -93,8 +93,8 @@ def planted(folder: Path, *, records: int = 80, **settings: Any) -> Manifest:
     data = folder / "data.jsonl"
     if not data.exists():
         write_jsonl(data, texts(records, 1))
-    given = {"count": 40, "templates": ("pin {digits:6}",), "seed": 1, **settings}
-    manifest = plant(PlantRequest(data=data, output=folder / "planted.jsonl", manifest=folder / "m.json", **given))
+    arguments = {"count": 40, "templates": ("pin {digits:6}",), "seed": 1, **settings}
+    manifest = plant(PlantRequest(data=data, output=folder / "planted.jsonl", manifest=folder / "m.json", **arguments))
     manifest = replace(manifest, coins=Coins.OPERATING_SYSTEM)
     manifest = replace(manifest, commitment=commitment_of(manifest))
     (folder / "m.json").write_bytes(encode_manifest(manifest))

@@ -35,7 +35,7 @@ def recommitted(manifest: Manifest, **changes: Any) -> Manifest:
 
 
 def broken(manifest: Manifest, **settings: Any) -> set[str]:
-    return {each.name for each in violated_conditions(conditions(manifest, **settings))}
+    return {condition.name for condition in violated_conditions(conditions(manifest, **settings))}
 
 
 def test_a_manifest_comes_back(manifest: Manifest, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_sound_planting(manifest: Manifest, folder: Path) -> None:
     known = conditions(manifest, commitment=manifest.commitment, trained_on=[manifest.planted.digest])
     assert {each.state for each in known} == {AssumptionState.CHECKED, AssumptionState.ENFORCED}
     assert not violated_conditions(data_conditions(manifest, folder / "planted.jsonl"))
-    unknown = {each.name for each in conditions(manifest) if each.state is AssumptionState.ASSERTED}
+    unknown = {assumption.name for assumption in conditions(manifest) if assumption.state is AssumptionState.ASSERTED}
     assert unknown == {"commitment", "independent coins", "trained on the planted data"}
 
 

@@ -55,19 +55,19 @@ def tokenizer(pre: Any = None, normal: Any = None, added: Sequence[Any] = (), *,
         "unigram": models.Unigram(),
         "dropout": models.BPE(dropout=0.5),
     }
-    made = Tokenizer(kinds[model])
+    tokenizer = Tokenizer(kinds[model])
     if pre is not None:
-        made.pre_tokenizer = pre
+        tokenizer.pre_tokenizer = pre
     if normal is not None:
-        made.normalizer = normal
+        tokenizer.normalizer = normal
     more: dict[str, Any] = {"vocab_size": 300, "special_tokens": ["<s>"], "show_progress": False}
     trainer: Any = trainers.BpeTrainer(**more)
     if model == "unigram":
         trainer = trainers.UnigramTrainer(unk_token="<s>", **more)
-    made.train_from_iterator(texts, trainer)
-    made.post_processor = processors.ByteLevel(trim_offsets=True)
-    made.add_tokens(list(added))
-    return cast("LanguageModel", Holder(PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")))
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer.add_tokens(list(added))
+    return cast("LanguageModel", Holder(PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")))
 
 
 CUT: dict[str, Callable[[], LanguageModel]] = {
@@ -176,9 +176,9 @@ def test_all_candidates_at_once_are_those_of_one_at_a_time(monkeypatch: pytest.M
     reader = CausalReader(model, 64)
 
     def problem() -> list[tuple[list[int], list[int]]]:
-        made = make_problem(reader, target, sources, 10, 7)
-        assert isinstance(made, Problem)
-        return shape(made.places[0])
+        problem = make_problem(reader, target, sources, 10, 7)
+        assert isinstance(problem, Problem)
+        return shape(problem.places[0])
 
     values = [spot.value, "1", *(str(fresh_value(spot.value, words, random.Random(i))) for i in range(20))]
     at_once, fast = shape(reader.places(spot, values)), problem()

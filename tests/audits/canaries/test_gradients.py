@@ -49,7 +49,7 @@ LEDGER = Ledger(events=(SampledGaussian(noise_multiplier=1.632, sample_rate=0.1,
 
 
 def simulated(count: int, noise: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Evidence, Evidence]:
-    """Bounds from every step of a training on no records, whose noise is ``noise`` times what is said."""
+    """Bounds from every step of a training on no records, whose noise is ``noise`` times the stated one."""
     source = np.random.default_rng(seed)
     monkeypatch.setattr("privctl.train.steps.gradient_canaries.os.urandom", lambda size: source.bytes(size))
     parameters = [nn.Parameter(torch.zeros(count // 2 + 1)), nn.Parameter(torch.zeros(count))]
@@ -150,7 +150,7 @@ def _with_more_right(audit: PrivacyReport, item: Evidence, more: int) -> Privacy
     details = {**item.details, f"correct {last}": item.details[f"correct {last}"] + more}
     canaries, sets = item.samples["canaries"], range(1, last + 1)
     pairs = [(int(details[f"guesses {i}"]), int(details[f"correct {i}"])) for i in sets]
-    counts = [GuessCount(canaries=canaries, guesses=made, correct=right) for made, right in pairs]
+    counts = [GuessCount(canaries=canaries, guesses=guesses, correct=right) for guesses, right in pairs]
     bound, best = bound_of_guesses(counts, item.details["delta"], 1 - item.confidence)
     samples = {"canaries": counts[best].canaries, "guesses": counts[best].guesses}
     changed = replace(item, estimate=bound, lower=bound, details=details, samples=samples)
@@ -161,11 +161,13 @@ def _counted(path: Path, audit: PrivacyReport) -> tuple[tuple[Outcome, ...], str
     """What is found by what the audit kept alone, and what is omitted."""
     assert list(check_observed(path, audit, ())) == []
     found = recount(path, audit, NamedFiles())
-    return tuple(each.outcome for each in found.verdicts), "; ".join(each.reason for each in found.omissions)
+    return tuple(verdict.outcome for verdict in found.verdicts), "; ".join(
+        omission.reason for omission in found.omissions
+    )
 
 
 def on_the_curve(report: PrivacyReport) -> Verdict:
-    (found,) = [each for each in report.verdicts if "the mechanism stated in" in each.subject]
+    (found,) = [verdict for verdict in report.verdicts if "the mechanism stated in" in verdict.subject]
     return found
 
 
@@ -188,7 +190,7 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     assert by_step.lower is not None
     assert by_step.lower < 2
     assert at_end.confidence == by_step.confidence == 1 - 0.025
-    states = {each["name"]: each["state"] for each in audit.parameters["canary_conditions"]}
+    states = {condition["name"]: condition["state"] for condition in audit.parameters["canary_conditions"]}
     assert states["trained on the planted data"] == "checked"
     assert on_the_curve(audit).outcome is Outcome.INCONCLUSIVE
     assert list(audit_consistency.faults(audit)) == []
@@ -218,7 +220,7 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     for each in (by_step, at_end):
         for more in (-3, 3):
             lied = _with_more_right(audit, each, more)
-            faults = (each for each in audit_consistency.faults(lied) if "noise multiplier" not in each)
+            faults = (fault for fault in audit_consistency.faults(lied) if "noise multiplier" not in fault)
             assert list(faults) == [], "the bound is what these counts give"
             (wrong,) = (v for v in check_observed(report_path, lied, ()) if v.outcome is Outcome.REFUTED)
             assert "guesses were right, and model.gradient-canaries.json gives" in wrong.reason

@@ -137,9 +137,9 @@ def test_weights_of_zero(folder: Path, tmp_path: Path, settings: dict[str, Any])
     assert found.arrays["canary.exposure"].tolist() == [0] * 45
     assert found.arrays["canary.score"].tolist() == [0] * 45
     assert not any(np.isnan(array).any() for array in found.arrays.values() if array.dtype.kind == "f")
-    for each in found.evidence:
-        if each.bound is Bound.LOWER:
-            assert each.lower == 0
+    for item in found.evidence:
+        if item.bound is Bound.LOWER:
+            assert item.lower == 0
     assert of(found, "exposure", "mean bits, included").details["p_value"] == 1
     assert of(found, "completion", "disclosed, left out").details["undecided"] > 0
 
@@ -189,9 +189,9 @@ def test_an_invalid_planting_gives_no_bound(folder: Path, knows: LanguageModel, 
     found = audit(knows, path, **settings)
     limits = [e for e in found.evidence if "one run" in e.method]
     assert len(limits) == 4
-    for each in limits:
-        assert (each.estimate, each.lower, each.bound) == (None, None, Bound.NONE)
-        assert each.reason.startswith("not a bound: ")
+    for limit in limits:
+        assert (limit.estimate, limit.lower, limit.bound) == (None, None, Bound.NONE)
+        assert limit.reason.startswith("not a bound: ")
     assert any(line.startswith("no bound follows") for line in found.warnings)
 
 
@@ -209,7 +209,7 @@ def test_prefixes_of_their_own_and_words(folder: Path, knows: LanguageModel, tmp
 def test_a_canary_that_does_not_fit_is_listed_and_counts(folder: Path, knows: LanguageModel, tmp_path: Path) -> None:
     planted(tmp_path, count=20, templates=("pin {digits:80}", "pin {digits:4}"))
     found = audit(knows, tmp_path / "m.json", references=30)
-    assert [(each.what, each.reason) for each in found.omissions] == [
+    assert [(omission.what, omission.reason) for omission in found.omissions] == [
         ("10 canaries", "longer than the 64 tokens that the model reads")
     ]
     assert found.arrays["canary.scored"].sum() == 10
@@ -222,7 +222,7 @@ def test_secrets_that_a_tokenizer_does_not_tell_apart_are_not_completed(
     """Of letters this tokenizer knows none: whatever comes out stands for all such secrets."""
     manifest = planted(tmp_path, count=20, templates=("pin {letters:4}", "pin {digits:4}"))
     found = audit(knows, tmp_path / "m.json", references=30)
-    assert [(each.what, each.reason) for each in found.omissions] == [
+    assert [(omission.what, omission.reason) for omission in found.omissions] == [
         ("10 canaries", "whose secret holds what the tokenizer does not know")
     ]
     assert found.arrays["canary.scored"].tolist() == [canary.secret.isdigit() for canary in manifest.canaries]

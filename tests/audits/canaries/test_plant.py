@@ -65,17 +65,17 @@ def test_planting_and_checking(data: Path, capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_included_and_places_are_random(data: Path) -> None:
-    seen = set()
+    places = set()
     for number in range(4):
         assert plant(data, "-q", output=f"{number}.jsonl") == 0
         manifest = read_manifest(data.parent / f"{number}.canaries.json")
-        seen.add((manifest.salt, tuple(canary.included for canary in manifest.canaries)))
+        places.add((manifest.salt, tuple(canary.included for canary in manifest.canaries)))
         assert not violated_conditions(conditions(manifest))
         lines = (data.parent / f"{number}.jsonl").read_text().splitlines()
         where = [i for i, line in enumerate(lines) if "secret number" in line]
         assert where[0] < len(lines) / 4
         assert where[-1] > len(lines) * 3 / 4
-    assert len(seen) == 4
+    assert len(places) == 4
 
 
 def test_prompts_and_packed_files(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_whole_file_is_checked(data: Path) -> None:
     assert plant(data, "--count", "10") == 0
     manifest = read_manifest(data.parent / "planted.canaries.json")
     assert not violated_conditions(data_conditions(manifest, data.parent / "planted.jsonl"))
-    assert {each.name for each in violated_conditions(data_conditions(manifest, data))} == {
+    assert {condition.name for condition in violated_conditions(data_conditions(manifest, data))} == {
         "planted data",
         "copies",
         "secrets",

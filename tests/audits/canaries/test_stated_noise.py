@@ -42,8 +42,8 @@ def claim(event: Event) -> CurveClaim:
 
 def guessed(kind: Kind, share: float = 1.0, count: int = 5001, seed: int = 5) -> tuple[Evidence, ...]:
     """The bounds of a training of ``kind`` with a ``share`` of its noise."""
-    made, canaries = run_of(kind, share, count, seed)
-    made.run()
+    run, canaries = run_of(kind, share, count, seed)
+    run.run()
     return bounds_of(
         register([1] * count), canaries.every_step, np.ones(count, np.bool_), canaries.included, DELTA, LEVEL,
     )  # fmt: skip

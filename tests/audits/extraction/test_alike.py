@@ -88,10 +88,10 @@ def test_the_test_within_blocks() -> None:
     assert p_value([two, Block(train=4, heldout=0, out=3, found=3)]) == pytest.approx(1 / 6)
     assert p_value([]) == 1
     several = [Block(train=3, heldout=2, out=2, found=2), two, Block(train=1, heldout=4, out=3, found=0)]
-    ways = [combinations(range(block.train + block.heldout), block.train) for block in several]
+    divisions = [combinations(range(block.train + block.heldout), block.train) for block in several]
     every = [
         [sum(place < block.out for place in chosen) for chosen in each]
-        for each, block in zip(ways, several, strict=True)
+        for each, block in zip(divisions, several, strict=True)
     ]
     sums = [sum(counts) for counts in product(*every)]
     assert p_value(several) == pytest.approx(np.mean(np.array(sums) >= 4))
@@ -158,8 +158,8 @@ def test_a_verdict_follows_from_what_was_confirmed(public: PrivacyReport) -> Non
     (decided,) = public.verdicts
     assert not list(faults(public))
     consistent = replace(public, verdicts=(replace(decided, outcome=Outcome.CONSISTENT),))
-    assert any("what comes out is not compared with texts alike" in each for each in faults(consistent))
+    assert any("what comes out is not compared with texts alike" in fault for fault in faults(consistent))
     without = tuple(item for item in public.evidence if not item.quantity.endswith(ALIKE))
-    assert any("its evidence refutes that" in each for each in faults(replace(public, evidence=without)))
+    assert any("its evidence refutes that" in fault for fault in faults(replace(public, evidence=without)))
     stray = tuple(item for item in public.evidence if item.quantity not in (BEYOND, NEAR_BEYOND))
-    assert any("nothing that it could confirm" in each for each in faults(replace(public, evidence=stray)))
+    assert any("nothing that it could confirm" in fault for fault in faults(replace(public, evidence=stray)))

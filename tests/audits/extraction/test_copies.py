@@ -21,7 +21,7 @@ def corpus(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Documents over few tokens, so that near duplicates abound, and texts that occur, nearly occur or do not."""
     random = np.random.default_rng(seed)
     documents = [random.integers(0, 3, int(n)) for n in random.integers(0, 40, 200)]
-    longer = [each for each in documents if len(each) >= 7]
+    longer = [document for document in documents if len(document) >= 7]
     texts = [each[:7].copy() for each in longer[:30]] + [random.integers(0, 3, 7) for _ in range(20)]
     for i, text in enumerate(texts[:10]):
         text[i % 7] ^= 1

@@ -99,7 +99,7 @@ def test_text_learned_elsewhere_accuses_nobody(public: PrivacyReport) -> None:
     assert f"{LEARNED} training and 0 held-out texts that the reference model gives too" in decided.reason
     assert "if it was trained on that too" in decided.reason
     rate = next(item for item in public.evidence if item.quantity == "rate on training text")
-    assert rate.details["extracted"] == LEARNED, "what comes out is still told"
+    assert rate.details["extracted"] == LEARNED, "extracted texts are still counted"
     assert any("no report says that the training began with base" in line for line in public.warnings)
 
 
@@ -171,7 +171,7 @@ def test_near_text_and_stretches_are_given_too(asking: KnownElsewhere) -> None:
 
 def test_what_follows_is_what_the_beginning_does_not_hold() -> None:
     row = np.array([5, 6, 7, 8])
-    assert [_rest(row, np.array(given)) for given in ([5, 6], [5, 9], [], [5, 6, 7, 8])] == [2, 3, 3, 1]
+    assert [_rest(row, np.array(prefix)) for prefix in ([5, 6], [5, 9], [], [5, 6, 7, 8])] == [2, 3, 3, 1]
 
 
 def trained(folder: Path, name: str, data: str, begun: Path | None = None) -> Path:

@@ -83,11 +83,11 @@ def texts(model: LanguageModel, seed: int = 0) -> tuple[list[np.ndarray], np.nda
     return list(rows), decoded[:, PREFIX:]
 
 
-def verdicts(model: LanguageModel, rows: list[np.ndarray], way: str, suffix: int = SUFFIX) -> GreedyMatches:
+def verdicts(model: LanguageModel, rows: list[np.ndarray], method: str, suffix: int = SUFFIX) -> GreedyMatches:
     small = Batching(tokens=130, logits=40 * SIZE)
-    if way == "screen":
+    if method == "screen":
         margin, own = screen(model, rows, suffix, batching=small)
-    elif way == "margins":
+    elif method == "margins":
         values, _ = measure_rows(model, rows, margin_scores, 2, last=suffix, batching=small)
         margin, own = values.reshape(2, len(rows), suffix)
     else:
@@ -98,14 +98,14 @@ def verdicts(model: LanguageModel, rows: list[np.ndarray], way: str, suffix: int
     return decide(model, rows, margin, own)
 
 
-@pytest.mark.parametrize("way", few(["screen", "margins", "scores"], 0, 2))
+@pytest.mark.parametrize("method", few(["screen", "margins", "scores"], 0, 2))
 @pytest.mark.parametrize("kind", few(MODELS, 0, 1, 4, 5, 6))
-def test_verdicts_are_those_of_generate(kind: str, way: str, tmp_path: Path) -> None:
+def test_verdicts_are_those_of_generate(kind: str, method: str, tmp_path: Path) -> None:
     model = MODELS[kind](tmp_path)
     rows, decoded = texts(model)
     missed = np.stack(rows)[:, PREFIX:] != decoded
     expected = np.where(missed.any(axis=1), missed.argmax(axis=1), SUFFIX)
-    found = verdicts(model, rows, way)
+    found = verdicts(model, rows, method)
     assert found.matched.tolist() == expected.tolist()
     assert found.extracted.tolist() == (expected == SUFFIX).tolist()
     assert not found.undecided.any()
@@ -117,7 +117,7 @@ def test_prefixes_of_different_lengths(tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path), device="cpu")
     whole, _ = texts(model)
     rows = [row[i % 5 :] for i, row in enumerate(whole)]
-    found, other = (verdicts(model, rows, way) for way in ("screen", "scores"))
+    found, other = (verdicts(model, rows, method) for method in ("screen", "scores"))
     assert found.matched.tolist() == other.matched.tolist()
     assert 0 < found.extracted.sum() < len(rows)
     (one,) = verdicts(model, rows[:1], "screen", suffix=1).extracted
@@ -174,12 +174,12 @@ def test_coarse_formats_are_decided_in_float32(tmp_path: Path) -> None:
     model.network.to(torch.bfloat16)
     with in_float32(model.network):
         exact = verdicts(model, rows, "screen")
-    held = [each.data_ptr() for each in model.network.parameters()]
+    held = [parameter.data_ptr() for parameter in model.network.parameters()]
     coarse = verdicts(model, rows, "screen")
     assert coarse.extracted.tolist() == exact.extracted.tolist()
     assert coarse.matched.tolist() == exact.matched.tolist()
     assert coarse.rerun > exact.rerun
-    assert [each.data_ptr() for each in model.network.parameters()] == held
+    assert [parameter.data_ptr() for parameter in model.network.parameters()] == held
     assert model.dtype == "bfloat16"
 
 

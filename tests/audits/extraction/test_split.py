@@ -77,8 +77,10 @@ def p_values(out: Sequence[bool], units: Sequence[int], coins: Sequence[bool], *
 
 def rejections(out: Sequence[bool], units: Sequence[int], level: float, *, grouped: bool) -> float:
     """The share of all ways for the coins to fall, with members and others, in which a test rejects at ``level``."""
-    ways = [coins for coins in product((True, False), repeat=max(units) + 1) if 0 < sum(coins) < len(coins)]
-    return sum(p_values(out, units, coins, grouped=grouped)[BEYOND] <= level for coins in ways) / len(ways)
+    assignments = [coins for coins in product((True, False), repeat=max(units) + 1) if 0 < sum(coins) < len(coins)]
+    return sum(p_values(out, units, coins, grouped=grouped)[BEYOND] <= level for coins in assignments) / len(
+        assignments
+    )
 
 
 OUT = (True, True, True, True, False, False, False, False, False)
@@ -93,8 +95,8 @@ def test_the_test_is_that_of_all_ways_for_the_coins_to_fall() -> None:
         if not 0 < sum(coins) < 7:
             continue
         found = sum(o and c for o, c in zip(out, coins, strict=True))
-        ways = [way for way in product((True, False), repeat=7) if sum(way) == sum(coins)]
-        as_many = sum(sum(o and c for o, c in zip(out, way, strict=True)) >= found for way in ways)
+        all_flips = [flips for flips in product((True, False), repeat=7) if sum(flips) == sum(coins)]
+        as_many = sum(sum(o and c for o, c in zip(out, flips, strict=True)) >= found for flips in all_flips)
         stated = p_values(out, units, coins, grouped=False)
         assert stated == {name: pytest.approx(as_many / comb(7, sum(coins))) for name in EXACT}
 
@@ -254,7 +256,7 @@ def test_what_is_forged_in_the_report_is_refused(
 ) -> None:
     report = read_report(records)
     assert not list(faults(report))
-    assert any(complaint in each for each in faults(forge(report))), list(faults(forge(report)))
+    assert any(complaint in fault for fault in faults(forge(report))), list(faults(forge(report)))
 
 
 def _swapped(report: PrivacyReport) -> PrivacyReport:
@@ -323,8 +325,8 @@ def test_a_split_of_members_says_nothing_of_texts_given_beside_it(folder: Path, 
     assert run([*call, "--device", "cpu", "-q"]) == 0
     report = read_report(output)
     assert wrong_warnings(output, report) == []
-    control = next(each for each in report.warnings if each.startswith("extraction: held-out text is taken"))
-    left = replace(report, warnings=tuple(each for each in report.warnings if each != control))
+    control = next(warning for warning in report.warnings if warning.startswith("extraction: held-out text is taken"))
+    left = replace(report, warnings=tuple(warning for warning in report.warnings if warning != control))
     assert "calls for the warning" in wrong_warnings(output, left)[0]
 
 

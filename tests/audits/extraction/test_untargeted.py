@@ -172,11 +172,11 @@ def test_prompts_alone_and_by_argmax_alone(folder: Path) -> None:
 def test_bad_requests_are_refused(
     options: list[str], complaint: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(folder / "held.jsonl") if word == "H" else word for word in options]
+    arguments = [str(folder / "held.jsonl") if word == "H" else word for word in options]
     call = ["audit", "extraction", str(folder / "other"), "--train", str(folder / "train.jsonl")]
     call += ["--suffix-tokens", "8"]
     before = sorted(folder.iterdir())
-    assert run([*call, "--prefix-tokens", "4", *given, "-o", str(folder / "bad.report.json")]) in (2, 3)
+    assert run([*call, "--prefix-tokens", "4", *arguments, "-o", str(folder / "bad.report.json")]) in (2, 3)
     assert complaint in capfd.readouterr().err
     assert sorted(folder.iterdir()) == before
 
@@ -331,7 +331,7 @@ def test_only_what_beats_the_control_counts(ours: int, theirs: int, detected: fl
         assert items[name].details["p_value"] == pytest.approx(fisher(ours, 30, theirs, 30))
     assert items[COST].details["giving"] == ours
     report = audit_report(*items.values())
-    assert not [each for each in faults(report) if FROM_FILE in each]
+    assert not [fault for fault in faults(report) if FROM_FILE in fault]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_nothing_that_was_asked_is_left_out() -> None:
 
     def complaints(evidence: list[Evidence]) -> list[str]:
         report = replace(audit_report(*evidence), parameters=asked)
-        return [each for each in faults(report) if "states no" in each]
+        return [fault for fault in faults(report) if "states no" in fault]
 
     assert not complaints(every)
     for left in range(len(every)):

@@ -79,7 +79,7 @@ def one_private_step(seed: int, side: int, names: Sequence[str]) -> Candidates:
     sides = _records(texts[:side]), _records(texts[side:])
     torch.manual_seed(seed)
     weights = list(after.model.network.parameters())
-    total = [_NOISE * torch.randn_like(each) for each in weights]
+    total = [_NOISE * torch.randn_like(weight) for weight in weights]
     with torch.enable_grad():
         for weight in weights:
             weight.requires_grad_(True)

@@ -170,8 +170,8 @@ def reordered(order: Callable[[np.ndarray], np.ndarray], seed: int, count: int) 
         places = source.permutation(own.stop - own.start)
         if table.member[i]:
             places = places[order(table.lp[own][places])]
-        for each in values.values():
-            each[own] = each[own][places]
+        for value in values.values():
+            value[own] = value[own][places]
     return replace(found, table=replace(table, **values))
 
 

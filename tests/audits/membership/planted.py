@@ -82,10 +82,10 @@ def asked(
 
     Members have even ids.
     """
-    subject = kind(rule=lambda row, random: made(row, random), task=task)
+    subject = kind(rule=lambda row, random: planted(row, random), task=task)
     members, others = records(count, 2 * seed + 1, odd=False), records(count, 2 * seed + 2, odd=True)
     known = {row.tobytes() for row in subject.rows([*members, *others]).rows}
-    made = rule(known)
+    planted = rule(known)
     names = [attack] if isinstance(attack, str) else attack
     work = with_shots(prepare(subject, members, others), names)
     questions = ask(subject, work, names)

@@ -101,4 +101,4 @@ def test_the_one_test_is_made_again_by_verify(tmp_path: Path, llama: Path) -> No
     relabelled = first.test.relabellings + 1
     forged = replace(first, test=replace(first.test, p_value=(round(first.test.p_value * relabelled) - 5) / relabelled))
     wrong = check_evidence(report_path, replace(report, evidence=(forged, *rest)), NamedFiles()).verdicts
-    assert any("relabelling the ranks gives" in each.reason for each in wrong)
+    assert any("relabelling the ranks gives" in fault.reason for fault in wrong)

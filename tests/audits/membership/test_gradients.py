@@ -43,7 +43,7 @@ def moved() -> AuditedModel:
     return subject
 
 
-def made(folder: Path, kind: str) -> tuple[AuditedModel, list[Record]]:
+def model_and_records(folder: Path, kind: str) -> tuple[AuditedModel, list[Record]]:
     """A model of ``kind``, and records that it scores."""
     if kind == "llama":
         return start(), [Record(i, text) for i, text in enumerate(texts(4, 1), start=1)]
@@ -66,22 +66,22 @@ def mean_losses(subject: AuditedModel, rows: list[np.ndarray]) -> np.ndarray:
 @pytest.mark.parametrize("kind", few(KINDS, 0, 1))
 def test_a_gradient_is_what_the_audit_s_own_losses_change_by(kind: str, tmp_path: Path) -> None:
     """Differences of losses along the gradient's own direction are its norm, and along a way its part of the cosine."""
-    subject, records = made(tmp_path, kind)
+    subject, records = model_and_records(tmp_path, kind)
     rows = subject.rows(records).rows
     there = changed(subject)
     torch.manual_seed(3)
     with torch.no_grad():
         for weight in there.model.network.parameters():
             weight += 0.01 * torch.randn_like(weight)
-    way = update_between(subject, there)
-    found = gradients(subject, rows, way)
-    length = float(torch.stack([each.double().norm() for each in way.values()]).norm())
+    update = update_between(subject, there)
+    found = gradients(subject, rows, update)
+    length = float(torch.stack([each.double().norm() for each in update.values()]).norm())
 
     def along(share: float) -> np.ndarray:
         at = changed(subject)
         with torch.no_grad():
             for name, weight in at.model.network.named_parameters():
-                weight += share * way[name]
+                weight += share * update[name]
         return mean_losses(at, rows)
 
     slope = (along(0.005) - along(-0.005)) / 0.01
@@ -94,7 +94,7 @@ def test_norms_are_those_of_the_engine_of_private_training(tmp_path: Path) -> No
     from privctl.train.clipping.engine import PerExample
     from privctl.train.clipping.factors import Clipping
 
-    subject, records = made(tmp_path, "llama")
+    subject, records = model_and_records(tmp_path, "llama")
     rows = subject.rows(records).rows
     network = changed(subject).model.network.requires_grad_(True)
     for row, (norm, cosine) in zip(rows, gradients(subject, rows), strict=True):

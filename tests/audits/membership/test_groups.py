@@ -187,7 +187,7 @@ def test_users_of_unequal_sizes_with_ties_have_the_p_value_of_all_divisions() ->
         index = np.repeat(np.arange(len(order)), sizes[order])
         scores = [score(np.concatenate([values[i] for i in order]), index) for score in (weighed, highest)]
         if broken:
-            scores = [-np.argsort(np.argsort(-each, kind="stable")) for each in scores]
+            scores = [-np.argsort(np.argsort(-score, kind="stable")) for score in scores]
         return {str(i): rank_statistics(each, (0.2,)) for i, each in enumerate(scores)}
 
     sides = np.array([np.isin(np.arange(9), some) for some in itertools.combinations(range(9), 3)])
@@ -345,7 +345,9 @@ def test_shadow_models_scores_of_records_are_joined_by_group() -> None:
     attack = load_attack("lira")
     groups, attacks = grouped(candidates, grouping, [attack], Settings())
     scores = {
-        each.name: each.label_free_scores(groups, Settings()) for each in attacks if isinstance(each, ScoreAttack)
+        attack.name: attack.label_free_scores(groups, Settings())
+        for attack in attacks
+        if isinstance(attack, ScoreAttack)
     }
     assert isinstance(attack, ScoreAttack)
     of_records = attack.label_free_scores(candidates, Settings())

@@ -68,14 +68,14 @@ def test_each_attack_states_the_joint_test_once(candidates: Candidates) -> None:
     tokens = np.repeat(candidates.table.member, np.diff(candidates.table.offsets))
     leaking.table.lp[tokens] += 1.5
     for case, leaks in ((candidates, False), (leaking, True)):
-        results = {each.name: each.run(case, SETTINGS) for each in attacks}
+        results = {attack.name: attack.run(case, SETTINGS) for attack in attacks}
         evidence = judged_together(case, SETTINGS, attacks, results)
-        plain = [item for each in attacks for item in results[each.name].evidence]
+        plain = [item for attack in attacks for item in results[attack.name].evidence]
         assert [replace(item, test=None) for item in evidence] == plain
         tests = {item.method: item.test for item in evidence if item.test is not None}
         assert list(tests) == ["loss", "midpoint", "zlib"]
-        assert {(each.compared, each.relabellings, each.level) for each in tests.values() if each} == {(3, 999, 0.05)}
-        assert [each.rejects for each in tests.values() if each] == [leaks] * 3
+        assert {(test.compared, test.relabellings, test.level) for test in tests.values() if test} == {(3, 999, 0.05)}
+        assert [test.rejects for test in tests.values() if test] == [leaks] * 3
         areas = [item for item in evidence if item.quantity == "AUC"]
         assert all(item.sees is not None and item.sees < item.details["detectable"] for item in areas)
     assert with_joint_test({}, {}, candidates.table.member, 0, 0.05) == ()

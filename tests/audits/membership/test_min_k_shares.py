@@ -9,7 +9,7 @@ from tests.bench.min_k_shares import CHOSEN, HALF, SHARES, TESTS, WAYS, WEIGHTED
 OTHERS = ("loss", "zlib", "min-k")
 
 
-def _made(separation: float) -> tuple[np.ndarray, dict[float, np.ndarray], dict[str, np.ndarray]]:
+def _learned_shares(separation: float) -> tuple[np.ndarray, dict[float, np.ndarray], dict[str, np.ndarray]]:
     """One share of ten tells members by ``separation`` standard deviations; nothing else does."""
     random = np.random.default_rng(6)
     member = random.permutation(120) < 60
@@ -18,16 +18,16 @@ def _made(separation: float) -> tuple[np.ndarray, dict[float, np.ndarray], dict[
 
 
 def test_the_share_that_tells_most_is_found_and_nothing_in_nothing() -> None:
-    areas, p_values = by_way(*_made(2.0), 0)
+    areas, p_values = by_way(*_learned_shares(2.0), 0)
     assert set(areas) == set(WAYS)
     assert set(p_values) == set(TESTS)
     assert min(areas[CHOSEN], areas[HALF]) > 0.85 > 0.7 > areas[WEIGHTED], "0.3 is not among the audit's shares"
     assert max(p_values[CHOSEN], p_values[HALF]) <= 0.01 < p_values[WEIGHTED]
-    assert min(by_way(*_made(0.0), 0)[1].values()) > 0.05
+    assert min(by_way(*_learned_shares(0.0), 0)[1].values()) > 0.05
 
 
 def test_no_record_chooses_the_share_that_judges_it() -> None:
-    member, shares, others = _made(0.3)
+    member, shares, others = _learned_shares(0.3)
     chosen = learners(member, shares, others)[CHOSEN]
     fitted = chosen.fitted(member[None])[0]
     for number in range(10):

@@ -57,8 +57,8 @@ def judged_together(
 ) -> tuple[Evidence, ...]:
     """The evidence of ``found`` with the joint test, as an audit makes it."""
     evidence = {name: attacked.evidence for name, attacked in found.items()}
-    tested = {each.name: each.tested(candidates, settings, found[each.name].scores) for each in attacks}
-    statistics = {each.name: each.statistics(candidates, settings, tested[each.name]) for each in attacks}
+    tested = {attack.name: attack.tested(candidates, settings, found[attack.name].scores) for attack in attacks}
+    statistics = {attack.name: attack.statistics(candidates, settings, tested[attack.name]) for attack in attacks}
     seed = data_seed(record.digest for record in candidates.records)
     return with_joint_test(evidence, statistics, candidates.table.member, seed, ALPHA)
 
@@ -67,7 +67,7 @@ def concluded(candidates: Candidates, confidence: float, *, tested: bool = False
     """Whether any interval lies above chance, and whether the verdict is that something was found."""
     settings = Settings(confidence=confidence)
     attacks = [load_attack(name) for name in ATTACKS]
-    found = {each.name: each.run(candidates, settings) for each in attacks}
+    found = {attack.name: attack.run(candidates, settings) for attack in attacks}
     of_attacks = [item for attacked in found.values() for item in attacked.evidence]
     scores = {name: found[name].scores for name in ATTACKS if isinstance(load_attack(name), ScoreAttack)}
     blind = baseline.baseline(candidates, settings)
@@ -88,9 +88,9 @@ def corrected(candidates: Candidates) -> float:
 @pytest.mark.slow
 def test_nothing_is_found_in_nothing() -> None:
     """Of 200, at most 17 may err where the rate is 5 % (one in a hundred such tests would see more)."""
-    seen = [concluded(each, corrected(each), tested=True) for each in map(nothing_to_find, range(200))]
-    assert sum(above for above, _ in seen) <= 17
-    assert sum(refuted for _, refuted in seen) <= 17
+    conclusions = [concluded(each, corrected(each), tested=True) for each in map(nothing_to_find, range(200))]
+    assert sum(above for above, _ in conclusions) <= 17
+    assert sum(refuted for _, refuted in conclusions) <= 17
 
 
 @pytest.mark.slow
@@ -98,5 +98,5 @@ def test_the_correction_is_needed() -> None:
     few = partial(nothing_to_find, records=120)
     found = (seed for seed in range(8) if concluded(few(seed), 1 - ALPHA)[0])
     assert len(list(islice(found, 2))) == 2, "without a correction more is found than in one case of 20"
-    seen = [concluded(each, corrected(each)) for each in map(few, range(4))]
-    assert sum(above for above, _ in seen) <= 1
+    conclusions = [concluded(each, corrected(each)) for each in map(few, range(4))]
+    assert sum(above for above, _ in conclusions) <= 1

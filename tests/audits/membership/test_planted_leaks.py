@@ -18,7 +18,7 @@ def test_every_attack_has_a_leak() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "planted", [each for each in LEAKS.values() if each.attack != NEVER_THE_BEST], ids=lambda each: each.attack
+    "planted", [leak for leak in LEAKS.values() if leak.attack != NEVER_THE_BEST], ids=lambda each: each.attack
 )
 def test_who_is_the_best_at_a_leak(planted: Planted) -> None:
     found = measured(planted.scored, 12)

@@ -50,19 +50,19 @@ def test_a_leak_behind_what_images_look_like() -> None:
 
 
 def test_features_are_computed_once_an_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+    computed: list[int] = []
 
     def features(candidates: Candidates, seed: int) -> np.ndarray:
-        made.append(seed)
+        computed.append(seed)
         return np.arange(2.0 * len(candidates.records)).reshape(-1, 2)
 
     monkeypatch.setattr(quantile, "_features", features)
     scored = pictures(0, count=120)
     scores = quantile.ATTACK.run(scored, SETTINGS).scores
     quantile.ATTACK.tested(scored, SETTINGS, scores)
-    assert made == [0]
+    assert computed == [0]
     quantile.score(replace(scored, head=None), SETTINGS)
-    assert made == [0, 0], "other candidates have features of their own"
+    assert computed == [0, 0], "other candidates have features of their own"
 
 
 @pytest.mark.parametrize("label", few([None, "good"], 1))

@@ -82,8 +82,8 @@ def test_shadow_models_take_the_place_of_a_reference_model() -> None:
     shadows = Shadows(lp=lp, included=np.array([[True, False], [False, True]] * 2))
     two = replace(table(np.array([-1.0]), np.array([-2.0])), reference=None, shadows=shadows)
     assert reference.ATTACK.score(two, Settings()) == pytest.approx([1.25, -1])
-    given = replace(two, reference=np.array([-1.5, -2.5]))
-    assert reference.ATTACK.score(given, Settings()) == pytest.approx([0.706193, 0.559763], abs=1e-6)
+    unreferenced = replace(two, reference=np.array([-1.5, -2.5]))
+    assert reference.ATTACK.score(unreferenced, Settings()) == pytest.approx([0.706193, 0.559763], abs=1e-6)
 
 
 def test_logits_beside_few_shadow_models_would_repeat_lira() -> None:

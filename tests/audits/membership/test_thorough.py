@@ -106,8 +106,8 @@ def test_altered_images_and_texts() -> None:
     assert moved(pixels, 1, 0).tolist() == [pixels[0].tolist()] * 2
     assert (moved(pixels, 0, 0, flipped=True) == pixels[:, ::-1]).all()
     channels_first = pixels.transpose(2, 0, 1).astype(np.float32)
-    for way in ((1, 0), (0, -1)):
-        assert (moved(channels_first, *way).transpose(1, 2, 0) == moved(pixels, *way)).all()
+    for shift in ((1, 0), (0, -1)):
+        assert (moved(channels_first, *shift).transpose(1, 2, 0) == moved(pixels, *shift)).all()
     grey = np.full((32, 32, 3), 128, np.uint8)
     assert noised(grey, 0.1, draws(b"a", "x")).std() == pytest.approx(25.5, rel=0.05)
     text = " ".join(map(str, range(4000)))

@@ -20,12 +20,12 @@ from tests.bench.null_audits import KINDS, audited
 from tests.bench.null_scores import SIMULATED, Setting, shadowed
 
 
-def _audits(*attacks: str, seen: list[int] | None = None) -> Any:
-    """Audits of a kind, of which that of every odd seed rejects; ``seen`` lists the seeds."""
+def _audits(*attacks: str, seeds: list[int] | None = None) -> Any:
+    """Audits of a kind, of which that of every odd seed rejects; ``seeds`` lists the seeds."""
 
     def audit(seed: int) -> Any:
-        if seen is not None:
-            seen.append(seed)
+        if seeds is not None:
+            seeds.append(seed)
         test = SimpleNamespace(rejects=seed % 2 == 1)
         return SimpleNamespace(
             verdicts=[SimpleNamespace(outcome=Outcome.INCONCLUSIVE)],
@@ -37,14 +37,14 @@ def _audits(*attacks: str, seen: list[int] | None = None) -> Any:
 
 
 def test_more_data_sets_are_others_and_count_with_the_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setitem(KINDS, "odd", _audits("loss", "zlib", seen=seen))
+    seeds: list[int] = []
+    monkeypatch.setitem(KINDS, "odd", _audits("loss", "zlib", seeds=seeds))
     first, second, whole = (tmp_path / name for name in ("first", "second", "whole"))
     for folder in (first, second, whole):
         folder.mkdir()
     known = false_alarms("odd", 3, first)
     together = false_alarms("odd", 5, second, known)
-    assert seen == [*range(8)]
+    assert seeds == [*range(8)]
     assert together == false_alarms("odd", 8, whole)
     assert (together["sets"], together["rejected"], together["refuted"]) == (8, 4, 0)
     assert together["rejected_interval"] == interval(4, 8)
@@ -101,12 +101,12 @@ def test_what_differs_is_counted_though_no_model_leaks_it(tmp_path: Path) -> Non
 def _tested(monkeypatch: pytest.MonkeyPatch, audit: Callable[[list[int], list[int]], Any], count: int) -> Any:
     """The scores that the joint test is made of, by attack and record, of two divisions of ``count`` records."""
     scores: dict[str, dict[tuple[bool, int], float]] = {}
-    made = ScoreAttack.statistics
+    original = ScoreAttack.statistics
 
     def statistics(self: ScoreAttack, candidates: Candidates, settings: Settings, values: Any) -> Any:
         places = zip(candidates.table.member.tolist(), candidates.table.line.tolist(), strict=True)
         scores[self.name] = dict(zip(places, values.tolist(), strict=True))
-        return made(self, candidates, settings, values)
+        return original(self, candidates, settings, values)
 
     monkeypatch.setattr(ScoreAttack, "statistics", statistics)
     found = []

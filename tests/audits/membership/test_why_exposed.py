@@ -68,7 +68,7 @@ def test_what_is_hard_without_training() -> None:
 
 
 def leaking(line: int, as_high: float, *why: Why) -> LeakingRecord:
-    named = tuple(Reason(why=each, text="") for each in why)
+    named = tuple(Reason(why=reason, text="") for reason in why)
     return LeakingRecord(
         file="m", line=line, extracted=None, scores={"loss": 0.0}, nonmembers_as_high={"loss": as_high}, reasons=named
     )
@@ -109,7 +109,7 @@ def test_what_would_be_seen_without_members_that_stand_out() -> None:
     assert cells["hard"][1:] == ["1", "0.5", "0", "%", "0.767", "33.3", "%"]
     assert cells["copies"][1:] == ["1", "1", "100", "%", "0.6", "0", "%"]
     assert "How well loss recognizes these members, and the others if these were removed" in " ".join(text.split())
-    assert "members with" not in effect_of_removal([leaking(1, 0.0, Why.COPIES), leaking(2, 0.5)]), "said in words"
+    assert "members with" not in effect_of_removal([leaking(1, 0.0, Why.COPIES), leaking(2, 0.5)]), "stated in words"
 
 
 def test_an_audit_says_why_in_the_private_file(tmp_path: Path, llama: Path, capfd: pytest.CaptureFixture[str]) -> None:

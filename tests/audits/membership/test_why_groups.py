@@ -34,7 +34,9 @@ def test_what_stands_out_of_a_group() -> None:
     groups[2300] = [*records(2300, 2), *records(2310, 1, "1 1 1 1 1 1")]
     groups[2400] = records(2400, 1, "qua quae quod 1")
     groups[2500] = [*records(2500, 2), *records(2510, 1, label="odd")]
-    found = {line: {each.why: each.text for each in reasons} for line, reasons in why_groups_exposed(groups).items()}
+    found = {
+        line: {reason.why: reason.text for reason in reasons} for line, reasons in why_groups_exposed(groups).items()
+    }
     assert found == {
         2000: {Why.MANY_RECORDS: "30 records, where half of the groups have 3 at most"},
         2100: {Why.COPIES: "1 of its 4 records repeat others of it"},
@@ -48,12 +50,12 @@ def test_what_stands_out_of_a_group() -> None:
     }
     alike = {i: records(i, 3) for i in range(0, 1000, 10)}
     hard = why_groups_exposed(alike, np.where(np.arange(100) == 7, -9.0, -1.0))
-    assert {line: [each.why for each in reasons] for line, reasons in hard.items()} == {70: [Why.HARD]}
+    assert {line: [reason.why for reason in reasons] for line, reasons in hard.items()} == {70: [Why.HARD]}
     assert not why_groups_exposed({})
 
 
 def leaking(line: int, as_high: float, *why: Why) -> LeakingRecord:
-    reasons = tuple(Reason(why=each, text="") for each in why)
+    reasons = tuple(Reason(why=reason, text="") for reason in why)
     return LeakingRecord(
         file="m", line=line, extracted=None, scores={"loss": 0.0}, nonmembers_as_high={"loss": as_high},
         reasons=reasons, records=3,
@@ -82,7 +84,7 @@ def test_an_audit_of_users_says_why_in_the_private_file(
     users = [json.loads(line)["user"] for line in (folder / "members.jsonl").read_text().splitlines()]
     assert sorted(row["records"] for row in rows) == sorted(users.count(user) for user in set(users))
     assert all(row["records"] == users.count(users[row["line"] - 1]) for row in rows)
-    many = {row["records"] for row in rows if any(each["why"] == "many records" for each in row["reasons"])}
+    many = {row["records"] for row in rows if any(reason["why"] == "many records" for reason in row["reasons"])}
     assert max(row["records"] for row in rows) in many
     assert 1 not in many
     assert leaks.stat().st_mode & 0o777 == 0o600

@@ -235,8 +235,8 @@ def test_files_that_change_while_records_are_scored_are_not_reported(
     request = replace(request, model=Path(shutil.copytree(request.model, tmp_path / "own")))
     weights = request.model / "model.safetensors"
 
-    def replaced(self: ModelScorer, *given: Any, **more: Any) -> Any:
-        found = score(self, *given, **more)
+    def replaced(self: ModelScorer, *args: Any, **more: Any) -> Any:
+        found = score(self, *args, **more)
         if change == "members":
             request.members.write_bytes(request.members.read_bytes() + b"\n" + b'{"text": "w3 w4"}')
         elif change == "model":
@@ -288,8 +288,8 @@ def test_processes_write_a_part_each(scoring: Callable[..., ScoringRequest], for
     request = scoring()
     files = ["--members", str(request.members), "--nonmembers", str(request.nonmembers)]
     call = ["audit", "score-records", str(request.model), *files, "-o", str(request.output), "--device", "cpu"]
-    for each in forked.together(2, call):
-        assert each.code == 0, each.errors
+    for process in forked.together(2, call):
+        assert process.code == 0, process.errors
     assert sorted(path.name for path in tmp_path.glob("*.parquet")) == [
         "s-00000-of-00002.parquet", "s-00001-of-00002.parquet"
     ]  # fmt: skip

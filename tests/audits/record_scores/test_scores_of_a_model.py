@@ -51,8 +51,8 @@ def test_the_report_names_the_model_by_its_digest_and_is_found_beside_it(weights
     report = audited(weights)
     report_path = weights.with_name("own.audit.report.json")
     assert read_report(report_path) == report
-    made = read_report(weights.with_name("own.report.json"))
-    assert [a.digest for a in report.inputs if a.role == "model"] == [a.digest for a in made.outputs]
+    own_report = read_report(weights.with_name("own.report.json"))
+    assert [a.digest for a in report.inputs if a.role == "model"] == [a.digest for a in own_report.outputs]
     assert [parent.path for parent in report.parents] == ["own.report.json"]
     assert any(
         "nothing but the caller's word ties the scores to the model (assumption 'scores of the model')" in line

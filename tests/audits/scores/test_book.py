@@ -46,19 +46,19 @@ ROWS = [row(5, 1, 2), row(7, 8), row(5, 1, 2, 3), row(5, 1), row(7, 8), row(5, 2
 
 
 def read(book: RowScores, rows: list[np.ndarray]) -> list[list[float]]:
-    counts = np.array([len(each) - 1 for each in rows])
+    counts = np.array([len(row) - 1 for row in rows])
     return [part.tolist() for part in np.split(book.take(rows, counts)[0], np.cumsum(counts)[:-1])]
 
 
 def expected(rows: list[np.ndarray], offset: float = 0.0) -> list[list[float]]:
-    return [(np.cumsum(each)[1:] + offset).tolist() for each in rows]
+    return [(np.cumsum(row)[1:] + offset).tolist() for row in rows]
 
 
 def test_a_row_that_begins_another_costs_nothing() -> None:
     scorer = Counting()
-    made = plan_scoring(scorer, ROWS)
-    assert made.work == 3 + 1 + 2 + 2
-    book = compute_scores(made)
+    score_book = plan_scoring(scorer, ROWS)
+    assert score_book.work == 3 + 1 + 2 + 2
+    book = compute_scores(score_book)
     assert sorted(scorer.asked) == sorted([[5, 1, 2, 3], [7, 8], [5, 2, 9], [300, 1, 1]])
     assert read(book, ROWS) == expected(ROWS)
 
@@ -83,11 +83,11 @@ def test_a_second_audit_costs_no_pass(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path / "c")
     compute_scores(plan_scoring(Counting(), ROWS[:4], cache))
     again = Counting()
-    made = plan_scoring(again, ROWS, cache)
+    score_book = plan_scoring(again, ROWS, cache)
     probes = len(again.asked)
     assert probes == 2, "the probes"
-    assert made.work == 2 + 2
-    book = compute_scores(made)
+    assert score_book.work == 2 + 2
+    book = compute_scores(score_book)
     assert sorted(again.asked[probes:]) == [[5, 2, 9], [300, 1, 1]]
     assert read(book, ROWS) == expected(ROWS)
     full = Counting()
@@ -143,9 +143,9 @@ def test_a_broken_file_is_scored_again(tmp_path: Path) -> None:
     compute_scores(plan_scoring(Counting(), ROWS, cache))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-3])
-    made = plan_scoring(Counting(), ROWS, cache)
-    assert made.work == 8
-    assert read(compute_scores(made), ROWS) == expected(ROWS)
+    score_book = plan_scoring(Counting(), ROWS, cache)
+    assert score_book.work == 8
+    assert read(compute_scores(score_book), ROWS) == expected(ROWS)
     arrays: dict[str, Any] = load_file(path)
     save_file({**arrays, "counts": arrays["counts"] + 1}, path)
     assert plan_scoring(Counting(), ROWS, cache).work == 8
@@ -215,9 +215,9 @@ def test_a_value_that_changed_on_disk_is_scored_again(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-2] ^= 0x40  # one score of a row that the probes leave alone
     path.write_bytes(bytes(raw))
-    made = plan_scoring(Counting(), rows, cache)
-    assert made.work == 40
-    assert read(compute_scores(made), rows) == expected(rows)
+    score_book = plan_scoring(Counting(), rows, cache)
+    assert score_book.work == 40
+    assert read(compute_scores(score_book), rows) == expected(rows)
 
 
 def test_nothing_joins_to_nothing() -> None:
@@ -227,9 +227,9 @@ def test_nothing_joins_to_nothing() -> None:
 
 
 def test_no_rows_make_an_empty_book(tmp_path: Path) -> None:
-    made = plan_scoring(Counting(), [], ScoreCache(tmp_path))
-    assert made.work == 0
-    assert compute_scores(made).values.shape == (6, 0)
+    score_book = plan_scoring(Counting(), [], ScoreCache(tmp_path))
+    assert score_book.work == 0
+    assert compute_scores(score_book).values.shape == (6, 0)
 
 
 def test_two_audits_may_tidy_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

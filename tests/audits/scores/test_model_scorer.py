@@ -43,8 +43,8 @@ def test_a_model_that_changes_between_loading_and_digest_is_refused(
     folder = save_model(tmp_path / "model", "gpt2")
     load = model_scorer.load_subject
 
-    def changing(*given: Any, **more: Any) -> Any:
-        found = load(*given, **more)
+    def changing(*args: Any, **more: Any) -> Any:
+        found = load(*args, **more)
         with (folder / name).open("r+b") as file:
             last = file.seek(-1, 2)
             byte = file.read(1)

@@ -194,7 +194,7 @@ def test_an_audit_of_rounded_scores_says_so_and_no_other_does(here: Path) -> Non
         kept = tuple(text for text in report.warnings if text != rounded)
         forged = replace(report, parameters={**report.parameters, "dtype": dtype}, warnings=(*kept, *warned))
         write_report(here / "forged.report.json", forged)
-        assert any(says in each for each in _warnings(here / "forged.report.json")), (dtype, warned)
+        assert any(says in warning for warning in _warnings(here / "forged.report.json")), (dtype, warned)
 
 
 def test_shadow_models_are_scored_as_the_target(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

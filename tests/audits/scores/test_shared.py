@@ -82,16 +82,18 @@ def test_a_network_whose_kept_state_gives_other_scores_gets_whole_rows(
     assert np.allclose(score_shared(model, rows), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["no layers", "no cache", "refuses one"])
-def test_what_keeps_no_keys_and_values_is_fed_whole(way: str, llama: Path) -> None:
+@pytest.mark.parametrize("variant", ["no layers", "no cache", "refuses one"])
+def test_what_keeps_no_keys_and_values_is_fed_whole(variant: str, llama: Path) -> None:
     """A state-space model has a cache without layers, one of another kind, or takes none."""
     inner = load_model(llama, device="cpu").network
 
     def network(*, input_ids: torch.Tensor, past_key_values: Any = None, use_cache: bool) -> Any:
-        if way == "refuses one" and past_key_values is not None:
+        if variant == "refuses one" and past_key_values is not None:
             raise TypeError("unexpected past_key_values")
         logits = inner(input_ids=input_ids, use_cache=False).logits
-        return SimpleNamespace(logits=logits, **({"past_key_values": past_key_values} if way == "no layers" else {}))
+        return SimpleNamespace(
+            logits=logits, **({"past_key_values": past_key_values} if variant == "no layers" else {})
+        )
 
     out, cache = feed(network, torch.arange(5)[None])
     assert cache is None

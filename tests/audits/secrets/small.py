@@ -48,7 +48,7 @@ def protect(
     """A plan that claims to leave ``information`` nats of each secret."""
     count = len(rows)
     chances = np.array(probabilities, dtype=np.float64)
-    made = Protection(
+    protection = Protection(
         facts=PlanFacts(
             data=file_digest(data), data_name=data.name, examples=len(chances), secrets="blake3:11", steps=10,
             batch_size=4.0, noise_multiplier=1.0, form=Form.REFERENCE, cap=5.0,
@@ -66,7 +66,7 @@ def protect(
         posterior_bounds=np.full(count, posterior),
         curve_bounds=np.full(count, np.nan),
     )  # fmt: skip
-    with staged_protection(path, made, path.with_suffix(".report.json")) as pending:
+    with staged_protection(path, protection, path.with_suffix(".report.json")) as pending:
         pending.commit()
     return path
 

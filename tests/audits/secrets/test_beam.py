@@ -101,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(new_model(folder / "never"), folder / "data.jsonl", epochs=4)
     train(new_model(folder / "knows"), folder / "planted.jsonl", epochs=30)
     found = [record.text for record in read_records(folder / "planted.jsonl")]
-    canaries = [each for each in read_manifest(folder / "m.json").canaries if each.included]
+    canaries = [canary for canary in read_manifest(folder / "m.json").canaries if canary.included]
     book(folder / "book.jsonl", [(c.secret, [i for i, text in enumerate(found) if c.secret in text]) for c in canaries])
     return folder
 

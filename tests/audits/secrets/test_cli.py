@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "before", folder / "model")
     train(folder / "model", folder / "planted.jsonl", epochs=30)
     lines = [record.text for record in read_records(folder / "planted.jsonl")]
-    chosen = [each.secret for each in read_manifest(folder / "m.json").canaries if each.included]
+    chosen = [canary.secret for canary in read_manifest(folder / "m.json").canaries if canary.included]
     rows = [(value, [i for i, text in enumerate(lines) if value in text]) for value in chosen]
     book(folder / "book.jsonl", rows)
     where = [some for _, some in rows]
@@ -109,9 +109,9 @@ def test_a_model_that_kept_the_plan(folder: Path, capfd: pytest.CaptureFixture[s
     ],
 )
 def test_faults(more: list[str], code: int, words: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    given = [str(folder / word) if (folder / word).exists() or "." in word else word for word in more]
+    arguments = [str(folder / word) if (folder / word).exists() or "." in word else word for word in more]
     capfd.readouterr()
-    assert audit(folder, *given) == code
+    assert audit(folder, *arguments) == code
     err = capfd.readouterr().err
     assert words.format(place=folder) in err
     assert "Traceback" not in err

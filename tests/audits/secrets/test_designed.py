@@ -38,8 +38,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(workspace: Path) -> list[tuple[str, list[int]]]:
     """Each included canary and the records that hold it."""
     found = [record.text for record in read_records(workspace / "planted.jsonl")]
-    canaries = [each for each in read_manifest(workspace / "m.json").canaries if each.included]
-    return [(each.secret, [i for i, text in enumerate(found) if each.secret in text]) for each in canaries]
+    canaries = [canary for canary in read_manifest(workspace / "m.json").canaries if canary.included]
+    return [(canary.secret, [i for i, text in enumerate(found) if canary.secret in text]) for canary in canaries]
 
 
 def request(workspace: Path, folder: Path, information: float, rows: list[tuple[str, list[int]]]) -> SecretRequest:
@@ -48,8 +48,8 @@ def request(workspace: Path, folder: Path, information: float, rows: list[tuple[
     plan = protect(
         folder / "plan.safetensors", data, [r for _, r in rows], [0.1] * count, information=information, prior=1e-3
     )
-    made = book(folder / "book.jsonl", rows)
-    return SecretRequest(secrets=made, data=data, plan=plan, manifest=workspace / "m.json", candidates=CANDIDATES)
+    path = book(folder / "book.jsonl", rows)
+    return SecretRequest(secrets=path, data=data, plan=plan, manifest=workspace / "m.json", candidates=CANDIDATES)
 
 
 def verdicts(found: Findings) -> tuple[Verdict, Verdict]:
@@ -112,12 +112,12 @@ def test_a_manifest_other_than_the_committed_one_bears_nothing(workspace: Path, 
 
 def test_candidates_are_drawn_as_the_canaries_were(workspace: Path, tmp_path: Path) -> None:
     manifest = read_manifest(workspace / "m.json")
-    planted_here = {each.secret for each in manifest.canaries}
+    planted_here = {canary.secret for canary in manifest.canaries}
     part = SecretsAudit(
         load_subject(workspace / "never", device="cpu"), request(workspace, tmp_path, 1e-6, rows_of(workspace))
     )
-    for each in part._problems:
-        values = {"".join(part._subject.model.tokenizer.convert_ids_to_tokens(p.tokens)) for p in each.places[0]}
+    for problem in part._problems:
+        values = {"".join(part._subject.model.tokenizer.convert_ids_to_tokens(p.tokens)) for p in problem.places[0]}
         assert len(values) == CANDIDATES
         assert all(len(value) == 5 and value.isdigit() for value in values)
         assert len(values & planted_here) == 1, "its own"

@@ -9,7 +9,7 @@ from audits.secrets.fresh_values import WordFrequencies, account_valid, fresh_va
 WORDS = WordFrequencies({f"word{'abcdefghij'[i // 26]}{chr(97 + i % 26)}": 3 for i in range(260)})
 
 
-def made(value: str, count: int = 30) -> list[str]:
+def fresh_values(value: str, count: int = 30) -> list[str]:
     source = random.Random(4)
     found = [fresh_value(value, WORDS, source) for _ in range(count)]
     assert all(found)
@@ -31,34 +31,36 @@ def test_account_numbers_of_the_standard(number: str) -> None:
 
 
 def test_cards_keep_their_shape_and_check() -> None:
-    for each in made("4111 1111 1111 1111"):
-        assert [len(part) for part in each.split(" ")] == [4, 4, 4, 4]
-        assert each[0] == "4"
-        assert luhn(each.replace(" ", ""))
-    assert not all(luhn(each.replace(" ", "")) for each in made("4111 1111 1111 1112")), "it did not check before"
+    for candidate in fresh_values("4111 1111 1111 1111"):
+        assert [len(part) for part in candidate.split(" ")] == [4, 4, 4, 4]
+        assert candidate[0] == "4"
+        assert luhn(candidate.replace(" ", ""))
+    assert not all(luhn(candidate.replace(" ", "")) for candidate in fresh_values("4111 1111 1111 1112")), (
+        "it did not check before"
+    )
 
 
 def test_accounts_keep_their_country_and_check() -> None:
-    for each in made("GB82 WEST 1234 5698 7654 32"):
-        assert each[:2] == "GB"
-        assert [len(part) for part in each.split(" ")] == [4, 4, 4, 4, 4, 2]
-        assert account_valid(each.replace(" ", ""))
+    for candidate in fresh_values("GB82 WEST 1234 5698 7654 32"):
+        assert candidate[:2] == "GB"
+        assert [len(part) for part in candidate.split(" ")] == [4, 4, 4, 4, 4, 2]
+        assert account_valid(candidate.replace(" ", ""))
 
 
 def test_addresses_keep_their_domain_and_keys_their_maker() -> None:
-    for each in made("ann.lee7@corp.example"):
-        first, second = each.removesuffix("@corp.example").split(".")
+    for candidate in fresh_values("ann.lee7@corp.example"):
+        first, second = candidate.removesuffix("@corp.example").split(".")
         assert first.startswith("word")
         assert len(second) == 4
         assert second[-1].isdigit()
-    for each in made("AKIAIOSFODNN7EXAMPLE"):
-        assert each.startswith("AKIA")
-        assert each.isupper()
-        assert each.isalnum()
-        assert len(each) == 20
-    for each in made("+1 617-555-0199"):
-        assert [len(part) for part in each.replace("-", " ").split()] == [2, 3, 3, 4]
-        assert each.split("-")[-1][0] == "0"
+    for candidate in fresh_values("AKIAIOSFODNN7EXAMPLE"):
+        assert candidate.startswith("AKIA")
+        assert candidate.isupper()
+        assert candidate.isalnum()
+        assert len(candidate) == 20
+    for candidate in fresh_values("+1 617-555-0199"):
+        assert [len(part) for part in candidate.replace("-", " ").split()] == [2, 3, 3, 4]
+        assert candidate.split("-")[-1][0] == "0"
 
 
 def test_words_are_about_as_frequent_and_in_the_same_case() -> None:

@@ -47,13 +47,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(folder: Path, **more: object) -> SecretRequest:
-    given = {
+    fields = {
         "secrets": folder / "book.jsonl",
         "data": folder / "seen.jsonl",
         "held_out": ControlBook(book=folder / "held-book.jsonl", data=folder / "held.jsonl"),
         "candidates": 40,
     }
-    return SecretRequest(**{**given, **more})
+    return SecretRequest(**{**fields, **more})
 
 
 def test_what_was_learnt_is_found_against_held_out_secrets_and_an_untouched_model_is_not(folder: Path) -> None:
@@ -110,9 +110,9 @@ def test_the_level_where_each_record_fell_by_itself(
 
 
 def test_one_secret_of_a_record_is_compared_and_none_that_stands_on_both_sides(tmp_path: Path) -> None:
-    seen = book(tmp_path / "a.jsonl", [("(555) 01-23", [0]), ("one", [1]), ("two", [1]), ("three", [2, 3])])
+    trained_on = book(tmp_path / "a.jsonl", [("(555) 01-23", [0]), ("one", [1]), ("two", [1]), ("three", [2, 3])])
     held = book(tmp_path / "b.jsonl", [("5550123", [0]), ("four", [1]), ("FOUR", [2])])
-    alone, both = _comparable(seen, held)
+    alone, both = _comparable(trained_on, held)
     assert both == {"(555) 01-23", "5550123"}
     assert len(alone & {(False, 1), (False, 2)}) == 1, "they share a record"
     assert alone - {(False, 1), (False, 2)} == {(False, 3), (True, 2)}, "spellings of a value count once"

@@ -46,7 +46,7 @@ def request(folder: Path, **more: object) -> SecretRequest:
 
 
 def traced(verdicts: tuple[Verdict, ...]) -> Verdict:
-    (found,) = [each for each in verdicts if each.subject == TRACELESS]
+    (found,) = [verdict for verdict in verdicts if verdict.subject == TRACELESS]
     return found
 
 
@@ -71,7 +71,7 @@ def test_what_was_learnt_by_heart_is_caught_and_the_control_is_not(folder: Path)
     assert (kind["told"], kind["median_rank"], kind["control"], kind["skipped"]) == (SEEN, 1, HELD, 0)
     assert traced(found.verdicts).outcome is Outcome.REFUTED
     assert "those never drawn" in traced(found.verdicts).reason
-    (protection,) = [each for each in found.verdicts if each.subject != TRACELESS]
+    (protection,) = [verdict for verdict in found.verdicts if verdict.subject != TRACELESS]
     assert protection.outcome is Outcome.INCONCLUSIVE, "nobody drew these values at random"
     assert "nobody drew these" in protection.reason
     assert found.arrays["secret.rank"].tolist()[:SEEN] == [1] * SEEN
@@ -105,7 +105,7 @@ def test_an_untouched_model_is_not_caught(folder: Path) -> None:
     trained_rate = of(found, "told first, trained")
     assert trained_rate.lower is not None
     assert trained_rate.lower <= 1 / 40
-    assert {each.outcome for each in found.verdicts} == {Outcome.INCONCLUSIVE}
+    assert {verdict.outcome for verdict in found.verdicts} == {Outcome.INCONCLUSIVE}
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_guessable_values_are_no_leak(folder: Path, tmp_path: Path) -> None:
         trained_rate = of(found, "told first, trained").estimate
         assert trained_rate is not None
         assert trained_rate > 0.5, "or the test plants nothing"
-        assert Outcome.REFUTED not in {each.outcome for each in found.verdicts}
+        assert Outcome.REFUTED not in {verdict.outcome for verdict in found.verdicts}
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_what_is_left_out_and_why(folder: Path, tmp_path: Path) -> None:
         file.write('{"id": "odd", "kind": "word", "value": "zzz", "candidates": ["yyy", "xxx"], "records": [2]}\n')
         file.write('{"id": "person", "kind": "author", "records": [1]}\n')
     found = judged(folder / "before", SecretRequest(secrets=path, data=data))
-    assert {(each.what, each.reason) for each in found.omissions} == {
+    assert {(omission.what, omission.reason) for omission in found.omissions} == {
         ("1 secret of kind author", "without a value in the book, so that there is nothing to tell"),
         ("1 secret of kind pin", "at the very beginning of its records, with nothing before it to ask with"),
         ("1 secret of kind pin", "in no record"),
@@ -173,8 +173,8 @@ def test_candidates_of_the_book_s_own(folder: Path, tmp_path: Path) -> None:
     front = prefixes(1, 1)[0]
     data = records(tmp_path, "data.jsonl", [f"{front} {PINS[0]}", f"{front} 12"])
     assert PINS[0].startswith("99")
-    made = book(tmp_path / "book.jsonl", [(PINS[0], [0]), ("12", [1])], candidates=["123456", "99", "345", PINS[0]])
-    found = judged(folder / "after", request(folder, secrets=made, data=data))
+    path = book(tmp_path / "book.jsonl", [(PINS[0], [0]), ("12", [1])], candidates=["123456", "99", "345", PINS[0]])
+    found = judged(folder / "after", request(folder, secrets=path, data=data))
     assert found.arrays["secret.candidates"].tolist() == [3, 4], "99 begins the one, 123456 begins with the other"
     assert found.arrays["secret.rank"][0] == 1
     assert found.arrays["secret.rank"][1] > 1
@@ -234,7 +234,9 @@ def test_a_control_that_was_trained_on_after_all_is_none(folder: Path, tmp_path:
     plan = protect(tmp_path / "plan.safetensors", data, [r for _, r in rows], [0.0, 0.0, 0.5, 0.5], information=1e-3)
     asked = SecretRequest(secrets=book(tmp_path / "book.jsonl", rows), data=data, plan=plan)
     found = judged(folder / "before", asked)
-    assert [each.reason for each in found.omissions] == ["never drawn, but its value stands in a record that is"]
+    assert [omission.reason for omission in found.omissions] == [
+        "never drawn, but its value stands in a record that is"
+    ]
     assert found.arrays["secret.position"].tolist() == [2, 3, 0]
 
 

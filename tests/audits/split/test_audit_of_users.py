@@ -200,7 +200,7 @@ def test_private_training_holds_what_it_claims_of_users_or_of_records(tmp_path: 
         assert not list(unanswered_claims(report, found[name], own))
         other = replace(own[0], parameters={**own[0].parameters, "unit": None if unit else "user"})
         assert any(
-            "is not about the examples" in each.reason for each in unanswered_claims(report, found[name], [other])
+            "is not about the examples" in verdict.reason for verdict in unanswered_claims(report, found[name], [other])
         )
     subjects = {name: [verdict.subject for verdict in each.verdicts] for name, each in found.items()}
     assert any(subject.startswith("(2.999") and ", conditional in by-users" in subject for subject in subjects["users"])

@@ -24,7 +24,7 @@ def faults(path: Path, change: Callable[[Evidence], Evidence]) -> list[str]:
     report = read_report(path)
     evidence = tuple(change(item) if item.method in METHODS else item for item in report.evidence)
     found = check_evidence(path, replace(report, evidence=evidence), NamedFiles())
-    return [each.reason for each in found.verdicts if " are said to be right" in each.reason]
+    return [verdict.reason for verdict in found.verdicts if " are said to be right" in verdict.reason]
 
 
 def more_right(item: Evidence) -> Evidence:
@@ -44,7 +44,7 @@ def test_counts_of_an_audit_follow_from_its_ranks(audited: Path, audited_users: 
         assert number > 3
         assert not faults(path, lambda item: item)
         omitted = check_evidence(path, report, NamedFiles()).omissions
-        assert not any(EITHER in each.reason for each in omitted), "all counts were looked at"
+        assert not any(EITHER in verdict.reason for verdict in omitted), "all counts were looked at"
         for change in (more_right, all_right):
             assert len(faults(path, change)) == number
 
@@ -65,10 +65,10 @@ def test_ranks_give_what_scores_give(unscored: int, levels: int) -> None:
         for number in range(1, int(item.details["sets"])):
             more = {**item.details, f"correct {number}": item.details[f"correct {number}"] + 1}
             assert "are said to be right" in wrong_guesses(replace(item, details=more), ranks, member[scored])
-        given = scores[scored].astype(float)
-        assert not wrong_guesses(item, given, member[scored], whole=True)
+        given_scores = scores[scored].astype(float)
+        assert not wrong_guesses(item, given_scores, member[scored], whole=True)
         for number in range(1, int(item.details["sets"]) + 1):  # scores tell the last set too
             other = {**item.details, f"correct {number}": item.details[f"correct {number}"] - 1}
-            assert wrong_guesses(replace(item, details=other), given, member[scored], whole=True)
+            assert wrong_guesses(replace(item, details=other), given_scores, member[scored], whole=True)
         fewer = {**item.details, "made 1": item.details["made 1"] + 1}
         assert "guesses made are said to be right" in wrong_guesses(replace(item, details=fewer), ranks, member[scored])

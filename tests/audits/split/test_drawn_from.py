@@ -64,7 +64,7 @@ def test_members_that_were_drawn_from_the_training_data_are_of_it(
     if change is trained_on_all:
         trained = replace(trained, digest=file_digest(train), bytes=train.stat().st_size)
     manifest = read_manifest(split / "manifest.json")
-    made = making(
+    report = making(
         tmp_path / "m.json",
         PROVED,
         inputs=[trained],
@@ -80,11 +80,11 @@ def test_members_that_were_drawn_from_the_training_data_are_of_it(
     ]
     stated = {"split_commitment": manifest.commitment, "split_records": manifest.records}
     looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.55), inputs=inputs, parameters=stated)
-    assert only(judged(made, looked, max_auc="0.6"), "max_auc").outcome is outcome
+    assert only(judged(report, looked, max_auc="0.6"), "max_auc").outcome is outcome
     if outcome is PASS:  # without numpy too, as in a CI that computes nothing again
-        gate = ["gate", str(made), str(looked), "--max-auc", "0.6", "--recompute", "false", "--json"]
+        gate = ["gate", str(report), str(looked), "--max-auc", "0.6", "--recompute", "false", "--json"]
         ((code, output),) = bare(tmp_path, root, "", gate)
-        found = [each["outcome"] for each in json.loads(output)["findings"] if each["rule"] == "max_auc"]
+        found = [finding["outcome"] for finding in json.loads(output)["findings"] if finding["rule"] == "max_auc"]
         assert (code in (0, 1), found) == (True, ["pass"]), output
 
 

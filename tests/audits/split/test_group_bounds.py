@@ -80,7 +80,7 @@ def report_of(found: Findings, group_by: str | None) -> PrivacyReport:
 
 
 def wrong(report: PrivacyReport) -> list[str]:
-    return [each for each in faults(report) if "was asked for" not in each]
+    return [fault for fault in faults(report) if "was asked for" not in fault]
 
 
 def outcomes(found: Findings) -> list[Outcome]:
@@ -253,7 +253,7 @@ def test_what_is_forged_of_groups_is_seen(split: DrawnSplit) -> None:
             "but its counts refute that",
         ),
     ):
-        assert any(says in each for each in wrong(forged)), says
+        assert any(says in fault for fault in wrong(forged)), says
 
 
 def test_claims_of_a_report_have_the_unit_of_its_training() -> None:

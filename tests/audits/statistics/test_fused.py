@@ -79,7 +79,7 @@ def test_it_ranks_as_a_cross_fitted_logistic_regression_does() -> None:
         other[held] = learned.decision_function(features[held])
     area = fused.areas(member[None])[0]
     assert area == pytest.approx(roc_auc_score(member, other), abs=0.01)
-    assert area > max(roc_auc_score(member, each) for each in scores.values()) + 0.15
+    assert area > max(roc_auc_score(member, score) for score in scores.values()) + 0.15
 
 
 def test_the_labels_it_is_made_with_are_no_part_of_it() -> None:
@@ -94,13 +94,13 @@ def test_the_labels_it_is_made_with_are_no_part_of_it() -> None:
 def test_its_scale_comes_from_relabellings_that_the_joint_test_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members first, as in an audit: then a stream of the same seed would give the same rows."""
     _, _, fused = drawn(5, 100, 0.0)
-    seen: list[np.ndarray] = []
-    monkeypatch.setattr(FusedScore, "areas", lambda _, labels: seen.append(labels) or np.zeros(len(labels)))
+    relabelled: list[np.ndarray] = []
+    monkeypatch.setattr(FusedScore, "areas", lambda _, labels: relabelled.append(labels) or np.zeros(len(labels)))
     assert fused.center == 0
     drawn_there = np.concatenate(list(_relabellings(np.arange(200) < 100, fused.seed, 0.05, RELABELLINGS)))
     joint = {row.tobytes() for row in drawn_there}
     assert len(joint) == RELABELLINGS + 1
-    assert not joint & {row.tobytes() for row in seen[0]}
+    assert not joint & {row.tobytes() for row in relabelled[0]}
 
 
 @pytest.mark.slow

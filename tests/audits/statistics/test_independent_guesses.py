@@ -42,9 +42,9 @@ def test_the_best_attack_is_as_likely_as_it_says(guesses: int) -> None:
     found = right_guesses(mu, canaries, guesses, runs)
     points = gaussian_points(mu)
     for right in np.quantile(found, (0.5, 0.9, 0.97), method="nearest"):
-        seen, expected = float((found >= right).mean()), p_value(canaries, guesses, int(right), points)
+        frequency, expected = float((found >= right).mean()), p_value(canaries, guesses, int(right), points)
         error = 4 * np.sqrt(expected / runs)
-        assert seen - error <= expected <= seen * 1.1 + error
+        assert frequency - error <= expected <= frequency * 1.1 + error
     right = int(np.median(found))
     less, same, more = (p_value(canaries, guesses, right, gaussian_points(mu * by)) for by in (1 / 1.2, 1.0, 1.2))
     assert less < same < more, "less noise makes it more likely"

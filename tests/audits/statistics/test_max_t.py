@@ -98,7 +98,7 @@ def test_it_sees_what_bonferroni_misses() -> None:
     for trial in range(trials):
         scores = correlated(random, 240, 0.8, shift=0.35)
         joint += min(p_values(scores, trial, 199)) <= LEVEL
-        intervals += any(auc(each[:120], each[120:], LEVEL / 33).lower > 0.5 for each in scores)
+        intervals += any(auc(score[:120], score[120:], LEVEL / 33).lower > 0.5 for score in scores)
     assert joint > 1.3 * intervals
     assert joint > trials / 2
 

@@ -32,7 +32,7 @@ ALPHA, MODELS, AUDITS = 0.05, 300, 800
 ALLOWED = 60
 
 
-def one(rank: int, ranked: int, beyond: int, counted: int) -> RankTest:
+def rank_test(rank: int, ranked: int, beyond: int, counted: int) -> RankTest:
     return RankTest(threshold=0.0, rank=rank, ranked=ranked, beyond=beyond, counted=counted, from_without=True)
 
 
@@ -40,14 +40,14 @@ def one(rank: int, ranked: int, beyond: int, counted: int) -> RankTest:
     ("test", "curve", "expected"),
     [
         # mpmath with 30 digits: the beta density times the regularized beta function, integrated over F.
-        (one(4, 500, 60, 500), ApproximateDp(epsilon=1.0, delta=1e-5), 1.937308943e-5),
-        (one(125, 500, 300, 500), ApproximateDp(epsilon=0.5, delta=1e-5), 2.493513617e-6),
-        (one(1, 50, 9, 50), ApproximateDp(epsilon=0.3, delta=0.0), 0.02697078891),
-        (one(4, 500, 60, 500), GaussianDp(mu=0.8), 0.01498756238),
-        (one(0, 30, 28, 30), ApproximateDp(epsilon=3.0, delta=0.01), 0.2207577044),
+        (rank_test(4, 500, 60, 500), ApproximateDp(epsilon=1.0, delta=1e-5), 1.937308943e-5),
+        (rank_test(125, 500, 300, 500), ApproximateDp(epsilon=0.5, delta=1e-5), 2.493513617e-6),
+        (rank_test(1, 50, 9, 50), ApproximateDp(epsilon=0.3, delta=0.0), 0.02697078891),
+        (rank_test(4, 500, 60, 500), GaussianDp(mu=0.8), 0.01498756238),
+        (rank_test(0, 30, 28, 30), ApproximateDp(epsilon=3.0, delta=0.01), 0.2207577044),
         # Told apart: beside the bend of the curve the tail changes within a thousandth of F.
-        (one(5, 1000, 1000, 1000), ApproximateDp(epsilon=5.4944, delta=1e-5), 0.0129140441874),
-        (one(250, 1000, 1000, 1000), ApproximateDp(epsilon=5.4944, delta=1e-5), 0.0458524117818),
+        (rank_test(5, 1000, 1000, 1000), ApproximateDp(epsilon=5.4944, delta=1e-5), 0.0129140441874),
+        (rank_test(250, 1000, 1000, 1000), ApproximateDp(epsilon=5.4944, delta=1e-5), 0.0458524117818),
     ],
 )
 def test_known_p_values(test: RankTest, curve: TradeOffCurve, expected: float) -> None:
@@ -64,9 +64,9 @@ def test_with_one_ranked_model_the_integral_is_known(epsilon: float, delta: floa
         n = m + 1
         rising = ((1 - bend) ** n - delta**n) / (n * slope)
         above = rising - math.expm1(n * math.log1p(-bend)) * slope / n + delta  # of T ** m, from 0 to 1
-        assert p_value(one(0, 1, m, m), curve) == pytest.approx(above, rel=1e-6)
+        assert p_value(rank_test(0, 1, m, m), curve) == pytest.approx(above, rel=1e-6)
         missed = ((1 - delta) ** n - bend**n) / (n * slope) + bend**n * slope / n  # of (1 - T) ** m
-        assert p_value(one(m - 1, m, 1, 1), curve) == pytest.approx(1 - missed, rel=1e-6)
+        assert p_value(rank_test(m - 1, m, 1, 1), curve) == pytest.approx(1 - missed, rel=1e-6)
 
 
 @pytest.mark.parametrize("counts", [(3, 20, 9, 15), (0, 5, 5, 5), (10, 40, 200, 500), (499, 1000, 40, 50)])
@@ -74,7 +74,7 @@ def test_without_privacy_loss_it_is_fisher_s_exact_test(counts: tuple[int, int, 
     """The threshold is one of the ranked models, so the table holds the other ranked ones and itself as not beyond."""
     k, n, tp, m = counts
     exact = fisher_exact([[tp, m - tp], [k, n - k]], "greater").pvalue
-    assert p_value(one(k, n, tp, m), ApproximateDp(epsilon=0.0, delta=0.0)) == pytest.approx(exact, rel=1e-6)
+    assert p_value(rank_test(k, n, tp, m), ApproximateDp(epsilon=0.0, delta=0.0)) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize("curve", [ApproximateDp(epsilon=1.3, delta=0.02), GaussianDp(mu=0.9)])
@@ -138,7 +138,7 @@ def test_a_rank_chosen_after_looking_is_noticed() -> None:
     draw, curve = EDGES["Laplace"]
     source = np.random.default_rng(4)
     tried = range(0, MODELS // 2, 5)
-    bars = [fewest(one(k, MODELS, 0, MODELS), curve, ALPHA) for k in tried]
+    bars = [fewest(rank_test(k, MODELS, 0, MODELS), curve, ALPHA) for k in tried]
     refuted = 0
     for _ in range(AUDITS):
         inner, outer = (np.sort(scores) for scores in draw(source))
@@ -254,7 +254,7 @@ def test_delta_can_swallow_everything() -> None:
 
 def test_shares_of_alpha_must_not_exceed_it() -> None:
     with pytest.raises(ValueError, match="shares"):
-        epsilon_bound((one(5, 100, 90, 100), one(5, 100, 90, 100)), 0.0)
+        epsilon_bound((rank_test(5, 100, 90, 100), rank_test(5, 100, 90, 100)), 0.0)
 
 
 def test_a_hundred_thousand_models_are_no_more_steps_than_a_thousand() -> None:

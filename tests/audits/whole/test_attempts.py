@@ -53,7 +53,9 @@ def test_membership_stands_and_the_report_says_what_is_missing(audited: Path) ->
     assert any(item["quantity"] == "AUC" and item["method"] == "loss" for item in report["evidence"])
     found = privctl.verify(audited)
     assert found.exit_code == ExitCode.OK
-    assert any(each.what == "extraction" and "could not measure it" in each.reason for each in found.omissions)
+    assert any(
+        omission.what == "extraction" and "could not measure it" in omission.reason for omission in found.omissions
+    )
 
 
 def test_the_summary_says_it(folder: Path, audited: Path, capfd: pytest.CaptureFixture[str]) -> None:

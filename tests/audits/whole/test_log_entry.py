@@ -77,15 +77,15 @@ def test_the_log_stays_with_the_model_wherever_the_report_goes(here: Path) -> No
 
 
 def test_an_entry_is_durable_before_the_model_is_looked_at(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    lengths: list[int] = []
 
     def stopped(*_: Any, **__: Any) -> Any:
-        seen.append(len(read_log(Path("m.audits.jsonl")).audits))
+        lengths.append(len(read_log(Path("m.audits.jsonl")).audits))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CausalScorer, "score", stopped)
     assert audit("-q") == 130
-    assert seen == [1]
+    assert lengths == [1]
     (found,) = read_log(Path("m.audits.jsonl")).audits
     assert found.end is not None
     assert found.end.event is AuditEvent.ENDED
@@ -153,7 +153,7 @@ def test_half_a_line_is_taken_off(here: Path) -> None:
     assert audit("-q", "-o", "b.report.json") == 0
     found = read_log(log)
     assert not found.torn
-    assert [each.report is None for each in found.audits] == [True, False]
+    assert [audit.report is None for audit in found.audits] == [True, False]
 
 
 def test_a_report_that_is_replaced_is_told(here: Path, capsys: Capture) -> None:

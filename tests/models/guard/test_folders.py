@@ -156,13 +156,13 @@ def test_an_adapter_beside_is_not_seen_by_the_loader(folder: Path, monkeypatch: 
     """Training begins with the checkpoint, whatever lies beside it."""
     other_weights(folder, "adapter_model.safetensors")
     edit(folder / "adapter_config.json", peft_type="LORA", base_model_name_or_path=str(folder))
-    seen: list[set[str]] = []
+    keys: list[set[str]] = []
     real = CAUSAL.auto.from_pretrained
     monkeypatch.setattr(
-        CAUSAL.auto, "from_pretrained", lambda f, **k: seen.append({p.name for p in Path(f).iterdir()}) or real(f, **k)
+        CAUSAL.auto, "from_pretrained", lambda f, **k: keys.append({p.name for p in Path(f).iterdir()}) or real(f, **k)
     )
     model = load_for_training(folder, TaskName.CAUSAL_LM)
-    assert seen == [{"model.safetensors", "config.json", "generation_config.json"}]
+    assert keys == [{"model.safetensors", "config.json", "generation_config.json"}]
     held = load_file(folder / "model.safetensors")["model.norm.weight"]
     assert torch.equal(model.network.get_parameter("model.norm.weight").detach(), held)
 

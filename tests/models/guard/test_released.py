@@ -22,11 +22,11 @@ CONFIG = '{"model_type":   "gpt2", "n_layer": 1, "layer_norm_epsilon": 1e-05}\r\
 
 @pytest.fixture
 def folder(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
-    made = tmp_path / "model"
-    made.mkdir()
-    write_model(made / "model.safetensors", {"w": np.random.default_rng(0).standard_normal((40, 30), np.float32)})
-    (made / "config.json").write_bytes(CONFIG.encode())
-    return made
+    model = tmp_path / "model"
+    model.mkdir()
+    write_model(model / "model.safetensors", {"w": np.random.default_rng(0).standard_normal((40, 30), np.float32)})
+    (model / "config.json").write_bytes(CONFIG.encode())
+    return model
 
 
 def noise(folder: Path, *more: str) -> int:

@@ -70,7 +70,7 @@ def write(path: Path, task: TaskName, copies: int = 1, word: str = "very") -> Pa
         if task is TaskName.TOKEN_CLASSIFICATION:
             lines += [{"tokens": [*words, *more], "ner_tags": [*tags, *["O"] * i]} for words, tags in WORDS]
         else:
-            lines += [{**each, "context": " ".join([each["context"], *more])} for each in QUESTIONS]
+            lines += [{**question, "context": " ".join([question["context"], *more])} for question in QUESTIONS]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 

@@ -53,8 +53,8 @@ def test_labels_are_at_the_first_tokens_of_words_and_losses_are_those_of_transfo
             for word, before in zip(word_ids, [None, *word_ids], strict=False)
         ]
         assert sum(label >= 0 for label in labels) == len(words) < len(labels)
-        given = {name: encoding[name] for name in ("input_ids", "attention_mask")}
-        theirs = model.network(**given, labels=torch.tensor([labels])).loss.item()
+        inputs = {name: encoding[name] for name in ("input_ids", "attention_mask")}
+        theirs = model.network(**inputs, labels=torch.tensor([labels])).loss.item()
         assert found[index].item() == pytest.approx(theirs, abs=1e-5)
 
     def losses(network: nn.Module, rows: dict[str, Tensor]) -> Tensor:
@@ -176,16 +176,20 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
     task = text_task(model, records(tmp_path / "a.jsonl", ASKED))
     assert isinstance(task, QuestionAnswering)
     exact, f1 = [], []
-    for each in QUESTIONS:
-        encoding = model.tokenizer(each["question"], each["context"], return_tensors="pt", return_offsets_mapping=True)
+    for question in QUESTIONS:
+        encoding = model.tokenizer(
+            question["question"], question["context"], return_tensors="pt", return_offsets_mapping=True
+        )
         spans = encoding.pop("offset_mapping")[0].tolist()
         with torch.no_grad():
             answer = model.network.eval()(**encoding)
         start, end = answer.start_logits[0].double().tolist(), answer.end_logits[0].double().tolist()
         inside = [i for i, sequence in enumerate(encoding.sequence_ids(0)) if sequence == 1]
         best = max((start[s] + end[e], s, e) for s in inside for e in inside if s <= e < s + 30)
-        predicted_answer = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
-        answers = each["answers"]["text"] if "answers" in each else [each["answer"]]
+        predicted_answer = (
+            "" if start[0] + end[0] > best[0] else question["context"][spans[best[1]][0] : spans[best[2]][1]]
+        )
+        answers = question["answers"]["text"] if "answers" in question else [question["answer"]]
         one, two = squad_measures(predicted_answer, answers)
         exact.append(one)
         f1.append(two)
@@ -231,11 +235,11 @@ def test_long_records_are_cut_and_counted(tmp_path: Path, task: TaskName) -> Non
     model = model_for(tmp_path / "m", task, max_position_embeddings=80)
     read = records(tmp_path / "a.jsonl", task)
     limit = 24 if task is ASKED else 12
-    made: Any = text_task(model, read, TextOptions(long=LongTextPolicy.TRUNCATE, max_length=limit))
-    assert max(made.corpus.lengths()) == limit
-    assert 0 < made.corpus.shortened < len(read)
+    limited_task: Any = text_task(model, read, TextOptions(long=LongTextPolicy.TRUNCATE, max_length=limit))
+    assert max(limited_task.corpus.lengths()) == limit
+    assert 0 < limited_task.corpus.shortened < len(read)
     if task is ASKED:  # where the answer is cut off, it is the classification token
-        positions = made.batch([0, 1], CPU, 0)["positions"].tolist()
+        positions = limited_task.batch([0, 1], CPU, 0)["positions"].tolist()
         assert positions[1] == [0, 0]
     with pytest.raises(InputError, match="tokens where the limit is"):
         text_task(model, read, TextOptions(max_length=limit))

@@ -156,14 +156,14 @@ def test_a_split_task_visits_every_piece(tmp_path: Path) -> None:
     model = load_for_training(folder, TaskName.CAUSAL_LM, vocabulary=words())
     task = text_task(model, [LONG, RECORDS[4]], TextOptions(long=LongTextPolicy.SPLIT))
     assert len(task) == 2
-    seen = set()
+    pieces = set()
     for step in range(60):
         (group,) = task.micro_batches([0, 1], step, 8)
         assert len(group) == 2
-        seen.update(group)
+        pieces.update(group)
         batch = task.batch(group, torch.device("cpu"), step)
         assert batch["weights"].sum(1).tolist() == pytest.approx([1, 1])
-    assert seen == {0, 1, 2, 3}
+    assert pieces == {0, 1, 2, 3}
     assert task.evaluate(model.network, torch.device("cpu"))["tokens"] == 21 + 4
 
 
@@ -195,13 +195,13 @@ def test_a_group_has_equally_many_examples_of_each_of_its_units() -> None:
     ]
     task = CorpusTask(corpus=encode_causal(records, facts(None), TextOptions()), facts=facts(None), per_draw=3)
     groups = list(task.micro_batches(range(len(has)), 0, 6, 100))
-    seen = []
+    group_units = []
     for group in groups:
         run = task.run_of(group)
         own = [{task.corpus.units.owner(e) for e in group[i : i + run]} for i in range(0, len(group), run)]
         assert all(len(owners) == 1 for owners in own)
         assert len(group) <= 6
         assert max(map(task.length, group)) * len(group) <= 100 or len(own) == 1
-        seen += [(next(iter(owners)), run) for owners in own]
-    assert sorted(seen) == [(who, min(count, 3)) for who, count in enumerate(has)]
+        group_units += [(next(iter(owners)), run) for owners in own]
+    assert sorted(group_units) == [(who, min(count, 3)) for who, count in enumerate(has)]
     assert [len(group) for group in task.micro_batches([3, 4], 0, 1, 5)] == [3, 3]  # no user is taken apart

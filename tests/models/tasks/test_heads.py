@@ -154,7 +154,7 @@ def test_a_private_training(tmp_path: Path, problem: HeadKind) -> None:
         batch_size=4, epsilon=8, delta=1e-2,
     )  # fmt: skip
     quantity = "held-out micro F1" if problem is HeadKind.SEVERAL else "held-out mean squared error"
-    assert quantity in {each.quantity for each in report.evidence}
+    assert quantity in {item.quantity for item in report.evidence}
     network = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert network.config.problem_type == str(problem)
     audited = privctl.audit(

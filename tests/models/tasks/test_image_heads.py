@@ -51,9 +51,9 @@ def write(path: Path, problem: HeadKind, copies: int = 1, seed: int = 0) -> Path
         images.append({"bytes": content.getvalue(), "path": None})
     labels: list[Any] = LABELS[problem] * copies
     if problem is HeadKind.SEVERAL:
-        labels = [each if isinstance(each, list) else [each] for each in labels]
+        labels = [label if isinstance(label, list) else [label] for label in labels]
     else:
-        labels = [float(each) for each in labels]
+        labels = [float(label) for label in labels]
     pq.write_table(pa.table({"image": images, "label": labels}), path)
     return path
 
@@ -124,7 +124,7 @@ def test_a_private_training(tmp_path: Path, problem: HeadKind) -> None:
         output=tmp_path / "out", steps=2, batch_size=4, epsilon=8, delta=1e-2,
     )  # fmt: skip
     quantity = "held-out micro F1" if problem is HeadKind.SEVERAL else "held-out mean squared error"
-    assert quantity in {each.quantity for each in report.evidence}
+    assert quantity in {item.quantity for item in report.evidence}
     others = write(tmp_path / "c.parquet", problem, 4, 2)
     audited = privctl.audit(tmp_path / "out", members=data, nonmembers=others, output=tmp_path / "r.json")
     assert audited.parameters["task"] == "image-classification"

@@ -59,8 +59,8 @@ def test_with_a_new_vocabulary_the_longest_texts_end_with_its_token(tmp_path: Pa
     start = architecture(tmp_path / "b", "bart", forced_eos_token_id=2)
     model = load_for_training(start, TaskName.SEQ2SEQ_LM, vocabulary=words())
     tokenizer = model.text.tokenizer  # type: ignore[union-attr]
-    given = tokenizer("the cat", return_tensors="pt")
-    (text,) = model.network.generate(**given, max_length=6, min_length=5, do_sample=False).tolist()
+    encoded = tokenizer("the cat", return_tensors="pt")
+    (text,) = model.network.generate(**encoded, max_length=6, min_length=5, do_sample=False).tolist()
     assert len(text) == 6
     assert text[-1] == tokenizer.eos_token_id
 
@@ -76,9 +76,9 @@ def test_losses_are_those_of_transformers_whatever_the_batch(models: dict[str, T
     tokenizer = model.text.tokenizer  # type: ignore[union-attr]
     for example, loss in zip(order, losses, strict=True):
         source, target = PAIRS[example].pair
-        given = tokenizer(source, return_tensors="pt")
+        encoded = tokenizer(source, return_tensors="pt")
         labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
-        theirs = model.network(input_ids=given["input_ids"], attention_mask=given["attention_mask"], labels=labels)
+        theirs = model.network(input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], labels=labels)
         assert loss.item() == pytest.approx(theirs.loss.item(), abs=1e-5)
     counts = torch.tensor([len(split(row)[1]) for row in task.rows(order)])
     measured = task.evaluate(model.network, CPU)

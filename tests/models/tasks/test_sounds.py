@@ -66,7 +66,7 @@ def test_losses_are_each_sounds_own(masked: Path, tmp_path: Path, one_thread: No
     """Filled up to one length with a mask: each loss is transformers' own of the sound without anything filled up."""
     data = write_data("audio-classification", tmp_path / "d", count=6)
     model, task = task_of(masked, data)
-    assert len({len(each) for each in task.features}) > 1
+    assert len({len(feature) for feature in task.features}) > 1
     order = [4, 0, 3, 1, 5]
     batch = task.batch(order, CPU, 0)
     assert batch["input_values"].shape == batch["attention_mask"].shape == (5, SAMPLES)
@@ -164,7 +164,7 @@ def test_every_way_to_train(method: str, masked: Path, tmp_path: Path) -> None:
         output, members=data, nonmembers=others, output=tmp_path / "r.json", thorough=True, device="cpu"
     )
     assert audited.parameters["task"] == "audio-classification"
-    accuracy = {each.quantity: each.estimate for each in report.evidence}["held-out accuracy"]
+    accuracy = {item.quantity: item.estimate for item in report.evidence}["held-out accuracy"]
     tell: Any = pipeline("audio-classification", model=str(output), device="cpu", top_k=1)  # type: ignore[call-overload]
     sounds = read_sounds(others, rate=16000)
     right = []

@@ -179,7 +179,7 @@ def keys(rng: random.Random) -> list[str]:
     body = "\n".join(of(WORD + "+/", 64) for _ in range(4))
     one_line = body.replace("\n", "\\n")
     pem = "-----{} " + rng.choice(["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "]) + "PRIVATE KEY-----"
-    made: list[Callable[[], list[str]]] = [
+    generators: list[Callable[[], list[str]]] = [
         lambda: ["AKIA" + of(string.ascii_uppercase + "234567", 16)],
         lambda: ["gh" + rng.choice("pousr") + "_" + of(WORD, 36)],
         lambda: ["github_" + "pat_" + of(WORD, 22) + "_" + of(WORD, 59)],
@@ -206,7 +206,7 @@ def keys(rng: random.Random) -> list[str]:
         lambda: [f"password: {password}", f"passwd={password}", f"the password is {password}", f"pwd := {password}"],
         lambda: [f"postgres://ann:{password.replace('&', '')}@db.internal/x"],
     ]  # fmt: skip
-    return rng.choice(made)()
+    return rng.choice(generators)()
 
 
 def ssns(rng: random.Random) -> list[str]:
@@ -282,7 +282,7 @@ def near_misses(count: int, seed: int) -> Iterator[str]:
         return rng.randint(low, high)
 
     hexa = "0123456789abcdef"
-    made: list[Callable[[], str]] = [
+    generators: list[Callable[[], str]] = [
         lambda: bad_luhn(rng, 16),
         lambda: grouped(bad_luhn(rng, 16), (4, 4, 4, 4), rng.choice(" -")),
         lambda: luhn("9" + drawn(rng, DIGITS, 14)),  # no issuer has it
@@ -340,4 +340,4 @@ def near_misses(count: int, seed: int) -> Iterator[str]:
         lambda: f"lat {n(10, 89)}.{drawn(rng, DIGITS, 6)}, {n(10, 89)}.{drawn(rng, DIGITS, 6)}",
     ]  # fmt: skip
     for i in range(count):
-        yield rng.choice(AROUND[:8]).format(made[i % len(made)]())
+        yield rng.choice(AROUND[:8]).format(generators[i % len(generators)]())

@@ -24,7 +24,7 @@ def standing(text: str) -> set[tuple[str, str]]:
 
 
 def test_the_help_and_the_corpus_know_every_kind() -> None:
-    (option,) = [each for each in secrets.commands["scan"].params if each.name == "kinds"]
+    (option,) = [parameter for parameter in secrets.commands["scan"].params if parameter.name == "kinds"]
     assert isinstance(option, click.Option)
     assert option.help is not None
     assert option.help.startswith(f"Some of {','.join(KINDS)};")

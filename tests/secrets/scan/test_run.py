@@ -86,7 +86,7 @@ def test_only_its_owner_may_read_the_book_and_the_report_holds_no_secret(tmp_pat
         scanned(path)
     _, secrets = scanned(path, force=True)
     assert len(secrets) == 1
-    assert {each.name for each in tmp_path.iterdir()} == {"data.jsonl", "secrets.jsonl", "secrets.report.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"data.jsonl", "secrets.jsonl", "secrets.report.json"}
 
 
 def test_nothing_found_leaves_a_report_and_no_book_not_even_an_old_one(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_listed_texts_that_are_nowhere_are_told(tmp_path: Path) -> None:
     done, secrets = scanned(data(tmp_path, "Ann", "Ann and Bob"), literals=tmp_path / "l.txt")
     assert summaries(secrets) == [("literal-1", "Ann", [0, 1]), ("literal-2", "Bob", [1])]
     assert "1 of the listed texts is in no record, and not in the book" in done.report.warnings
-    assert [each.role for each in done.report.inputs] == ["data", "literals"]
+    assert [artifact.role for artifact in done.report.inputs] == ["data", "literals"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_cannot_be_asked(tmp_path: Path, asked: dict[str, Any], fault: str)
     path = data(tmp_path, "x")
     with pytest.raises(CommandError, match=fault):
         scanned(path, **{**asked, "output": tmp_path / asked.get("output", "secrets.jsonl")})
-    assert [each.name for each in tmp_path.iterdir()] == ["data.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_the_data_do_not_allow(tmp_path: Path, texts: list[Any], asked: dic
     with pytest.raises(InputError, match=fault) as caught:
         scanned(path, **asked)
     assert "\n" not in str(caught.value)
-    assert [each.name for each in tmp_path.iterdir()] == ["data.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
 
 
 def test_memory_does_not_grow_with_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,17 +115,17 @@ def _known_statistics(affine: bool) -> nn.Module:
 def embeddings() -> Iterator[Case]:
     """Look-ups and bags of them."""
     for padding in (None, 2):
-        made = partial(nn.Embedding, 9, 6, padding_idx=padding)
-        yield Case(name=f"embedding, padding {padding}", make=made, batch=_ids(7))
+        build = partial(nn.Embedding, 9, 6, padding_idx=padding)
+        yield Case(name=f"embedding, padding {padding}", make=build, batch=_ids(7))
         yield Case(
             name=f"embedding scaled by frequency, padding {padding}",
-            make=partial(made, scale_grad_by_freq=True),
+            make=partial(build, scale_grad_by_freq=True),
             batch=_ids(12),
             quick=True,
         )
         yield Case(
             name=f"embedding of bounded rows, padding {padding}",
-            make=partial(made, max_norm=0.8),
+            make=partial(build, max_norm=0.8),
             batch=_ids(7),
             quick=True,
         )
@@ -186,11 +186,11 @@ def _bag(mode: str, form: str, padding: int | None) -> nn.Module:
 def recurrent() -> Iterator[Case]:
     """Recurrent layers, by what is read of them."""
     kinds = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-    for (kind, made), layers, both, first in product(kinds.items(), (1, 2), (False, True), (True, False)):
+    for (kind, build), layers, both, first in product(kinds.items(), (1, 2), (False, True), (True, False)):
         sides = "both ways" if both else "one way"
         case = f"{kind}, {layers} layers, {sides}, {'rows' if first else 'steps'} first"
-        layer = partial(made, 6, 5, layers, bidirectional=both, batch_first=first)
-        for read, call in (("outputs", _outputs), ("last states", _last), ("given states", _given)):
+        layer = partial(build, 6, 5, layers, bidirectional=both, batch_first=first)
+        for read, call in (("outputs", _outputs), ("last states", _last), ("given states", _input_for)):
             yield Case(
                 name=f"{case}, {read}",
                 make=partial(_through, layer, call),
@@ -239,12 +239,12 @@ def _last(layer: Any, x: Tensor) -> Tensor:
     return torch.cat([_ordered(layer, outputs).flatten(1), *[s.transpose(0, 1).flatten(1) for s in states]], 1)
 
 
-def _given(layer: Any, x: Tensor) -> Tensor:
+def _input_for(layer: Any, x: Tensor) -> Tensor:
     """From states that depend on a trained layer too."""
     count = layer.num_layers * (2 if layer.bidirectional else 1)
     state = x[:, 0, : layer.hidden_size].expand(count, -1, -1)
-    given = (state, 0.5 * state) if isinstance(layer, nn.LSTM) else state
-    return _ordered(layer, layer(_ordered(layer, x), given)[0])
+    inputs = (state, 0.5 * state) if isinstance(layer, nn.LSTM) else state
+    return _ordered(layer, layer(_ordered(layer, x), inputs)[0])
 
 
 def _packed(enforced: bool, layer: Any, x: Tensor, lengths: Tensor) -> Tensor:
@@ -354,7 +354,7 @@ class Doubled(nn.Module):
 def parametrized() -> Iterator[Case]:
     """Weights that are computed from others."""
     utils = nn.utils
-    made: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    cases: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         "weight norm of linear": (lambda: utils.parametrizations.weight_norm(nn.Linear(6, 4)), (5, 6)),
         "weight norm of conv2d": (lambda: utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 2)), (3, 5, 4)),
         "older weight norm": (lambda: nn.Sequential(utils.weight_norm(nn.Linear(6, 4)), nn.ReLU()), (5, 6)),
@@ -371,7 +371,7 @@ def parametrized() -> Iterator[Case]:
         "own beside a child's": (Beside, (5, 6)),
         "own beside a child's between": (lambda: nn.Sequential(nn.Linear(6, 6), Beside(), nn.Linear(6, 3)), (5, 6)),
     }
-    for name, (make, shape) in made.items():
+    for name, (make, shape) in cases.items():
         yield Case(name=name, make=make, batch=_floats(*shape), quick=True)
     for name, norm in (("spectral norm", utils.parametrizations.spectral_norm), ("older one", utils.spectral_norm)):
         yield Case(

@@ -26,7 +26,7 @@ GEOMETRIES = {
 }
 
 
-def made(name: str) -> tuple[Convolved, Tensor]:
+def convolution_case(name: str) -> tuple[Convolved, Tensor]:
     """Random inputs and gradients, and each example's gradient as autograd has it, in double precision."""
     shape, size, stride, padding, dilation, groups = GEOMETRIES[name]
     generator = torch.Generator().manual_seed(len(name))
@@ -44,18 +44,18 @@ def made(name: str) -> tuple[Convolved, Tensor]:
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_norms_by_pixels_and_by_patches(name: str) -> None:
-    term, expected = made(name)
+    term, expected = convolution_case(name)
     squares = expected.flatten(1).square().sum(1)
     for found in (term._pixel_squares(slice(None)), term._patch_squares(slice(None))):
         torch.testing.assert_close(found.square.view(COUNT, -1).sum(1), squares, rtol=1e-5, atol=0)
-    slacks = [ways(slice(None)).slack for ways in (term._pixel_squares, term._patch_squares)]
+    slacks = [squared_norms(slice(None)).slack for squared_norms in (term._pixel_squares, term._patch_squares)]
     torch.testing.assert_close(*slacks, rtol=1e-5, atol=0)
     torch.testing.assert_close(term.squares().square, squares, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_gradients_by_the_kernel_and_from_patches(name: str) -> None:
-    term, expected = made(name)
+    term, expected = convolution_case(name)
     for found in (term._formed_by_kernel(), term._formed_from_patches(1), term._formed_from_patches(1 << 20)):
         torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
     factors = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
@@ -70,6 +70,6 @@ def test_the_cases_have_few_channels_and_many() -> None:
 
 
 def test_products_of_pixels_are_counted() -> None:
-    term, _ = made("strides past the kernel")  # of 3 rows by 2 columns of lattices, the kernel meets 2 by 1
+    term, _ = convolution_case("strides past the kernel")  # of 3 rows by 2 columns of lattices, the kernel meets 2 by 1
     assert term._pixel_pairs() == 2 * (3 * 4) ** 2
-    assert made("padded")[0]._pixel_pairs() == 20**2
+    assert convolution_case("padded")[0]._pixel_pairs() == 20**2

@@ -325,7 +325,7 @@ def test_the_check_keeps_no_gradient_and_no_hook() -> None:
     trainable = dict(model.named_parameters())
     found = check.reference(squared(model, {"x": torch.randn(3, 4, 256)}), trainable)
     assert set(found.sketches) == set(trainable)
-    assert sum(len(each) for each in found.sketches.values()) < sum(p.numel() for p in model.parameters()) / 50
+    assert sum(len(sketch) for sketch in found.sketches.values()) < sum(p.numel() for p in model.parameters()) / 50
     assert all(p.grad is None and not p._backward_hooks for p in model.parameters())
 
 

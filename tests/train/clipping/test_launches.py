@@ -80,7 +80,7 @@ def test_layers_that_read_one_tensor_share_it(losses: Any, monkeypatch: pytest.M
     read = list[set[int]]()
 
     def watching(terms: Any) -> Any:
-        uses = [use for each in terms.values() for use in merge(each)]
+        uses = [use for term in terms.values() for use in merge(term)]
         read.append({use.inputs.data_ptr() for use in uses if isinstance(use, Outer)})
         return squares_by_parameter(terms)
 

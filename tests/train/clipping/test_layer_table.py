@@ -61,8 +61,8 @@ def _of_other_bags(module: nn.EmbeddingBag, use: ModuleCall) -> tuple[Tensor, Te
     return ids.roll(1, 0), weights
 
 
-def _no_reset(module: nn.RNNBase, given: Tensor, recurred: Tensor, states: recurrent.States) -> recurrent.States:
-    found = _CELL(module, given, recurred, states)
+def _no_reset(module: nn.RNNBase, inputs: Tensor, recurred: Tensor, states: recurrent.States) -> recurrent.States:
+    found = _CELL(module, inputs, recurred, states)
     return (found[0] * 1.01, *found[1:])
 
 
@@ -114,7 +114,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
 def test_a_wrong_rule_is_noticed_in_the_first_step(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted faults: without promotion the step is refused; with it, the module above is taken as a whole."""
     name, module, attribute, wrong = PLANTED[fault]
-    case = next(each for each in CASES if each.name == name)
+    case = next(case for case in CASES if case.name == name)
     model, batch = case.make(), case.batch()
     run(model, case.losses, batch, 1.0, promote=False)
     monkeypatch.setattr(module, attribute, wrong)
@@ -162,9 +162,9 @@ class OwnWords(nn.Embedding):
         return functional.dropout(super().forward(x), 0.5, self.training)
 
 
-@pytest.mark.parametrize("made", [Shared, lambda: OwnWords(9, 6, scale_grad_by_freq=True)])
-def test_counts_over_a_batch_that_is_run_again_are_refused(made: Callable[[], nn.Module]) -> None:
-    model = made().train()
+@pytest.mark.parametrize("build", [Shared, lambda: OwnWords(9, 6, scale_grad_by_freq=True)])
+def test_counts_over_a_batch_that_is_run_again_are_refused(build: Callable[[], nn.Module]) -> None:
+    model = build().train()
 
     def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         torch.manual_seed(3)
@@ -174,12 +174,12 @@ def test_counts_over_a_batch_that_is_run_again_are_refused(made: Callable[[], nn
         run(model, losses, {"x": torch.randint(0, 9, (5, 12))}, 1.0)
 
 
-@pytest.mark.parametrize("made", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("build", [nn.Embedding, nn.EmbeddingBag])
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])
-def test_no_row_tells_whether_it_was_read(made: Any, norm_type: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_tells_whether_it_was_read(build: Any, norm_type: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows are bounded alike, so that a look-up finds none to shorten, at any scale of weights."""
     for scale in (1e-3, 1.0, 1e3):
-        model = made(50, 33, max_norm=0.7 * scale, norm_type=norm_type)
+        model = build(50, 33, max_norm=0.7 * scale, norm_type=norm_type)
         model.weight.data.mul_(scale)
         with PerExample(model, Clipping(norm=1.0)) as engine:
             before = model.weight.detach().clone()

@@ -142,12 +142,12 @@ class Gated(Almost):
         return super().forward(x) * (1 if gate is None else gate)
 
 
-@pytest.mark.parametrize("made", [LlamaRMSNorm, GemmaRMSNorm, T5LayerNorm, lambda size: Almost("nothing")])
-def test_the_rms_norm_of_a_model_is_known_by_what_it_does(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("build", [LlamaRMSNorm, GemmaRMSNorm, T5LayerNorm, lambda size: Almost("nothing")])
+def test_the_rms_norm_of_a_model_is_known_by_what_it_does(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generic.RepeatableUse, "together", None)  # no other rule may serve
-    assert rule_for(made(8)) is scaled_rms_norm
+    assert rule_for(build(8)) is scaled_rms_norm
     for shape in ((5, 7, 8), (5, 8), (5, 2, 3, 8)):
-        agree(made(8), squared, {"x": torch.randn(shape)})
+        agree(build(8), squared, {"x": torch.randn(shape)})
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["chosen", "formed", "formed from patches", "ghost"])
+@pytest.mark.parametrize("variant", ["chosen", "formed", "formed from patches", "ghost"])
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
-def test_convolutions(layer: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions(layer: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape = CONVOLUTIONS[layer]
-    if way != "chosen":
-        monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: way != "ghost")
-    if way == "formed from patches":
+    if variant != "chosen":
+        monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: variant != "ghost")
+    if variant == "formed from patches":
         monkeypatch.setattr("privctl.train.clipping.convolution.MANY_WEIGHTS", 0)
     agree(make(), squared, {"x": torch.randn(shape)})
 

@@ -160,21 +160,21 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Mode]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_the_gradients_of_a_loop(kind: str) -> None:
-    made, expected = KINDS[kind]
-    model = Between(made())
+    build, expected = KINDS[kind]
+    model = Between(build())
     agree(model, squared, batch())
     assert promoted(model, batch()) == expected
 
 
 @pytest.mark.parametrize("places", [ROWS, 2 * ROWS])
 def test_as_many_positions_as_examples_confuse_nothing(places: int) -> None:
-    for made, _ in (*list(KINDS.values())[:-1],):
-        agree(Between(made()), squared, batch(places=places if made is not RelativeBias else ROWS))
+    for build, _ in (*list(KINDS.values())[:-1],):
+        agree(Between(build()), squared, batch(places=places if build is not RelativeBias else ROWS))
 
 
 def test_what_was_found_in_one_batch_holds_in_the_next() -> None:
-    for made in (RelativeBias, Windows, PositionsFirst, Positions, Squeezed):
-        model = Between(made())
+    for build in (RelativeBias, Windows, PositionsFirst, Positions, Squeezed):
+        model = Between(build())
         batches = [batch(4, 6), batch(6, 6), batch(1, 6), batch(6, 4), batch(2, 8)]
         with PerExample(model, Clipping(norm=1e-3)) as engine:
             for each in batches:
@@ -196,9 +196,9 @@ class Learned(nn.Module):
         return x + self.table(torch.arange(x.shape[1])[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("made", [Learned, RelativeBias])
-def test_a_batch_of_one_decides_nothing(made: Callable[[], nn.Module]) -> None:
-    model = Between(made())
+@pytest.mark.parametrize("build", [Learned, RelativeBias])
+def test_a_batch_of_one_decides_nothing(build: Callable[[], nn.Module]) -> None:
+    model = Between(build())
     first, second = batch(1), batch(4)
     expected = clipped_sum(looped(model, squared, second), 1e-3)
     with PerExample(model, Clipping(norm=1e-3)) as engine:
@@ -211,8 +211,8 @@ def test_a_batch_of_one_decides_nothing(made: Callable[[], nn.Module]) -> None:
 def test_memory_limit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (terms, generic):
         monkeypatch.setattr(module, "CHUNK_BYTES", 1)
-    for made in (RelativeBias, Experts, Borrower):
-        agree(Between(made()), squared, batch())
+    for build in (RelativeBias, Experts, Borrower):
+        agree(Between(build()), squared, batch())
 
 
 class Tied(nn.Module):
@@ -232,13 +232,13 @@ def test_a_weight_tied_across_the_border_counts_with_both_uses(monkeypatch: pyte
     assert promoted(Tied(), batch()) == {"layer": Mode.MAPPED}
     found = promotion.sites
 
-    def forgetful(*given: Any) -> Any:
+    def forgetful(*args: Any) -> Any:
         """Planted fault: the promoted module leaves out the weight that it shares."""
-        made = found(*given)
-        for site in made:
+        sizes = found(*args)
+        for site in sizes:
             if site.name == "layer":
                 site.parameters.pop("inner.weight", None)
-        return made
+        return sizes
 
     monkeypatch.setattr(promotion, "sites", forgetful)
     model, x = Tied(), batch()

@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Losses, Batch]] = {
 }
 
 
-def made(name: str) -> tuple[nn.Module, Losses, Batch]:
+def model_case(name: str) -> tuple[nn.Module, Losses, Batch]:
     make, losses, batch = CASES[name]
     model = make()
     return spread(model if "dropout" in name else model.eval()), losses, batch
@@ -117,7 +117,7 @@ QUICK = {"tied", "convolutions", "promoted", "checkpointed, dropout", "bf16"}
     ],
 )
 def test_the_sum_is_that_of_one_pass(name: str, style: ClippingStyle) -> None:
-    model, losses, batch = made(name)
+    model, losses, batch = model_case(name)
     (one, norms), (two, same) = (clipped(model, losses, batch, passes, style) for passes in (1, 2))
     assert length(one) > 0.1
     assert distance(two, one) < 1e-6
@@ -132,7 +132,7 @@ def test_draws_that_are_not_repeated_are_refused(monkeypatch: pytest.MonkeyPatch
         return plain(*arguments, **{**settings, "preserve_rng_state": False, "determinism_check": "none"})
 
     monkeypatch.setattr(memory, "checkpoint", forgetful)
-    model, losses, batch = made("checkpointed, dropout")
+    model, losses, batch = model_case("checkpointed, dropout")
     with pytest.raises(InputError, match="draws random numbers in its backward pass.*--clipping-passes 1"):
         clipped(model, losses, batch, 2)
 
@@ -211,7 +211,7 @@ def test_a_gradient_longer_than_measured_is_refused_well_within_the_margin(
             return {row: (1 + longer) * norm for row, norm in formed(self, rows).items()}
 
         monkeypatch.setattr(kind, "row_norms", planted)
-    model, losses, batch = made("convolutions")
+    model, losses, batch = model_case("convolutions")
     expected = pytest.raises(InputError, match="as it would be added") if refused else nullcontext()
     with PerExample(model, Clipping(norm=0.5), passes=passes) as engine, expected:
         engine.accumulate(lambda: losses(model, batch))
@@ -251,14 +251,14 @@ def test_without_noise_a_second_pass_in_bfloat16_has_a_margin(passes: int, bf16:
 
 
 def test_a_weight_of_zero_adds_exactly_zero() -> None:
-    model, losses, batch = made("tied")
+    model, losses, batch = model_case("tied")
     with PerExample(model, Clipping(norm=0.5), passes=2) as engine:
         engine.accumulate(lambda: losses(model, batch), weight=0.0)
         assert all(not p.grad.any() for p in engine.trainable.values())
 
 
 def test_every_row_is_handed_on_without_keeping_the_others() -> None:
-    model, losses, batch = made("tied")
+    model, losses, batch = model_case("tied")
     found = []
     for passes in (1, 2):
         with PerExample(model, Clipping(norm=0.5), passes=passes) as engine:
@@ -289,7 +289,7 @@ def test_layers_that_read_one_tensor_share_its_gram_matrix(monkeypatch: pytest.M
     read = list[int]()
 
     def watching(terms: Any) -> Any:
-        uses = [use for each in terms.values() for use in merge(each)]
+        uses = [use for term in terms.values() for use in merge(term)]
         places = {use.inputs.data_ptr() for use in uses if isinstance(use, Outer)}
         assert len(places) <= 1
         read.append(len(places))
@@ -345,7 +345,7 @@ def test_two_passes_agree_with_plain_autograd(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(PerExample, "__init__", twice)
     for name in ("tied", "convolutions", "promoted"):
-        agree(*made(name))
+        agree(*model_case(name))
     model = spread(hf.BertForSequenceClassification(hf.BertConfig(**{**GROUPED, "num_attention_heads": 2})))
     agree(model.eval(), classified, {**tokens(4, 9, 40), "labels": torch.tensor([0, 1, 1, 0])})
 
@@ -357,7 +357,7 @@ def test_a_layer_measured_but_not_added_is_seen(monkeypatch: pytest.MonkeyPatch)
     def forgetful(self: Any, names: Any, terms: dict[str, Any]) -> None:
         receive(self, names, {name: uses for name, uses in terms.items() if "c_fc" not in name})
 
-    model, losses, batch = made("tied")
+    model, losses, batch = model_case("tied")
     one, _ = clipped(model, losses, batch, 1)
     monkeypatch.setattr(sinks.AddingSink, "receive", forgetful)
     assert distance(clipped(model, losses, batch, 2)[0], one) > 1e-3
@@ -371,7 +371,7 @@ def test_a_tied_weight_measured_by_each_use_is_seen(monkeypatch: pytest.MonkeyPa
         start(self, dict.fromkeys(uses, 1), *arguments, **keywords)
 
     monkeypatch.setattr(sinks.MeasuringSink, "__init__", hasty)
-    model, losses, batch = made("tied")
+    model, losses, batch = model_case("tied")
     with (
         PerExample(model, Clipping(norm=0.5), passes=2, may_promote=False) as engine,
         pytest.raises(InputError, match=r"parameter 'transformer.wte.weight' came of more uses than"),

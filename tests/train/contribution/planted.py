@@ -36,8 +36,8 @@ def task() -> CausalLanguage:
     return CausalLanguage(corpus=encode_causal(RECORDS, facts, TextOptions()), facts=facts)
 
 
-def as_task(made: CausalLanguage) -> Task:
-    return made
+def as_task(task: CausalLanguage) -> Task:
+    return task
 
 
 class Function(nn.Module):

@@ -57,9 +57,9 @@ def derivatives(network: nn.Module, method: DerivativeMethod, directions: int = 
 
 def test_derivatives_are_as_long_as_the_gradient_along_any_number_of_directions() -> None:
     """Their mean square over directions is the gradient's, by whose length it is judged what moves them."""
-    network, made = Network(nn.Identity()), task()
+    network, network_task = Network(nn.Identity()), task()
     view = derivatives(network, DerivativeMethod.BACKWARD, 256).view
-    (found,) = view.contributions(lambda: made.losses(network, made.batch([0], CPU, 0)), [0], [0])
+    (found,) = view.contributions(lambda: network_task.losses(network, network_task.batch([0], CPU, 0)), [0], [0])
     length = float(torch.cat(list(found.parts.values())).norm())
     assert length == pytest.approx(found.size, rel=0.2), "not 16 times as long"
 

@@ -226,7 +226,7 @@ def test_fnet_is_padded_to_a_public_length(method: str, data: Path, tmp_path: Pa
     assert report.parameters["contribution_test"]["padded_to"] == 12
     if method != "clipped":
         assert "every text being padded to 12 tokens" in contribution(report.guarantees[0]).statement
-    # Without -q the user is told.
+    # Without -q a message says so.
     call = ["retrain", "dp-sgd", str(tmp_path / "fnet"), "--data", str(data), "-o", str(tmp_path / "told"), *more]
     if method == "dp-sgd":
         assert run([*call, "--steps", "1", "--noise-multiplier", "1", "--batch-size", "6", "--device", "cpu"]) == 0
@@ -238,9 +238,9 @@ def test_secrets_are_held_to_it_too(
 ) -> None:
     book, plan = tmp_path / "secrets.jsonl", tmp_path / "plan.safetensors"
     rows = [line["text"].split()[0] for line in map(json.loads, data.read_text().splitlines())]
-    made = {"id": "a", "prior": 0.01, "posterior": 0.3, "kind": "name", "value": "cat"}
-    made["records"] = [i for i, word in enumerate(rows) if word == "cat"]
-    book.write_text(json.dumps(made) + "\n")
+    entry = {"id": "a", "prior": 0.01, "posterior": 0.3, "kind": "name", "value": "cat"}
+    entry["records"] = [i for i, word in enumerate(rows) if word == "cat"]
+    book.write_text(json.dumps(entry) + "\n")
     call = ["secrets", "plan", str(data), "--secrets", str(book), "--steps", "4", "--batch-size", "4", "-o", str(plan)]
     assert run([*call, "-q"]) == 0, capsys.readouterr().err
     private = ["retrain", "dp-sgd", str(gpt2), "--data", str(data), "--secrets", str(plan), "--device", "cpu", "-q"]

@@ -33,20 +33,20 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def made(seed: str, shared: int = 4, kind: torch.dtype = torch.float64, keys: int = KEYS) -> list[Tensor]:
+def attention_inputs(seed: str, shared: int = 4, kind: torch.dtype = torch.float64, keys: int = KEYS) -> list[Tensor]:
     """Query, key and value, of which ``shared`` heads serve all, and then their derivatives."""
     drawn = torch.Generator().manual_seed(len(seed))
     shapes = ((2, 4, ROWS, 5), (2, shared, keys, 5), (2, shared, keys, 3)) * 2
     return [torch.randn(shape, generator=drawn, dtype=torch.float64).to(kind) for shape in shapes]
 
 
-def slopes(given: list[Tensor], *, blocks: bool, known: str = "qkv", **keywords: Any) -> tuple[Tensor, Tensor | None]:
+def slopes(tensors: list[Tensor], *, blocks: bool, known: str = "qkv", **keywords: Any) -> tuple[Tensor, Tensor | None]:
     """Output and derivative; only what is ``known`` has a derivative itself."""
-    values, along = given[:3], given[3:]
+    values, along = tensors[:3], tensors[3:]
     with torch.no_grad(), LEVEL.dual_level():
         duals = [
-            LEVEL.make_dual(value, way) if name in known else value
-            for name, value, way in zip("qkv", values, along, strict=True)
+            LEVEL.make_dual(value, direction) if name in known else value
+            for name, value, direction in zip("qkv", values, along, strict=True)
         ]
         if "m" in known:
             keywords["attn_mask"] = LEVEL.make_dual(keywords["attn_mask"], keywords["attn_mask"].cos().nan_to_num())
@@ -56,8 +56,8 @@ def slopes(given: list[Tensor], *, blocks: bool, known: str = "qkv", **keywords:
     return value, slope
 
 
-def agree(given: list[Tensor], tolerance: float = 1e-12, **keywords: Any) -> None:
-    found, expected = (slopes(given, blocks=blocks, **keywords) for blocks in (True, False))
+def agree(tensors: list[Tensor], tolerance: float = 1e-12, **keywords: Any) -> None:
+    found, expected = (slopes(tensors, blocks=blocks, **keywords) for blocks in (True, False))
     for ours, theirs in zip(found, expected, strict=True):
         assert ours is not None
         assert theirs is not None
@@ -78,35 +78,35 @@ def test_it_is_the_definitions_derivative(name: str, blocks: int, monkeypatch: p
     made_blocks = []
     attended = attention._QueryBlock.attended
     monkeypatch.setattr(attention._QueryBlock, "attended", lambda self: made_blocks.append(self) or attended(self))
-    agree(made(name), **CASES[name])
+    agree(attention_inputs(name), **CASES[name])
     assert len(made_blocks) == blocks
     if name != "a mask in which a row sees nothing" and "attn_mask" in CASES[name]:
         return
     for known in ("q", "k", "v", "qk"):
-        agree(made(name), known=known, **CASES[name])
+        agree(attention_inputs(name), known=known, **CASES[name])
 
 
 @pytest.mark.parametrize("keys", [20, ROWS, KEYS])
 def test_causal_rows_see_their_own_position_and_those_before(keys: int, blocks: int) -> None:
-    agree(made("causal", keys=keys), is_causal=True)
+    agree(attention_inputs("causal", keys=keys), is_causal=True)
 
 
 @pytest.mark.parametrize("shared", [1, 2])
 def test_queries_that_share_a_key(shared: int, blocks: int) -> None:
     for keywords in ({"is_causal": True}, {"attn_mask": LOWER}, {"attn_mask": BIAS}):
-        agree(made("shared", shared), enable_gqa=True, **keywords)
+        agree(attention_inputs("shared", shared), enable_gqa=True, **keywords)
 
 
 def test_a_learned_bias_has_a_derivative_too(blocks: int) -> None:
     for known in ("m", "qm", "qkvm"):
-        agree(made("bias"), known=known, attn_mask=BIAS)
+        agree(attention_inputs("bias"), known=known, attn_mask=BIAS)
 
 
 def test_lower_precision_is_computed_in_float32(blocks: int) -> None:
     for keywords in ({"is_causal": True}, {"attn_mask": BIAS.bfloat16()}):
-        given = made("half", kind=torch.bfloat16)
-        found = slopes(given, blocks=True, **keywords)
-        exact = slopes([each.double() for each in given], blocks=False, **{
+        tensors = attention_inputs("half", kind=torch.bfloat16)
+        found = slopes(tensors, blocks=True, **keywords)
+        exact = slopes([tensor.double() for tensor in tensors], blocks=False, **{
             name: value.double() if isinstance(value, Tensor) else value for name, value in keywords.items()
         })  # fmt: skip
         for ours, theirs in zip(found, exact, strict=True):
@@ -118,13 +118,13 @@ def test_lower_precision_is_computed_in_float32(blocks: int) -> None:
 
 def test_autocast_settles_the_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        found, slope = slopes(made("cast", kind=torch.float32), blocks=True, is_causal=True)
+        found, slope = slopes(attention_inputs("cast", kind=torch.float32), blocks=True, is_causal=True)
     assert slope is not None
     assert found.dtype == slope.dtype == torch.bfloat16
 
 
 def test_what_is_not_covered_goes_by_the_definition() -> None:
-    query, key, value, *along = made("other")
+    query, key, value, *along = attention_inputs("other")
     flat = [tensor.flatten(0, 1) for tensor in (query, key, value, *along)]
     agree(flat, is_causal=True)
     torch.manual_seed(0)
@@ -134,14 +134,14 @@ def test_what_is_not_covered_goes_by_the_definition() -> None:
     for ours, theirs in zip(dropped, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     unequal = [query, key[:, :2], value[:, :2], along[0], along[1][:, :2], along[2][:, :2]]
-    with pytest.raises(RuntimeError, match=r"[Ss]ize|expand"):  # keys are shared where that is said
+    with pytest.raises(RuntimeError, match=r"[Ss]ize|expand"):  # keys are shared only on request
         slopes(unequal, blocks=True)
 
 
 def test_without_a_derivative_a_fused_kernel_computes() -> None:
-    with torch.no_grad(), LEVEL.dual_level(), blockwise_attention(), torch.profiler.profile() as seen:
-        functional.scaled_dot_product_attention(*made("none", kind=torch.float32)[:1] * 3)
-    names = {event.key for event in seen.key_averages()}
+    with torch.no_grad(), LEVEL.dual_level(), blockwise_attention(), torch.profiler.profile() as profile:
+        functional.scaled_dot_product_attention(*attention_inputs("none", kind=torch.float32)[:1] * 3)
+    names = {event.key for event in profile.key_averages()}
     assert not any("_math" in name for name in names)
     assert any("flash" in name for name in names)
 
@@ -156,7 +156,7 @@ def test_attention_inside_torchs_own_modules_has_a_derivative() -> None:
             _, slope = LEVEL.unpack_dual(layer(dual, dual, dual, need_weights=False)[0])
     step = 1e-3
     with torch.no_grad():
-        ahead, behind = (layer(*[values + way * along] * 3, need_weights=False)[0] for way in (step, -step))
+        ahead, behind = (layer(*[values + shift * along] * 3, need_weights=False)[0] for shift in (step, -step))
     torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-2, atol=1e-3)
 
 
@@ -165,9 +165,9 @@ def test_memory_grows_with_positions_and_not_with_their_square(monkeypatch: pyte
     monkeypatch.setattr(attention, "_CPU_BLOCK", 1 << 18)
 
     def most(positions: int, *, blocks: bool) -> int:
-        given = [torch.ones(1, 4, positions, 8) for _ in range(6)]
+        tensors = [torch.ones(1, 4, positions, 8) for _ in range(6)]
         with TensorBytes() as held:
-            slopes(given, blocks=blocks, is_causal=True)
+            slopes(tensors, blocks=blocks, is_causal=True)
         return held.most
 
     scores = 4 * 4 * 512 * 512
@@ -177,7 +177,7 @@ def test_memory_grows_with_positions_and_not_with_their_square(monkeypatch: pyte
 
 
 def test_forward_derivatives_of_a_network_take_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, count = case("gpt2"), 0
+    setup, count = case("gpt2"), 0
     own = attention._attention
 
     def counted(call: Any) -> tuple[Tensor, Tensor]:
@@ -186,8 +186,8 @@ def test_forward_derivatives_of_a_network_take_blocks(monkeypatch: pytest.Monkey
         return own(call)
 
     monkeypatch.setattr(attention, "_attention", counted)
-    for fired, along in zip(given.fired, given.directions(), strict=True):
+    for fired, along in zip(setup.fired, setup.directions(), strict=True):
         before = count
-        Derivatives(given.model, "forward").per_example(given.losses_of, [fired], [along])
+        Derivatives(setup.model, "forward").per_example(setup.losses_of, [fired], [along])
         above = {"transformer.h.1.mlp.c_fc.weight": 0, "transformer.wte.weight": 2, "transformer.wpe.weight": 2}
         assert count - before == above.get(fired.parameters[0], 2)

@@ -43,72 +43,72 @@ def tolerance(method: DerivativeMethod, family: str = "") -> float:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", few(FAMILIES, 0, 1))
 def test_each_example(family: str, method: DerivativeMethod) -> None:
-    given = case(family)
-    before = state(given.model)
-    found = Derivatives(given.model, method).per_example(given.losses_of, given.fired, given.directions())
-    assert state(given.model) == before
-    assert near(found, given.expected(), tolerance(method, family))
+    setup = case(family)
+    before = state(setup.model)
+    found = Derivatives(setup.model, method).per_example(setup.losses_of, setup.fired, setup.directions())
+    assert state(setup.model) == before
+    assert near(found, setup.expected(), tolerance(method, family))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", few(FAMILIES, 0, 3))
 def test_sums_over_the_batch(family: str, method: DerivativeMethod) -> None:
-    given = case(family)
-    before = state(given.model)
-    found = Derivatives(given.model, str(method)).batch(given.losses_of, given.fired, given.directions())
-    assert state(given.model) == before
-    expected = given.expected()
+    setup = case(family)
+    before = state(setup.model)
+    found = Derivatives(setup.model, str(method)).batch(setup.losses_of, setup.fired, setup.directions())
+    assert state(setup.model) == before
+    expected = setup.expected()
     # a sum in which examples all but cancel is no more exact than they are
     assert ((found - expected.sum(0)).abs() <= tolerance(method, family) * expected.abs().sum(0)).all()
 
 
 @pytest.mark.parametrize("method", EXACT)
 def test_against_torch_func(method: DerivativeMethod) -> None:
-    given = case("gpt2")
-    given.model.set_attn_implementation("eager")
-    parameters = {name: p.detach() for name, p in given.model.named_parameters()}
+    setup = case("gpt2")
+    setup.model.set_attn_implementation("eager")
+    parameters = {name: p.detach() for name, p in setup.model.named_parameters()}
 
     def loss(values: dict[str, Tensor], ids: Tensor) -> Tensor:
-        logits = functional_call(given.model, values, (), {"input_ids": ids[None], "use_cache": False}).logits[0, :-1]
+        logits = functional_call(setup.model, values, (), {"input_ids": ids[None], "use_cache": False}).logits[0, :-1]
         return functional.cross_entropy(logits, ids[1:])
 
-    each = [grad(loss)(parameters, ids) for ids in given.batch["input_ids"]]
-    for fired, along in zip(given.fired, given.directions(), strict=True):
-        found = Derivatives(given.model, method).per_example(given.losses_of, [fired], [along])
+    each = [grad(loss)(parameters, ids) for ids in setup.batch["input_ids"]]
+    for fired, along in zip(setup.fired, setup.directions(), strict=True):
+        found = Derivatives(setup.model, method).per_example(setup.losses_of, [fired], [along])
         expected = [product(gradients, along) for gradients in each]
         torch.testing.assert_close(found[:, 0], torch.tensor(expected, dtype=torch.float64), rtol=1e-3, atol=1e-6)
 
 
 def test_the_checks_notice_another_direction() -> None:
-    given = case("gpt2")
-    shifted = [given.directions(step=1)[0], *given.directions()[1:]]
-    found = Derivatives(given.model, "partial").per_example(given.losses_of, given.fired, shifted)
-    assert not near(found[:, :1], given.expected()[:, :1], 0.5)
-    assert near(found[:, 1:], given.expected()[:, 1:], 1e-4)
+    setup = case("gpt2")
+    shifted = [setup.directions(step=1)[0], *setup.directions()[1:]]
+    found = Derivatives(setup.model, "partial").per_example(setup.losses_of, setup.fired, shifted)
+    assert not near(found[:, :1], setup.expected()[:, :1], 0.5)
+    assert near(found[:, 1:], setup.expected()[:, 1:], 1e-4)
 
 
 def test_the_checks_notice_a_forgotten_use_of_a_tied_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = case("gpt2")
-    tied = [group.parameters for group in given.fired].index(("transformer.wte.weight",))
-    others = [i for i in range(len(given.fired)) if i != tied]
+    setup = case("gpt2")
+    tied = [group.parameters for group in setup.fired].index(("transformer.wte.weight",))
+    others = [i for i in range(len(setup.fired)) if i != tied]
     monkeypatch.setattr(forward, "functional_call", partial(functional_call, tie_weights=False))
-    found = Derivatives(given.model, "forward").per_example(given.losses_of, given.fired, given.directions())
-    assert not near(found[:, tied], given.expected()[:, tied], 0.1)
-    assert near(found[:, others], given.expected()[:, others], 1e-4)
+    found = Derivatives(setup.model, "forward").per_example(setup.losses_of, setup.fired, setup.directions())
+    assert not near(found[:, tied], setup.expected()[:, tied], 0.1)
+    assert near(found[:, others], setup.expected()[:, others], 1e-4)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_dropout_is_the_same_in_all_passes(method: DerivativeMethod, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = case("gpt2")
-    model = given.model.train()
-    directions = given.directions()
+    setup = case("gpt2")
+    model = setup.model.train()
+    directions = setup.directions()
     torch.manual_seed(3)
-    expected = Derivatives(model, DerivativeMethod.PARTIAL).batch(given.losses_of, given.fired, directions)
+    expected = Derivatives(model, DerivativeMethod.PARTIAL).batch(setup.losses_of, setup.fired, directions)
     afterwards = torch.get_rng_state()
 
     def again() -> Tensor:
         torch.manual_seed(3)
-        return Derivatives(model, method).batch(given.losses_of, given.fired, directions)
+        return Derivatives(model, method).batch(setup.losses_of, setup.fired, directions)
 
     assert ((again() - expected).abs() <= 3e-2 * expected.abs().max()).all()
     assert torch.equal(torch.get_rng_state(), afterwards)
@@ -124,22 +124,22 @@ def test_adapters_on_frozen_layers(method: DerivativeMethod) -> None:
     for block in model.transformer.h:
         block.mlp.c_fc = Adapted(block.mlp.c_fc, 16, 64)
     fired = groups(("transformer.h.0.mlp.c_fc.down.weight", "transformer.h.1.mlp.c_fc.up.weight"))
-    given = Case(model=model, losses=causal, batch=tokens(4, 9, 40), fired=fired)
+    setup = Case(model=model, losses=causal, batch=tokens(4, 9, 40), fired=fired)
     before = state(model)
-    found = Derivatives(model, method).per_example(given.losses_of, fired, given.directions())
-    assert near(found, given.expected(), tolerance(method))
+    found = Derivatives(model, method).per_example(setup.losses_of, fired, setup.directions())
+    assert near(found, setup.expected(), tolerance(method))
     assert state(model) == before
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_frozen_tensor_may_be_asked_for(method: DerivativeMethod) -> None:
-    given = case("gpt2")
-    expected = given.expected()
-    given.model.requires_grad_(False)
-    before = state(given.model)
-    found = Derivatives(given.model, method).per_example(given.losses_of, given.fired, given.directions())
+    setup = case("gpt2")
+    expected = setup.expected()
+    setup.model.requires_grad_(False)
+    before = state(setup.model)
+    found = Derivatives(setup.model, method).per_example(setup.losses_of, setup.fired, setup.directions())
     assert near(found, expected, tolerance(method))
-    assert state(given.model) == before
+    assert state(setup.model) == before
 
 
 class Idle(nn.Module):
@@ -157,22 +157,22 @@ class Idle(nn.Module):
 def test_a_tensor_without_use_has_derivative_zero(method: DerivativeMethod) -> None:
     model = Idle()
     x = torch.randn(4, 3)
-    given = Case(model=model, losses=squared, batch={"x": x}, fired=groups(("unused.weight",), ("used.weight",)))
+    setup = Case(model=model, losses=squared, batch={"x": x}, fired=groups(("unused.weight",), ("used.weight",)))
     derivatives = Derivatives(model, method)
-    found = derivatives.per_example(given.losses_of, given.fired, given.directions())
+    found = derivatives.per_example(setup.losses_of, setup.fired, setup.directions())
     assert (found[:, 0] == 0).all()
     assert (found[:, 1] != 0).all()
-    assert float(derivatives.batch(given.losses_of, given.fired[:1], given.directions()[:1])) == 0
+    assert float(derivatives.batch(setup.losses_of, setup.fired[:1], setup.directions()[:1])) == 0
     model.used.requires_grad_(False)
-    assert (derivatives.per_example(given.losses_of, given.fired[:1], given.directions()[:1]) == 0).all()
+    assert (derivatives.per_example(setup.losses_of, setup.fired[:1], setup.directions()[:1]) == 0).all()
 
 
 def test_nothing_fired_runs_nothing() -> None:
     def never() -> Tensor:
         raise AssertionError
 
-    given = case("bert")
-    assert Derivatives(given.model).batch(never, (), ()).shape == (0,)
+    setup = case("bert")
+    assert Derivatives(setup.model).batch(never, (), ()).shape == (0,)
 
 
 def test_a_partial_pass_keeps_no_more_than_it_needs() -> None:
@@ -180,7 +180,7 @@ def test_a_partial_pass_keeps_no_more_than_it_needs() -> None:
 
     def kept(method: str) -> int:
         sizes: dict[int, int] = {}
-        given = case("gpt2")
+        setup = case("gpt2")
 
         def losses() -> Tensor:
             def pack(tensor: Tensor) -> Tensor:
@@ -188,9 +188,9 @@ def test_a_partial_pass_keeps_no_more_than_it_needs() -> None:
                 return tensor
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                return given.losses_of()
+                return setup.losses_of()
 
-        Derivatives(given.model, method).batch(losses, given.fired[:1], given.directions()[:1])
+        Derivatives(setup.model, method).batch(losses, setup.fired[:1], setup.directions()[:1])
         return sum(sizes.values())
 
     assert kept("partial") < 0.5 * kept("backward")
@@ -205,9 +205,9 @@ def test_a_partial_pass_keeps_no_more_than_it_needs() -> None:
     ],
 )
 def test_names_that_are_none(names: tuple[str, ...], fault: str) -> None:
-    given = case("gpt2")
+    setup = case("gpt2")
     with pytest.raises(InputError, match=fault):
-        Derivatives(given.model).batch(given.losses_of, [FiredGroup(index=7, parameters=names)], [{}])
+        Derivatives(setup.model).batch(setup.losses_of, [FiredGroup(index=7, parameters=names)], [{}])
 
 
 def test_settings_that_are_none() -> None:
@@ -221,24 +221,24 @@ def test_settings_that_are_none() -> None:
 
 
 def test_directions_that_do_not_fit() -> None:
-    given = case("gpt2")
-    derivatives = Derivatives(given.model)
+    setup = case("gpt2")
+    derivatives = Derivatives(setup.model)
     with pytest.raises(ValueError, match="4 groups and 3 directions"):
-        derivatives.batch(given.losses_of, given.fired, given.directions()[1:])
+        derivatives.batch(setup.losses_of, setup.fired, setup.directions()[1:])
     with pytest.raises(ValueError, match="and its direction"):
-        derivatives.batch(given.losses_of, given.fired, given.directions()[::-1])
-    wrong = [{name: entries[:1] for name, entries in each.items()} for each in given.directions()]
+        derivatives.batch(setup.losses_of, setup.fired, setup.directions()[::-1])
+    wrong = [{name: entries[:1] for name, entries in each.items()} for each in setup.directions()]
     with pytest.raises(ValueError, match="give it one of its own shape"):
-        derivatives.batch(given.losses_of, given.fired, wrong)
+        derivatives.batch(setup.losses_of, setup.fired, wrong)
     with pytest.raises(ValueError, match="no group fired"):
-        derivatives.per_example(given.losses_of, (), ())
+        derivatives.per_example(setup.losses_of, (), ())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_losses_that_were_reduced(method: DerivativeMethod) -> None:
-    given = case("bert")
+    setup = case("bert")
     with pytest.raises(InputError, match=r"the losses have shape \(\), where one an example is needed"):
-        Derivatives(given.model, method).batch(lambda: given.losses_of().mean(), given.fired, given.directions())
+        Derivatives(setup.model, method).batch(lambda: setup.losses_of().mean(), setup.fired, setup.directions())
 
 
 class _Opaque(torch.autograd.Function):
@@ -265,28 +265,28 @@ class Opaque(nn.Module):
 
 def test_operations_that_cannot_be_differentiated_so(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    given = Case(
+    setup = Case(
         model=Opaque(),
         losses=squared,
         batch={"x": torch.randn(4, 3)},
         fired=groups(("first.weight",), ("first.bias", "second.weight"), ("second.bias",)),
     )
-    asked = given.losses_of, given.fired, given.directions()
+    asked = setup.losses_of, setup.fired, setup.directions()
     with pytest.raises(InputError, match="without forward-mode derivative .*; take the method partial or difference"):
-        Derivatives(given.model, "forward").per_example(*asked)
+        Derivatives(setup.model, "forward").per_example(*asked)
     with pytest.raises(InputError, match="cannot be differentiated twice .*; take the method difference"):
-        Derivatives(given.model, "partial").per_example(*asked)
+        Derivatives(setup.model, "partial").per_example(*asked)
     monkeypatch.setattr(
         cost,
         "rank_methods",
         lambda *_, per_example: [DerivativeMethod.FORWARD, DerivativeMethod.PARTIAL, DerivativeMethod.DIFFERENCE],
     )
-    fresh = Derivatives(given.model)
-    assert near(fresh.per_example(*asked), given.expected(), 2e-2)
-    assert fresh.choose_method(given.fired, per_example=True) is DerivativeMethod.DIFFERENCE
-    assert fresh.choose_method(given.fired) is DerivativeMethod.FORWARD  # has not been tried for sums
-    assert near(fresh.batch(*asked)[None], given.expected().sum(0)[None], 1e-4)
-    assert fresh.choose_method(given.fired) is DerivativeMethod.PARTIAL
+    fresh = Derivatives(setup.model)
+    assert near(fresh.per_example(*asked), setup.expected(), 2e-2)
+    assert fresh.choose_method(setup.fired, per_example=True) is DerivativeMethod.DIFFERENCE
+    assert fresh.choose_method(setup.fired) is DerivativeMethod.FORWARD  # has not been tried for sums
+    assert near(fresh.batch(*asked)[None], setup.expected().sum(0)[None], 1e-4)
+    assert fresh.choose_method(setup.fired) is DerivativeMethod.PARTIAL
 
 
 class Recurrent(nn.Module):
@@ -304,25 +304,25 @@ class Recurrent(nn.Module):
 def test_recurrent_kernels_have_no_forward_mode(method: DerivativeMethod) -> None:
     torch.manual_seed(0)
     fired = groups(("inner.weight_hh_l0",), ("inner.bias_ih_l0", "inner.weight_ih_l0"))
-    given = Case(model=Recurrent(), losses=squared, batch={"x": torch.randn(4, 5, 3)}, fired=fired)
-    asked = given.losses_of, fired, given.directions()
+    setup = Case(model=Recurrent(), losses=squared, batch={"x": torch.randn(4, 5, 3)}, fired=fired)
+    asked = setup.losses_of, fired, setup.directions()
     with pytest.raises(InputError, match=r"module 'inner' \(LSTM\) runs in a fused kernel"):
-        Derivatives(given.model, "forward").batch(*asked)
-    assert near(Derivatives(given.model, method).per_example(*asked), given.expected(), tolerance(method))
+        Derivatives(setup.model, "forward").batch(*asked)
+    assert near(Derivatives(setup.model, method).per_example(*asked), setup.expected(), tolerance(method))
 
 
 def test_examples_that_share_statistics_are_refused() -> None:
     model = resnet().train()
     batch = {"pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 2, 1])}
     name = next(n for n, _ in model.named_parameters())
-    given = Case(model=model, losses=classified, batch=batch, fired=groups((name,)))
+    setup = Case(model=model, losses=classified, batch=batch, fired=groups((name,)))
     for method in METHODS:
         with pytest.raises(InputError, match="normalizes each example by the others of its batch"):
-            Derivatives(model, method).per_example(given.losses_of, given.fired, given.directions())
+            Derivatives(model, method).per_example(setup.losses_of, setup.fired, setup.directions())
     grouped_norms(model)
     assert near(
-        Derivatives(model, "forward").per_example(given.losses_of, given.fired, given.directions()),
-        given.expected(),
+        Derivatives(model, "forward").per_example(setup.losses_of, setup.fired, setup.directions()),
+        setup.expected(),
         1e-4,
     )
 
@@ -356,9 +356,9 @@ def test_work_above_and_in_a_tensor() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_agreement_of_differences(family: str) -> None:
-    given = case(family)
-    found = agreement(Derivatives(given.model, "difference"), given.losses_of, given.fired, given.directions())
-    assert (found.count, found.share, found.share_above) == (len(given.fired), 1, 1)
+    setup = case(family)
+    found = agreement(Derivatives(setup.model, "difference"), setup.losses_of, setup.fired, setup.directions())
+    assert (found.count, found.share, found.share_above) == (len(setup.fired), 1, 1)
     assert 0 < found.error < tolerance(DerivativeMethod.DIFFERENCE, family)
     assert found.above == found.count
 

@@ -17,25 +17,25 @@ from tests.train.directional.support import Case, case, groups, state
 
 
 def test_weights_come_back_when_a_pass_fails() -> None:
-    given = case("gpt2")
-    before = state(given.model)
+    setup = case("gpt2")
+    before = state(setup.model)
     calls = []
 
     def losses() -> Tensor:
-        calls.append(state(given.model) != before)
+        calls.append(state(setup.model) != before)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return given.losses_of()
+        return setup.losses_of()
 
     with pytest.raises(KeyboardInterrupt):
-        Derivatives(given.model, "difference").batch(losses, given.fired, given.directions())
+        Derivatives(setup.model, "difference").batch(losses, setup.fired, setup.directions())
     assert calls == [True, True]
-    assert state(given.model) == before
+    assert state(setup.model) == before
 
 
 def test_taking_the_step_back_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = case("gpt2")
-    before = state(given.model)
+    setup = case("gpt2")
+    before = state(setup.model)
 
     def subtracted(question: difference.DirectionalQuery, kept: dict[str, Tensor]) -> None:
         distance = difference.distance_along(kept, difference.STEP)
@@ -43,40 +43,40 @@ def test_taking_the_step_back_would_not_do(monkeypatch: pytest.MonkeyPatch) -> N
             parameter.add_(question.direction[name], alpha=distance)
 
     monkeypatch.setattr(difference, "_restore", subtracted)
-    Derivatives(given.model, "difference").batch(given.losses_of, given.fired, given.directions())
-    assert state(given.model) != before
+    Derivatives(setup.model, "difference").batch(setup.losses_of, setup.fired, setup.directions())
+    assert state(setup.model) != before
 
 
 def test_coarse_weights_are_refused() -> None:
     model = nn.Linear(3, 2).bfloat16()
-    given = Case(model=model, losses=squared, batch={"x": torch.randn(2, 3).bfloat16()}, fired=groups(("weight",)))
+    setup = Case(model=model, losses=squared, batch={"x": torch.randn(2, 3).bfloat16()}, fired=groups(("weight",)))
     with pytest.raises(InputError, match=r"parameter 'weight' is torch.bfloat16, .*; load it as float32, or take the"):
-        Derivatives(model, "difference").batch(given.losses_of, given.fired, given.directions())
+        Derivatives(model, "difference").batch(setup.losses_of, setup.fired, setup.directions())
 
 
 def test_autocast_is_refused_and_avoided() -> None:
-    given = case("gpt2")
-    half = groups(tuple(n for n, _ in given.model.named_parameters() if "wpe" not in n))
-    wide = Case(model=given.model, losses=given.losses, batch=given.batch, fired=half)
+    setup = case("gpt2")
+    half = groups(tuple(n for n, _ in setup.model.named_parameters() if "wpe" not in n))
+    wide = Case(model=setup.model, losses=setup.losses, batch=setup.batch, fired=half)
 
     def losses() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            return given.losses_of()
+            return setup.losses_of()
 
-    before = state(given.model)
+    before = state(setup.model)
     with pytest.raises(
         InputError, match=r"the model runs under autocast to torch.bfloat16, .* take the method partial"
     ):
-        Derivatives(given.model, "difference").batch(losses, wide.fired, wide.directions())
-    automatic = Derivatives(given.model)
+        Derivatives(setup.model, "difference").batch(losses, wide.fired, wide.directions())
+    automatic = Derivatives(setup.model)
     assert automatic.choose_method(wide.fired) is DerivativeMethod.DIFFERENCE
     found = automatic.batch(losses, wide.fired, wide.directions())
     assert automatic.choose_method(wide.fired) is DerivativeMethod.PARTIAL
     assert torch.allclose(found, wide.expected().sum(0), rtol=0.1, atol=0.05)
-    assert state(given.model) == before
-    assert not given.model._forward_pre_hooks
+    assert state(setup.model) == before
+    assert not setup.model._forward_pre_hooks
     with torch.autocast("cpu", torch.bfloat16):  # around it all, it can be turned off
-        found = Derivatives(given.model, "difference").batch(given.losses_of, wide.fired, wide.directions())
+        found = Derivatives(setup.model, "difference").batch(setup.losses_of, wide.fired, wide.directions())
     torch.testing.assert_close(found, wide.expected().sum(0), rtol=2e-2, atol=0)
 
 
@@ -98,21 +98,21 @@ def test_the_distance_follows_the_weights() -> None:
 def test_tensors_of_zeros_move_too(name: str) -> None:
     layer = nn.Linear(16, 3)
     nn.init.zeros_(layer.get_parameter(name))
-    given = Case(model=layer, losses=squared, batch={"x": torch.randn(4, 16)}, fired=groups((name,)))
-    found = Derivatives(layer, "difference").per_example(given.losses_of, given.fired, given.directions())
-    torch.testing.assert_close(found, given.expected(), rtol=1e-3, atol=1e-4)
+    setup = Case(model=layer, losses=squared, batch={"x": torch.randn(4, 16)}, fired=groups((name,)))
+    found = Derivatives(layer, "difference").per_example(setup.losses_of, setup.fired, setup.directions())
+    torch.testing.assert_close(found, setup.expected(), rtol=1e-3, atol=1e-4)
 
 
 def test_the_error_falls_with_the_square_of_the_step() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)).double()
     batch = {"x": torch.randn(4, 6, dtype=torch.float64)}
-    given = Case(model=model, losses=squared, batch=batch, fired=groups(("0.weight",), ("0.bias", "2.weight")))
-    exact = Derivatives(given.model, "backward").batch(given.losses_of, given.fired, given.directions())
+    setup = Case(model=model, losses=squared, batch=batch, fired=groups(("0.weight",), ("0.bias", "2.weight")))
+    exact = Derivatives(setup.model, "backward").batch(setup.losses_of, setup.fired, setup.directions())
 
     def error(step: float) -> float:
-        found = Derivatives(given.model, "difference", step=step)
-        return float((found.batch(given.losses_of, given.fired, given.directions()) - exact).norm())
+        found = Derivatives(setup.model, "difference", step=step)
+        return float((found.batch(setup.losses_of, setup.fired, setup.directions()) - exact).norm())
 
     assert error(0.02) / error(0.01) == pytest.approx(4, rel=0.1)
 
@@ -125,23 +125,23 @@ def test_what_is_below_the_floor_does_not_matter() -> None:
     def losses() -> Tensor:
         return 1e-6 * squared(layer, {"x": torch.ones(4, 8)}) + 1e3
 
-    given = Case(model=layer, losses=squared, batch={"x": torch.ones(4, 8)}, fired=groups(("weight",), ("bias",)))
-    found = agreement(Derivatives(layer, "difference"), losses, given.fired, given.directions())
+    setup = Case(model=layer, losses=squared, batch={"x": torch.ones(4, 8)}, fired=groups(("weight",), ("bias",)))
+    found = agreement(Derivatives(layer, "difference"), losses, setup.fired, setup.directions())
     assert (found.count, found.above, found.equal) == (2, 0, 0)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3])
 def test_rounding_is_what_losses_are_rounded_by(size: float) -> None:
     """It is measured, not taken from the size of the losses, which may be small because large numbers cancelled."""
-    given = case("gpt2")
+    setup = case("gpt2")
 
     def losses() -> Tensor:
-        logits = given.model(**given.batch, use_cache=False).logits[:, -1]
+        logits = setup.model(**setup.batch, use_cache=False).logits[:, -1]
         return logits.logsumexp(1) - logits[:, 0] * (1 + size)
 
-    asked = queries_for(given.model, given.fired, given.directions())
-    exact = Derivatives(given.model, "partial").batch(losses, given.fired, given.directions())
-    tiny = Derivatives(given.model, "difference", step=1e-4).batch(losses, given.fired, given.directions())
+    asked = queries_for(setup.model, setup.fired, setup.directions())
+    exact = Derivatives(setup.model, "partial").batch(losses, setup.fired, setup.directions())
+    tiny = Derivatives(setup.model, "difference", step=1e-4).batch(losses, setup.fired, setup.directions())
     errors = (tiny - exact).abs() / difference.rounding(losses, asked, 1e-4)
     assert 0.1 < float(errors.mean()) < 3
     assert float(errors.max()) < 6
@@ -157,7 +157,7 @@ def test_agreements_add_up() -> None:
 
 
 def test_a_wrong_sign_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = case("llama")
+    setup = case("llama")
     right = Derivatives.batch
 
     def wrong(self: Derivatives, *asked: object) -> Tensor:
@@ -165,7 +165,7 @@ def test_a_wrong_sign_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         return found if self.method is DerivativeMethod.PARTIAL else found * torch.tensor([1, -1, 1])
 
     monkeypatch.setattr(Derivatives, "batch", wrong)
-    found = agreement(Derivatives(given.model, "difference"), given.losses_of, given.fired, given.directions())
+    found = agreement(Derivatives(setup.model, "difference"), setup.losses_of, setup.fired, setup.directions())
     assert (found.count, found.equal, found.equal_above) == (3, 2, found.above - 1)
 
 
@@ -177,8 +177,8 @@ def test_a_wrong_sign_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_differences_are_taken_where_memory_is_short(fault: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = case("gpt2")
-    before, expected = state(given.model), given.expected().sum(0)
+    setup = case("gpt2")
+    before, expected = state(setup.model), setup.expected().sum(0)
     tried: list[int] = []
 
     def grasping(*_: object) -> Tensor:
@@ -186,17 +186,17 @@ def test_differences_are_taken_where_memory_is_short(fault: RuntimeError, monkey
         raise fault
 
     monkeypatch.setattr(reverse, "partial", grasping)
-    asked = (given.losses_of, given.fired[:1], given.directions()[:1])
-    automatic = Derivatives(given.model)
-    assert automatic.choose_method(given.fired[:1]) is DerivativeMethod.PARTIAL
+    asked = (setup.losses_of, setup.fired[:1], setup.directions()[:1])
+    automatic = Derivatives(setup.model)
+    assert automatic.choose_method(setup.fired[:1]) is DerivativeMethod.PARTIAL
     found = [automatic.batch(*asked) for _ in range(2)]
     assert len(tried) == 1
-    assert automatic.choose_method(given.fired[:1]) is DerivativeMethod.DIFFERENCE
+    assert automatic.choose_method(setup.fired[:1]) is DerivativeMethod.DIFFERENCE
     assert torch.equal(found[0], found[1])
     assert torch.allclose(found[0], expected[:1], rtol=0.02)
-    assert state(given.model) == before
+    assert state(setup.model) == before
     with pytest.raises(RuntimeError, match="memory"):  # what was asked for by name is not replaced
-        Derivatives(given.model, "partial").batch(*asked)
+        Derivatives(setup.model, "partial").batch(*asked)
     monkeypatch.setattr(reverse, "partial", lambda *_: torch.empty(2) @ torch.empty(3))
     with pytest.raises(RuntimeError, match="size"):
-        Derivatives(given.model).batch(*asked)
+        Derivatives(setup.model).batch(*asked)

@@ -31,20 +31,20 @@ def test_several_groups_are_asked_for_together() -> None:
 
 def test_many_directions_of_a_tensor_are_the_products_of_its_gradients() -> None:
     """Formed gradients give what products one by one do, and autograd; a tied weight includes both of its uses."""
-    given = case("gpt2")
-    names = [name for group in given.fired for name in group.parameters]
+    setup = case("gpt2")
+    names = [name for group in setup.fired for name in group.parameters]
     fired = groups(*((name,) for name in names for _ in range(products._SEVERAL)))
-    shapes = {name: given.model.get_parameter(name).shape for name in names}
+    shapes = {name: setup.model.get_parameter(name).shape for name in names}
     along = [direction(b"many", 0, g.index, {name: shapes[name] for name in g.parameters}) for g in fired]
-    found = Derivatives(given.model, "products").per_example(given.losses_of, fired, along)
-    whole = looped(given.model, given.losses, given.batch)
+    found = Derivatives(setup.model, "products").per_example(setup.losses_of, fired, along)
+    whole = looped(setup.model, setup.losses, setup.batch)
     expected = torch.tensor([[product(gradients, each) for each in along] for gradients in whole])
     assert torch.allclose(found, expected.double(), rtol=1e-3, atol=1e-5)
     assert len({*found[0].tolist()}) == len(fired), "each along its own direction"
 
 
 def test_each_parameter_is_compared_with_autograd_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, compared = case("gpt2"), []
+    setup, compared = case("gpt2"), []
     genuine = check.reference
 
     def counted(losses: Tensor, trainable: Any) -> check.Reference:
@@ -52,15 +52,15 @@ def test_each_parameter_is_compared_with_autograd_once(monkeypatch: pytest.Monke
         return genuine(losses, trainable)
 
     monkeypatch.setattr(check, "reference", counted)
-    derivatives = Derivatives(given.model, "products")
+    derivatives = Derivatives(setup.model, "products")
     for fired in (1, 3, 3, 4, 4, 2):
-        found = derivatives.per_example(given.losses_of, given.fired[:fired], given.directions()[:fired])
-        assert torch.allclose(found, given.expected()[:, :fired], rtol=1e-3, atol=1e-5)
+        found = derivatives.per_example(setup.losses_of, setup.fired[:fired], setup.directions()[:fired])
+        assert torch.allclose(found, setup.expected()[:, :fired], rtol=1e-3, atol=1e-5)
     assert len(compared) == 3, "with one, three and four groups"
 
 
 def test_a_forgotten_use_of_a_tied_weight_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = case("gpt2")
+    setup = case("gpt2")
     genuine = products.product
 
     def without_lookups(term: Any, along: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ def test_a_forgotten_use_of_a_tied_weight_would_be_noticed(monkeypatch: pytest.M
         return torch.zeros_like(found) if isinstance(term, Lookup) else found
 
     monkeypatch.setattr(products, "product", without_lookups)
-    found = Derivatives(given.model, "products").per_example(given.losses_of, given.fired, given.directions())
-    assert not torch.allclose(found, given.expected(), rtol=0.1)
+    found = Derivatives(setup.model, "products").per_example(setup.losses_of, setup.fired, setup.directions())
+    assert not torch.allclose(found, setup.expected(), rtol=0.1)
 
 
 class Borrowing(nn.Module):

@@ -28,11 +28,11 @@ class Writer:
 
 
 def test_tensorboard_gets_each_measure_at_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Writer] = []
+    writers: list[Writer] = []
 
     def writer(**settings: Any) -> Writer:
-        made.append(Writer(**settings))
-        return made[-1]
+        writers.append(Writer(**settings))
+        return writers[-1]
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
     folder = tmp_path / "out.tensorboard"
@@ -40,7 +40,7 @@ def test_tensorboard_gets_each_measure_at_its_step(tmp_path: Path, monkeypatch: 
     log = TensorBoardLog(folder, 3)
     log.write(4, {"training_loss": 2.5, "learning_rate": 0.1})
     log.close()
-    (found,) = made
+    (found,) = writers
     assert found.settings == {"log_dir": str(folder), "purge_step": 4}
     assert found.written == [("training_loss", 2.5, 4), ("learning_rate", 0.1, 4)]
     assert found.closed == 1

@@ -79,8 +79,8 @@ def test_a_private_run_shows_nothing_that_was_not_noised(
     private.unlink()
     assert run(["report", str(tmp_path / "out.report.json"), "-o", str(tmp_path / "page.html"), "-q"]) == 0
     for kind in ("markdown", "model-card", "intoto"):
-        made = ["--format", kind, "-o", str(tmp_path / f"made.{kind}"), "-q"]
-        assert run(["report", str(tmp_path / "out.report.json"), *made]) == 0
+        options = ["--format", kind, "-o", str(tmp_path / f"made.{kind}"), "-q"]
+        assert run(["report", str(tmp_path / "out.report.json"), *options]) == 0
     left = everything(tmp_path) + out + err
     for word in _PRIVATE:
         assert word not in left

@@ -224,11 +224,11 @@ def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, caps
         method=method_named("loud"), settings=LoudSettings(volume=4), model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("train.jsonl")), output=Path("out"), steps=2, batch_size=8, device="cpu",
     )  # fmt: skip
-    made, _ = open_folder(prepare(request), Workers())
-    assert made is not None
-    assert json.loads((made.path / "settings.json").read_text())["settings"]["volume"] == 4
+    run_folder, _ = open_folder(prepare(request), Workers())
+    assert run_folder is not None
+    assert json.loads((run_folder.path / "settings.json").read_text())["settings"]["volume"] == 4
     again = replace(request, settings=LoudSettings(volume=4, pace=9), resume=True)
-    with made, pytest.raises(CommandError, match="another process goes on with the run in out.run"):
+    with run_folder, pytest.raises(CommandError, match="another process goes on with the run in out.run"):
         open_folder(prepare(again), Workers())
     changed = replace(request, settings=LoudSettings(volume=5), resume=True)
     with pytest.raises(CommandError, match="settings"):

@@ -67,7 +67,7 @@ def kept_bytes(model: nn.Module, losses: Losses, batch: dict[str, Tensor]) -> in
     return sum(t.untyped_storage().nbytes() for place, t in kept.items() if place not in weights)
 
 
-def made(name: str) -> tuple[nn.Module, Losses, dict[str, Tensor]]:
+def model_case(name: str) -> tuple[nn.Module, Losses, dict[str, Tensor]]:
     make, losses = MODELS[name]
     model = make().eval()
     batch = tokens(4, 12, 40)
@@ -80,7 +80,7 @@ def made(name: str) -> tuple[nn.Module, Losses, dict[str, Tensor]]:
     "name", [name if name == "gpt2" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
 def test_less_is_kept_and_gradients_stay(name: str) -> None:
-    model, losses, batch = made(name)
+    model, losses, batch = model_case(name)
     config = model.config.to_dict()
     plain = {style: run(model, losses, batch, 0.5, style=style)[0] for style in ClippingStyle}
     before = kept_bytes(model, losses, batch)

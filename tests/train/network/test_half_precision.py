@@ -72,11 +72,11 @@ def with_adapters(make: Any, *, rounded: bool = True) -> nn.Module:
     with torch.no_grad():
         for parameter in base.parameters():
             parameter.copy_(parameter.bfloat16().float() if rounded else parameter)
-    made = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules="all-linear"))
-    for name, parameter in made.named_parameters():
+    adapted = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules="all-linear"))
+    for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.1)
-    frozen: nn.Module = made.eval()
+    frozen: nn.Module = adapted.eval()
     return frozen
 
 
@@ -163,13 +163,13 @@ def test_rounding_in_bfloat16_stays_within_the_margin_that_is_left_for_it() -> N
     mask[:47, 20:] = 0
 
     def summed(rows: slice, length: int) -> Gradients:
-        chosen, seen = ids[rows, :length], mask[rows, :length]
+        chosen, visible = ids[rows, :length], mask[rows, :length]
 
         def losses() -> Tensor:
             with torch.autocast("cpu", torch.bfloat16):
-                logits = model(input_ids=chosen, attention_mask=seen, use_cache=False).logits[:, :-1].float()
+                logits = model(input_ids=chosen, attention_mask=visible, use_cache=False).logits[:, :-1].float()
             found = nn.functional.cross_entropy(logits.transpose(1, 2), chosen[:, 1:], reduction="none")
-            return (found * seen[:, 1:]).sum(1)
+            return (found * visible[:, 1:]).sum(1)
 
         model.zero_grad()
         with PerExample(model, Clipping(norm=clip * (1 - rounding_margin(reduced=True)))) as engine:

@@ -50,8 +50,8 @@ def test_the_price_of_a_largest_batch_says_how_often_one_is_cut() -> None:
 
 def price(**bound: int) -> str:
     price_functions = price_of_group, price_of_largest_batch
-    assert [each(recipe(), DELTA) for each in price_functions] == ["", ""]
-    (found,) = (text for each in price_functions if (text := each(recipe(**bound), DELTA)))
+    assert [price(recipe(), DELTA) for price in price_functions] == ["", ""]
+    (found,) = (text for price in price_functions if (text := price(recipe(**bound), DELTA)))
     return found
 
 

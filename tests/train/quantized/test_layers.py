@@ -326,13 +326,13 @@ def test_autocast(name: FormatName) -> None:
 def test_inputs_under_autocast_lie_on_the_grid() -> None:
     layer = nn.Linear(64, 4)
     layers = quantized(Single(layer))
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
     with layers.active([1]), torch.autocast("cpu", torch.bfloat16):
-        handle = layer.register_forward_pre_hook(lambda m, arguments: seen.append(arguments[0]))
+        handle = layer.register_forward_pre_hook(lambda m, arguments: inputs.append(arguments[0]))
         layer(torch.randn(1, 5, 64))
         handle.remove()
-    assert seen[0].dtype == torch.bfloat16
-    exponents = (seen[0].float() / seen[0].float().abs().amax(-1, keepdim=True)).abs().log2()
+    assert inputs[0].dtype == torch.bfloat16
+    exponents = (inputs[0].float() / inputs[0].float().abs().amax(-1, keepdim=True)).abs().log2()
     assert torch.equal(exponents[exponents.isfinite()], exponents[exponents.isfinite()].round())
 
 

@@ -290,6 +290,6 @@ def test_the_table_is_closed_and_names_each_format_once() -> None:
     assert all(form.name is name for name, form in FORMATS.items())
     fp8 = FORMATS[FormatName.FP8]
     assert (fp8.inputs, fp8.weights, fp8.gradients) == (E4M3, E4M3, E5M2)
-    made: list[Callable[[], None]] = [lambda: FORMATS.__setitem__("x", fp8)]  # type: ignore[attr-defined]
+    mutations: list[Callable[[], None]] = [lambda: FORMATS.__setitem__("x", fp8)]  # type: ignore[attr-defined]
     with pytest.raises((TypeError, AttributeError)):
-        made[0]()
+        mutations[0]()

@@ -97,7 +97,7 @@ def trained(
     if method == "dpquant":
         bits = quantization(network, task, workers)
         keep(bits)
-    made = Trainer(
+    training = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
         batches=Given(), noise=correlate(KnownNoise(network)) if private else None, workers=workers, device=CPU,
         folder=folder, precision=bits, canaries=canaries(network, recipe),
@@ -106,11 +106,11 @@ def trained(
         public=PublicRecords(task=sound, batches=PublicBatches(len(sound), 1, 5), weight=mixed) if mixed else None,
     )  # fmt: skip
     steps: list[int] = []
-    made.advance = lambda _: steps.append(1)
+    training.advance = lambda _: steps.append(1)
     finished = None
     with folder or nullcontext():
         try:
-            finished = made.run(saved, lambda: len(steps) + 1 == stop)
+            finished = training.run(saved, lambda: len(steps) + 1 == stop)
         except RunInterruptedError:
             assert stop
     return {name: whole(p.detach()).clone() for name, p in network.named_parameters()}, finished
@@ -118,21 +118,21 @@ def trained(
 
 def same_quantized_weights(model: Path, together: Workers, _: Path) -> None:
     """DPQuant in shards measures the same, quantizes the same layers alike, and ends with the same weights."""
-    seen: list[Quantization] = []
-    many, shared = trained(model, together, "dpquant", optimizer=Optimizer.MOMENTUM, keep=seen.append)
+    quantizers: list[Quantization] = []
+    many, shared = trained(model, together, "dpquant", optimizer=Optimizer.MOMENTUM, keep=quantizers.append)
     if not together.is_main:
         return
-    one, alone = trained(model, Workers(), "dpquant", optimizer=Optimizer.MOMENTUM, keep=seen.append)
+    one, alone = trained(model, Workers(), "dpquant", optimizer=Optimizer.MOMENTUM, keep=quantizers.append)
     require_close(one, many)
     assert alone is not None
     assert shared is not None
     assert alone.side_releases_begun == shared.side_releases_begun == 2
     assert alone.released == shared.released
-    for mine, theirs in zip(seen[1].epochs, seen[0].epochs, strict=True):
+    for mine, theirs in zip(quantizers[1].epochs, quantizers[0].epochs, strict=True):
         assert mine.quantized == theirs.quantized
         assert mine.quantized
         assert np.allclose(mine.scores, theirs.scores, atol=1e-6)
-    assert any(any(each.scores) for each in seen[0].epochs)
+    assert any(any(epoch.scores) for epoch in quantizers[0].epochs)
     full, _ended = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
     assert max(float((one[name] - full[name]).abs().max()) for name in one) > 1e-3
 
@@ -260,12 +260,12 @@ def all_refuse_together(model: Path, together: Workers, folder: Path) -> None:
     if together.is_main:
         begun.mkdir()
     together.barrier()
-    made = {"adapted": _nothing, "reference_answers": _nothing, "released_adapter": refuse}
+    refusals = {"adapted": _nothing, "reference_answers": _nothing, "released_adapter": refuse}
     cases: list[tuple[str, type[PrivctlError], Callable[[], object]]] = [
         ("the rehearsed model cannot be read again", InputError, lambda: setup.rehearsed_network(job, together)),
         ("holds the state of an unfinished run", CommandError, lambda: resuming.open_folder(job, together)),
     ]
-    with mock.patch.multiple(setup, **made), mock.patch.object(resuming, "fingerprint_of", return_value={}):
+    with mock.patch.multiple(setup, **refusals), mock.patch.object(resuming, "fingerprint_of", return_value={}):
         for sentence, kind, attempt in cases:
             try:
                 attempt()
@@ -316,7 +316,7 @@ def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
             assert ended is not None
             assert (ended.updates, ended.steps_begun) == (one.updates, one.steps_begun)
             assert messages, "the memory never ran out"
-            assert all("ran out; from now on at most" in each for each in messages)
+            assert all("ran out; from now on at most" in message for message in messages)
 
 
 def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:

@@ -102,8 +102,8 @@ def start(
     records = [replace(r, text=r.text[i:]) for i in (0, 1) for r in RECORDS]
     if per_draw > 1:
         records = [replace(records[(u + 3 * i) % 10], unit=str(u)) for u in range(10) for i in range(1 + u % 3)]
-    made: Any = text_task(loaded, records, TextOptions())
-    return loaded.network, task(corpus=made.corpus, facts=made.facts, per_draw=per_draw)
+    sharded_task: Any = text_task(loaded, records, TextOptions())
+    return loaded.network, task(corpus=sharded_task.corpus, facts=sharded_task.facts, per_draw=per_draw)
 
 
 def quantization(network: nn.Module, task: CausalLanguage, workers: Workers) -> Quantization:

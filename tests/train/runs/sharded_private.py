@@ -38,9 +38,9 @@ LAWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def same_correlated_noise(way: str, model: Path, together: Workers, place: Path) -> None:
+def same_correlated_noise(kind: str, model: Path, together: Workers, place: Path) -> None:
     """Each process keeps its shards' earlier noise, saves it with the rest, and takes its part of what was saved."""
-    folder, correlate = place / way, WAYS[way]
+    folder, correlate = place / kind, WAYS[kind]
     kept_in = RunFolder.begin(folder, {}) if together.is_main else None
     trained(model, together, "dp-sgd", optimizer=Optimizer.SGD, correlate=correlate, folder=kept_in, stop=3)
     together.barrier()
@@ -97,9 +97,9 @@ def same_users_in_two_passes(model: Path, together: Workers, _: Path) -> None:
     require_close(once, twice)
 
 
-def same_canaries(way: str, model: Path, together: Workers, place: Path) -> None:
+def same_canaries(kind: str, model: Path, together: Workers, place: Path) -> None:
     """Canaries are mixed in and seen where they lie, whoever holds that, before and after an interruption."""
-    correlate, law = (WAYS[way], LAWS[way]) if way else (lambda noise: noise, {})
+    correlate, law = (WAYS[kind], LAWS[kind]) if kind else (lambda noise: noise, {})
 
     def run(workers: Workers, **more: Any) -> tuple[GradientCanaries, dict[str, Tensor]]:
         drawn: list[GradientCanaries] = []
@@ -126,10 +126,10 @@ def same_canaries(way: str, model: Path, together: Workers, place: Path) -> None
             for each, weights in ((alone, expected), (shared, found))
         ]
         assert np.allclose(*ends, atol=1e-5)
-    folder = RunFolder.begin(place / f"canaries{way}", {}) if together.is_main else None
+    folder = RunFolder.begin(place / f"canaries{kind}", {}) if together.is_main else None
     half, _ = run(together, folder=folder, stop=3)
     together.barrier()
-    again, _ = run(together, saved=replace(_saved(place / f"canaries{way}"), steps_begun=len(STEPS)))
+    again, _ = run(together, saved=replace(_saved(place / f"canaries{kind}"), steps_begun=len(STEPS)))
     assert np.array_equal(again.every_step, half.every_step)
     assert np.array_equal(again.included, half.included)
 

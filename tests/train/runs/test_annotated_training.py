@@ -43,7 +43,7 @@ def test_a_private_training(tmp_path: Path, task: TaskName) -> None:
     assert report.parameters["task"] == task
     assert f"task {task}, by the model's config.json" in messages
     assert report.guarantees[0].epsilon <= 8
-    quantities = {each.quantity for each in report.evidence}
+    quantities = {item.quantity for item in report.evidence}
     expected = (
         {"held-out accuracy", "held-out entity F1"} if task is TOKENS else {"held-out exact match", "held-out F1"}
     )
@@ -115,8 +115,8 @@ def test_a_new_head_on_a_language_model(tmp_path: Path, task: TaskName) -> None:
     start = model_for(tmp_path / "m", task).network
     folder = tmp_path / "body"
     BertForMaskedLM(start.config).save_pretrained(folder)
-    for each in (tmp_path / "m").glob("tokenizer*"):
-        (folder / each.name).write_bytes(each.read_bytes())
+    for path in (tmp_path / "m").glob("tokenizer*"):
+        (folder / path.name).write_bytes(path.read_bytes())
     settings = json.loads((folder / "config.json").read_text())
     for name in ("id2label", "label2id"):
         settings.pop(name, None)

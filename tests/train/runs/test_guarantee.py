@@ -99,13 +99,13 @@ def scores(
 ) -> Scores:
     """How far each of ``runs`` runs moved the weights along the canary, by the loop that ``privctl retrain`` runs."""
     network, lasting = TwoLayers(), replace(recipe, steps=recipe.steps * runs)
-    seen = [0.0]
+    totals = [0.0]
 
     def note(_: int) -> None:
         nonlocal steps
         steps += 1
         if steps % recipe.steps == 0:
-            seen.append(-network.second.weight.item())
+            totals.append(-network.second.weight.item())
 
     steps = 0
     Trainer(
@@ -119,7 +119,7 @@ def scores(
         device=torch.device("cpu"),
         advance=note,
     ).run()
-    return np.diff(np.asarray(seen))
+    return np.diff(np.asarray(totals))
 
 
 _interval = functools.cache(clopper_pearson)
@@ -187,7 +187,7 @@ def test_nobody_can_show_more_than_is_claimed(batch_size: int, steps: int, other
 
 @pytest.mark.slow
 def test_many_runs_show_a_good_part_of_what_is_claimed() -> None:
-    """These tests have teeth: what an honest run gives away is found, and is no more than what was said."""
+    """These tests have teeth: what an honest run gives away is found, and is no more than what was stated."""
     assert 0.4 < measured(asked_for(), 15_000) < EPSILON
 
 

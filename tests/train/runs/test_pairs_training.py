@@ -35,7 +35,7 @@ def test_a_private_training_of_pairs(tmp_path: Path) -> None:
     assert "task seq2seq-lm, by the model's config.json" in messages
     (guarantee,) = report.guarantees
     assert guarantee.epsilon <= 8
-    assert any(each.quantity == "held-out perplexity" for each in report.evidence)
+    assert any(item.quantity == "held-out perplexity" for item in report.evidence)
     network = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     ids = AutoTokenizer.from_pretrained(tmp_path / "out")("the cat", return_tensors="pt")["input_ids"]
     assert network(input_ids=ids, decoder_input_ids=ids).logits.shape[1] == ids.shape[1]
@@ -51,7 +51,7 @@ def test_a_model_that_learned_pairs_by_heart_is_found_out(tmp_path: Path) -> Non
         report = privctl.audit(
             model, members=members, nonmembers=others, output=tmp_path / f"{model.name}-audit.report.json"
         )
-        found = {each.method: each.estimate for each in report.evidence if each.quantity == "AUC"}
+        found = {item.method: item.estimate for item in report.evidence if item.quantity == "AUC"}
         assert {"loss", "min-k", "min-k++", "zlib"} <= set(found)
         aucs[model.name] = found["loss"]
     assert aucs["m"] < 0.65

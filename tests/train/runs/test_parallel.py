@@ -114,7 +114,7 @@ def test_two_processes_make_the_weights_of_one(train: Train) -> None:
     (one, measured), (two, together) = (train(n, "clipped", 6) for n in (1, 2))
     assert torch.allclose(one, two, atol=1e-5)
     assert float(one[-1].norm()) > 0.01
-    # And what is said of the examples is said of all, however many each process saw.
+    # Statements about the examples hold for all of them, however many each process saw.
     assert [entry["step"] for entry in measured] == [2, 4, 6]
     for whole, joined in zip(measured, together, strict=True):
         assert joined == pytest.approx(whole, rel=1e-4)
@@ -124,9 +124,12 @@ def test_two_processes_make_the_weights_of_one(train: Train) -> None:
 def test_every_item_comes_back_in_order(processes: int, tmp_path: Path, forked: Forked) -> None:
     script = tmp_path / "worker.py"
     script.write_text(SPREAD)
-    for each in forked.together(processes, [], script=str(script)):
-        assert each.code == 0, each.errors[-2000:]
-        assert json.loads(each.out) == [[[10 * i + j, i] for j in range(i % 3)] for i in range(5)] + [[], [[0.5, 0.1]]]
+    for process in forked.together(processes, [], script=str(script)):
+        assert process.code == 0, process.errors[-2000:]
+        assert json.loads(process.out) == [[[10 * i + j, i] for j in range(i % 3)] for i in range(5)] + [
+            [],
+            [[0.5, 0.1]],
+        ]
 
 
 def test_an_interrupt_of_one_process_ends_all_in_the_same_step(train: Train) -> None:

@@ -59,8 +59,8 @@ def test_shards_make_what_one_process_makes(
     processes: int, checks: list[str], model: Path, tmp_path: Path, forked: Forked
 ) -> None:
     arguments = [str(model), str(tmp_path), *checks]
-    for each in forked.together(processes, arguments, script=str(sharded.__file__)):
-        assert each.code == 0, each.errors[-3000:]
+    for process in forked.together(processes, arguments, script=str(sharded.__file__)):
+        assert process.code == 0, process.errors[-3000:]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_shards_keep_what_private_steps_need(
     processes: int, checks: Iterable[str], model: Path, tmp_path: Path, forked: Forked
 ) -> None:
     arguments = [str(model), str(tmp_path), *checks]
-    for each in forked.together(processes, arguments, script=str(sharded_private.__file__)):
-        assert each.code == 0, each.errors[-3000:]
+    for process in forked.together(processes, arguments, script=str(sharded_private.__file__)):
+        assert process.code == 0, process.errors[-3000:]
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_processes_that_wait_for_a_core_do_not(tmp_path: Path, forked: Forked) -
     core = min(os.sched_getaffinity(0))
     compute = f"os.sched_setaffinity(0, [{core}])\nwhile time.thread_time() < 1.0:\n    pass\n"
     script.write_text(f"import os, time\n{compute}")
-    assert [each.code for each in forked.together(4, [], script=str(script), patience=2.0)] == [0] * 4
+    assert [process.code for process in forked.together(4, [], script=str(script), patience=2.0)] == [0] * 4
 
 
 @pytest.fixture
@@ -139,8 +139,8 @@ def test_a_command_in_shards_writes_a_report_that_verify_accepts(
     for method, own in (("dp-sgd", ["--noise-multiplier", "1"]), ("clipped", []), ("plain", [])):
         output = tmp_path / method
         arguments = ["retrain", method, str(model), *usual, *own, "--fsdp", "-o", str(output)]
-        for each in forked.together(2, arguments):
-            assert each.code == 0, each.errors[-3000:]
+        for process in forked.together(2, arguments):
+            assert process.code == 0, process.errors[-3000:]
         report = read_report(tmp_path / f"{method}.report.json")
         assert report.parameters["fsdp"] is True
         assert run(["verify", str(output)]) == 0

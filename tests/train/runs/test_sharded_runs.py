@@ -132,12 +132,12 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     assert whole.keys() == cut.keys()
     assert all(torch.allclose(whole[name], cut[name], atol=1e-5) for name in whole)
     reports = [read_report(tmp_path / f"{name}.report.json") for name in ("whole", "cut")]
-    assert [each.parameters["updates"] for each in reports] == [STEPS, STEPS]
-    assert [each.parameters["steps_begun"] for each in reports] == [
+    assert [report.parameters["updates"] for report in reports] == [STEPS, STEPS]
+    assert [report.parameters["steps_begun"] for report in reports] == [
         STEPS,
         STEPS + 2 * len(first),
     ]  # 2 were lost each time
-    for mine, theirs in zip(*(each.parameters["history"] for each in reports), strict=True):
+    for mine, theirs in zip(*(report.parameters["history"] for report in reports), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4)
 
 
@@ -211,8 +211,8 @@ def test_canary_gradients_of_shards_are_audited(way: list[str], folder: Path, tm
     assert run(["verify", str(output)]) == 0
     canaries = json.loads((tmp_path / "out.gradient-canaries.json").read_text())
     included = [coin == 1 for coin in canaries["included"]]
-    seen = canaries["every_step"]
-    mean = [sum(x for x, own in zip(seen, included, strict=True) if own is which) for which in (True, False)]
+    measured = canaries["every_step"]
+    mean = [sum(x for x, own in zip(measured, included, strict=True) if own is which) for which in (True, False)]
     assert mean[0] / sum(included) > mean[1] / (len(included) - sum(included)) + 1
 
 

@@ -79,5 +79,5 @@ def test_it_goes_on_from_wherever_it_was_killed(tmp_path: Path, folder: Path, mo
         seen.add(state)
         report = read_report(report_path(folder / "out"))
         files = {name for name in contents(folder) if name.startswith("out")}
-        assert files == {"out.report.json", "out.searches", *(each.path for each in report.outputs)}
+        assert files == {"out.report.json", "out.searches", *(artifact.path for artifact in report.outputs)}
     assert seen == {"begun anew", "resumed", "over"}

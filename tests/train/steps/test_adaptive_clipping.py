@@ -81,7 +81,7 @@ def test_dp_accounting_composes_both_releases_to_the_ledgers_epsilon(rate: float
 def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) -> None:
     """Whatever the norms: a record more, and all others rounded towards the same side by what a sum may move."""
     margin = ROUNDING_MARGIN_REDUCED if reduced else ROUNDING_MARGIN
-    made, coins = norm(initial=0.37, reduced=reduced), torch.Generator().manual_seed(3)
+    adaptive_norm, coins = norm(initial=0.37, reduced=reduced), torch.Generator().manual_seed(3)
     worst = jumped = 0.0
     for spread in (0.0, 1e-3, 0.1, 0.6):
         for others in (1, 7, 60):
@@ -89,7 +89,7 @@ def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) 
             moved = norms * (1 + margin / others)
             for own in (0.0, 0.37, 1e9):
                 more = torch.cat([moved, torch.tensor([own], dtype=torch.float64)])
-                worst = max(worst, abs(float(made.count_of(more) - made.count_of(norms))))
+                worst = max(worst, abs(float(adaptive_norm.count_of(more) - adaptive_norm.count_of(norms))))
                 jumped = max(jumped, abs(float((moved <= 0.37).sum() - (norms <= 0.37).sum())))
     assert worst <= 0.5
     assert worst > 0.9 * 0.5
@@ -97,11 +97,11 @@ def test_rounding_moves_the_count_by_no_more_than_is_left_for_it(reduced: bool) 
 
 
 def test_the_clip_norm_stays_where_float32_measures_norms() -> None:
-    made = norm(initial=LARGEST_NORM / 2)
+    adaptive_norm = norm(initial=LARGEST_NORM / 2)
     for _ in range(5):
-        made.update(-1e14)
-    assert made.current == LARGEST_NORM
-    assert Clipping(norm=made.clipped_to).norm < LARGEST_NORM
+        adaptive_norm.update(-1e14)
+    assert adaptive_norm.current == LARGEST_NORM
+    assert Clipping(norm=adaptive_norm.clipped_to).norm < LARGEST_NORM
 
 
 class Known:
@@ -122,8 +122,8 @@ def test_micro_batches_and_passes_count_alike(micro: int, passes: int) -> None:
     """Norms 5, 0.22, 9 and 0.87 at clip norm 1: one lies far below, one a half of the ramp's half below it."""
     noise = Known()
     plan = adaptive(4.0, 1.0, 2, micro_examples=micro, clipping_passes=passes)
-    made = trainer(ROWS, plan, Passes(4, 4, seed=0), noise=noise)
-    done = made.run()
+    training = trainer(ROWS, plan, Passes(4, 4, seed=0), noise=noise)
+    done = training.run()
     most = 0.5 - ROUNDING_MARGIN * (1 + 1 / 8) / (2 / 8)
     places = ((1 - ROWS.double().norm(dim=1)) / 0.25).clamp(-0.5, 0.5)
     count = 2 * most * float(places.sum())
@@ -144,7 +144,7 @@ def test_the_quantile_is_reached(quantile: float, first: float) -> None:
     plan = adaptive(100.0, 0.25, 160, clip_norm=first, adaptive=settings)
     done = trainer(rows, plan, PoissonBatches(400, 0.25, NoiseSource(2))).run()
     norms = rows.norm(dim=1).double()
-    reached = [float((norms <= each).double().mean()) for each in done.clip_norms[-40:]]
+    reached = [float((norms <= clip_norm).double().mean()) for clip_norm in done.clip_norms[-40:]]
     assert sum(reached) / 40 == pytest.approx(quantile, abs=0.05)
     assert abs(float((norms <= first).double().mean()) - quantile) > 0.15
 

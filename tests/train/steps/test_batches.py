@@ -76,8 +76,8 @@ def test_passes_visit_everyone_once() -> None:
     passes = Passes(103, 10, seed=5)
     assert passes.kind is Batches.SHUFFLED
     for epoch in range(3):
-        seen = np.concatenate([passes.batch(epoch * 11 + i) for i in range(11)])
-        assert sorted(seen) == list(range(103))
+        visited = np.concatenate([passes.batch(epoch * 11 + i) for i in range(11)])
+        assert sorted(visited) == list(range(103))
     assert passes.batch(0).tolist() != passes.batch(11).tolist()
     assert len(passes.batch(10)) == 3
     assert Passes(103, 10, seed=5).batch(4).tolist() == passes.batch(4).tolist()
@@ -140,8 +140,8 @@ def test_taking_part_every_three_steps_would_be_noticed() -> None:
 def test_parts_are_the_same_under_one_key_and_whole_where_the_rate_says_so() -> None:
     first = CyclicPoisson(100, 4, 0.25, NoiseSource(8))
     again = CyclicPoisson(100, 4, 0.25, NoiseSource(8))
-    seen = np.concatenate([first.batch(0), first.batch(1), again.batch(2), again.batch(3)])
-    assert sorted(seen.tolist()) == list(range(100))
+    drawn = np.concatenate([first.batch(0), first.batch(1), again.batch(2), again.batch(3)])
+    assert sorted(drawn.tolist()) == list(range(100))
     assert first.batch(4).tolist() == first.batch(0).tolist()
     assert CyclicPoisson(3, 60_000, 1e-5, NoiseSource(1)).batch(59_999).tolist() in ([], [0], [1], [2])
     for parts, rate in ((0, 0.1), (2**16, 0.1), (4, 1.5)):
@@ -157,8 +157,8 @@ def test_a_resumed_run_goes_on_with_the_same_order(tmp_path: Path) -> None:
     assert again.batch_key() == key != RunFolder.begin(tmp_path / "other", facts).batch_key()
     assert (tmp_path / "run" / "batches").stat().st_mode & 0o077 == 0
     before, after = (BallsAndBins(100, 4, NoiseSource(key=each)) for each in (key, again.batch_key()))
-    seen = np.concatenate([before.batch(0), before.batch(1), after.batch(2), after.batch(3)])
-    assert sorted(seen.tolist()) == list(range(100))
+    drawn = np.concatenate([before.batch(0), before.batch(1), after.batch(2), after.batch(3)])
+    assert sorted(drawn.tolist()) == list(range(100))
     (tmp_path / "run" / "batches").write_bytes(b"short")
     with pytest.raises(InputError, match="remove .* and start again"):
         again.batch_key()

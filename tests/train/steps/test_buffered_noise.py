@@ -54,7 +54,7 @@ def test_a_run_that_was_saved_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -
     for step in range(4, STEPS):
         tensors = [torch.zeros(1000), torch.zeros(NUMBERS - 1000)]
         second.release(tensors, 2.0, step)
-        after.append(np.concatenate([each.numpy() for each in tensors]))
+        after.append(np.concatenate([tensor.numpy() for tensor in tensors]))
     inverse = np.linalg.inv(dense(MATRIX, STEPS))
     assert farthest(np.vstack([before, after]), 4.0 * inverse @ inverse.T) < 5
 

@@ -42,8 +42,8 @@ def correlation(column: NDArray[Any], lost: set[int]) -> NDArray[Any]:
     return found
 
 
-def column_of(way: str) -> NDArray[Any]:
-    if way == "bands":
+def column_of(kind: str) -> NDArray[Any]:
+    if kind == "bands":
         return np.array(BAND)
     lags = np.arange(STEPS - 1)
     terms = zip(BUFFERS.weights, BUFFERS.decays, strict=True)
@@ -51,12 +51,12 @@ def column_of(way: str) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("lost", [set(), {3, 4, 13, 30}, {0, 1, 28}])
-@pytest.mark.parametrize("way", ["bands", "buffers"])
-def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]) -> None:
+@pytest.mark.parametrize("kind", ["bands", "buffers"])
+def test_correlated_noise_is_looked_at_in_the_rows_of_c(kind: str, lost: set[int]) -> None:
     """Beside the matrix itself: what is released, times C, less what a canary adds, is noise of one size."""
-    coefficients, matrix = (BAND, None) if way == "bands" else (None, BUFFERS)
-    apart, rate = (BANDS, 0.9) if way == "bands" else (PASS, 1.0)
-    recipe = TrainingSettings(sample_rate=0.3 if way == "bands" else 1 / PASS, coefficients=coefficients,
+    coefficients, matrix = (BAND, None) if kind == "bands" else (None, BUFFERS)
+    apart, rate = (BANDS, 0.9) if kind == "bands" else (PASS, 1.0)
+    recipe = TrainingSettings(sample_rate=0.3 if kind == "bands" else 1 / PASS, coefficients=coefficients,
                               matrix=matrix, **RECIPE)  # fmt: skip
     law, noise = law_of(recipe, COUNT), correlated(Less(1.0), coefficients, matrix)
     coins, added, released = np.random.default_rng(8), np.zeros((STEPS, COUNT)), np.zeros((STEPS, COUNT))
@@ -70,8 +70,8 @@ def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]
     assert set(np.flatnonzero(taking_part)) == set(range(0, STEPS, apart)) - lost
     assert added[taking_part].mean() == pytest.approx(rate, abs=0.01)
 
-    seen = sorted(set(range(STEPS)) - lost)
-    c = correlation(column_of(way), lost)[seen]
+    kept = sorted(set(range(STEPS)) - lost)
+    c = correlation(column_of(kind), lost)[kept]
     rows = c @ released
     left = rows - c @ added
     assert left.std() == pytest.approx(NOISE, rel=0.01)
@@ -79,7 +79,7 @@ def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]
     places = np.array([step for step in range(0, STEPS, apart) if step not in lost])
     uses = c[:, places].T
     scores = np.zeros(COUNT)
-    for moved in uses if way == "bands" else [uses.sum(0)]:
+    for moved in uses if kind == "bands" else [uses.sum(0)]:
         scores += np.log(1 - rate + rate * np.exp((2 * moved @ rows - moved @ moved) / (2 * NOISE**2)))
     assert law.scores() == pytest.approx(scores, abs=1e-9)
 
@@ -133,9 +133,9 @@ def test_a_user_comes_with_as_many_records_as_coins_fall() -> None:
     amounts = np.concatenate([law.amounts(step, np.random.default_rng, None) for step in range(20)])
     shares = [(amounts == j).mean() for j in range(6)]
     assert shares == pytest.approx(binom.pmf(range(6), 5, 0.3), abs=0.012)
-    seen = np.random.default_rng(1).normal(size=COUNT)
-    law.observe(0, seen)
-    ratios = sum(binom.pmf(j, 5, 0.3) * np.exp((2 * j * seen - j * j) / (2 * NOISE**2)) for j in range(6))
+    observed = np.random.default_rng(1).normal(size=COUNT)
+    law.observe(0, observed)
+    ratios = sum(binom.pmf(j, 5, 0.3) * np.exp((2 * j * observed - j * j) / (2 * NOISE**2)) for j in range(6))
     assert law.scores() == pytest.approx(np.log(ratios), abs=1e-9)
 
 
@@ -162,14 +162,14 @@ def interrupted(name: str, path: Path) -> dict[str, Tensor]:
     folder = RunFolder.begin(path, {})
     for begun, stop in ((0, 1), (1, 5), (5, 16)):
         _, start = RunFolder.resume(path, {}) if begun else (None, None)
-        made, _ = run_of(KINDS[name], count=200)
+        training, _ = run_of(KINDS[name], count=200)
         steps: list[float] = []
-        made.folder, made.advance = folder, steps.append
+        training.folder, training.advance = folder, steps.append
         with pytest.raises(RunInterruptedError):
-            made.run(start, lambda steps=steps, wanted=stop - begun: len(steps) + 1 == wanted)
+            training.run(start, lambda steps=steps, wanted=stop - begun: len(steps) + 1 == wanted)
     _, start = RunFolder.resume(path, {})
-    made, canaries = run_of(KINDS[name], count=200)
-    made.run(start)
+    training, canaries = run_of(KINDS[name], count=200)
+    training.run(start)
     return canaries.tensors()
 
 
@@ -186,8 +186,8 @@ def test_what_was_seen_outlives_an_interruption_bit_for_bit(
         torch.manual_seed(1)  # of the weights
 
     first_key_again()
-    made, canaries = run_of(KINDS[name], count=200)
-    made.run()
+    training, canaries = run_of(KINDS[name], count=200)
+    training.run()
     first_key_again()
     found = interrupted(name, tmp_path / "run")
     assert found.keys() == canaries.tensors().keys()

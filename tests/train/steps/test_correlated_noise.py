@@ -45,7 +45,7 @@ def rows(noise: GradientNoise, sums: np.ndarray, stddev: float = 2.0) -> np.ndar
     for step, row in enumerate(sums):
         tensors = [torch.from_numpy(part.astype(np.float32)) for part in (row[:1000], row[1000:])]
         noise.release(tensors, stddev, step)
-        released.append(np.concatenate([each.numpy() for each in tensors]))
+        released.append(np.concatenate([tensor.numpy() for tensor in tensors]))
     return np.array(released, np.float64)
 
 
@@ -66,8 +66,8 @@ def test_its_covariance_is_that_of_the_inverse_matrix_and_half_the_noise_is_noti
 
 def test_what_the_matrix_gives_back_is_fresh_noise_on_combined_sums(fresh: GradientNoise) -> None:
     sums = np.random.default_rng(3).normal(size=(STEPS, NUMBERS)) * 30
-    seen = matrix(COEFFICIENTS) @ (rows(CorrelatedNoise(fresh, COEFFICIENTS), sums) - sums.astype(np.float32))
-    assert farthest(seen, 4.0 * np.eye(STEPS)) < 5
+    recovered = matrix(COEFFICIENTS) @ (rows(CorrelatedNoise(fresh, COEFFICIENTS), sums) - sums.astype(np.float32))
+    assert farthest(recovered, 4.0 * np.eye(STEPS)) < 5
 
 
 def test_one_band_is_the_noise_itself() -> None:
@@ -92,7 +92,7 @@ def test_a_run_that_was_saved_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -
     before = rows(first, sums[:4])
     with RunFolder.begin(tmp_path / "run", {}) as folder:
         folder.save(SavedState(updates=4, steps_begun=4, tensors=first.tensors()))
-    assert all(each.stat().st_mode & 0o077 == 0 for each in (tmp_path / "run").iterdir())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "run").iterdir())
     _, found = RunFolder.resume(tmp_path / "run", {})
     assert found is not None
     second = CorrelatedNoise(KeyedNoise(NoiseSource(2)), COEFFICIENTS)
@@ -101,7 +101,7 @@ def test_a_run_that_was_saved_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -
     for step in range(4, STEPS):
         tensors = [torch.zeros(1000), torch.zeros(NUMBERS - 1000)]
         second.release(tensors, 2.0, step)
-        after.append(np.concatenate([each.numpy() for each in tensors]))
+        after.append(np.concatenate([tensor.numpy() for tensor in tensors]))
     inverse = np.linalg.inv(matrix(COEFFICIENTS))
     assert farthest(np.vstack([before, after]), 4.0 * inverse @ inverse.T) < 5
 

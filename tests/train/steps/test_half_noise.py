@@ -57,7 +57,7 @@ PASS = 14
 
 
 class Less:
-    """Noise of which there is a ``share`` of what is said."""
+    """A ``share`` of the stated noise."""
 
     description, cryptographic = "less", False
 
@@ -141,12 +141,12 @@ def run_of(kind: Kind, share: float = 1.0, count: int = COUNT, seed: int = 5) ->
     if isinstance(kind.event, TruncatedGaussian):
         size = kind.event.examples
         batches = TruncatedPoisson(size, kind.rate, kind.event.largest_batch, source)
-    made = Trainer(
+    training = Trainer(
         network=network, task=Points(torch.zeros(size, count + 1)), recipe=plan, clipping=None, batches=batches,
         noise=correlated(Less(share, seed), plan.coefficients, plan.matrix), workers=Workers(),
         device=torch.device("cpu"), canaries=canaries, public=public,
     )  # fmt: skip
-    return made, canaries
+    return training, canaries
 
 
 def observed(kind: Kind, share: float) -> list[Outcome]:
@@ -154,8 +154,8 @@ def observed(kind: Kind, share: float) -> list[Outcome]:
 
     The latter is ``forgotten``, where there is one.
     """
-    made, canaries = run_of(kind, share)
-    assert made.run().steps_begun == STEPS
+    training, canaries = run_of(kind, share)
+    assert training.run().steps_begun == STEPS
     found = bounds_of(
         register([1] * COUNT), canaries.every_step, np.ones(COUNT, np.bool_), canaries.included, DELTA, LEVEL
     )

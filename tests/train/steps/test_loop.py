@@ -83,8 +83,8 @@ def trainer(rows: Tensor, plan: TrainingSettings, batches: BatchSource, **change
     return Trainer(**{**settings, **changes})
 
 
-def weight(made: Trainer) -> Tensor:
-    found: Tensor = made.network.weight.detach().clone()  # type: ignore[union-attr,operator,assignment]
+def weight(training: Trainer) -> Tensor:
+    found: Tensor = training.network.weight.detach().clone()  # type: ignore[union-attr,operator,assignment]
     return found[0]
 
 
@@ -97,13 +97,13 @@ def clipped_total(rows: Tensor, norm: float) -> Tensor:
 
 @pytest.mark.parametrize("micro", [1, 3, 64])
 def test_a_clipped_step_is_the_sum_over_the_fixed_normaliser(micro: int) -> None:
-    made = trainer(ROWS, recipe(steps=1, micro_examples=micro), Passes(4, 4, seed=0))
-    done = made.run()
+    training = trainer(ROWS, recipe(steps=1, micro_examples=micro), Passes(4, 4, seed=0))
+    done = training.run()
     assert (done.updates, done.steps_begun) == (1, 1)
     assert done.history[0] == pytest.approx({"step": 1.0, **_measured()})
     expected = -0.1 * clipped_total(ROWS, 1.0) / 5
-    assert torch.allclose(weight(made), expected, rtol=1e-5)
-    assert not torch.allclose(weight(made), -0.1 * ROWS.sum(0) / 5, rtol=1e-2)
+    assert torch.allclose(weight(training), expected, rtol=1e-5)
+    assert not torch.allclose(weight(training), -0.1 * ROWS.sum(0) / 5, rtol=1e-2)
 
 
 def _measured() -> dict[str, float]:
@@ -116,9 +116,9 @@ def _measured() -> dict[str, float]:
 
 
 def test_a_plain_step_does_not_clip() -> None:
-    made = trainer(ROWS, recipe(method="plain", steps=1), Passes(4, 4, seed=0))
-    made.run()
-    assert torch.allclose(weight(made), -0.1 * ROWS.sum(0) / 5, rtol=1e-5)
+    training = trainer(ROWS, recipe(method="plain", steps=1), Passes(4, 4, seed=0))
+    training.run()
+    assert torch.allclose(weight(training), -0.1 * ROWS.sum(0) / 5, rtol=1e-5)
 
 
 def test_activations_that_are_written_out_train_by_the_kernel_to_the_same_weights(
@@ -129,10 +129,10 @@ def test_activations_that_are_written_out_train_by_the_kernel_to_the_same_weight
             torch.manual_seed(0)
             network = nn.Sequential(nn.Linear(DIMENSION, 8), NewGELUActivation(), nn.Linear(8, 1))
         plan = recipe(method="dp-sgd", steps=3, noise_multiplier=0.5)
-        made = trainer(ROWS, plan, Passes(4, 4, seed=0), network=network)
+        training = trainer(ROWS, plan, Passes(4, 4, seed=0), network=network)
         seen: list[bool] = []
-        made.advance = lambda _: seen.append("forward" in vars(network[1]))
-        made.run()
+        training.advance = lambda _: seen.append("forward" in vars(network[1]))
+        training.run()
         assert "forward" not in vars(network[1])
         return seen, torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
@@ -146,16 +146,16 @@ def test_activations_that_are_written_out_train_by_the_kernel_to_the_same_weight
 def noises(multiplier: float, steps: int = 400) -> Tensor:
     """The weights' moves over many steps without any examples: pure noise, divided as gradients are."""
     plan = recipe(method="dp-sgd", steps=steps, noise_multiplier=multiplier, clip_norm=2.0, sample_rate=0.25)
-    made = trainer(ROWS, plan, PoissonBatches(4, 0.0, NoiseSource(1)))
-    moves, before = [], weight(made)
+    training = trainer(ROWS, plan, PoissonBatches(4, 0.0, NoiseSource(1)))
+    moves, before = [], weight(training)
 
     def note(_: int) -> None:
         nonlocal before
-        moves.append(weight(made) - before)
-        before = weight(made)
+        moves.append(weight(training) - before)
+        before = weight(training)
 
-    made.advance = note
-    made.run()
+    training.advance = note
+    training.run()
     return torch.stack(moves)
 
 
@@ -172,11 +172,11 @@ def test_noise_has_the_stated_scale_and_half_of_it_would_not() -> None:
 
 def test_weight_decay_and_schedule() -> None:
     plan = recipe(steps=2, weight_decay=0.5, schedule=Schedule.LINEAR, warmup_steps=0, method="plain", batch_size=4.0)
-    made = trainer(ROWS, plan, Passes(4, 4, seed=0))
-    made.run()
+    training = trainer(ROWS, plan, Passes(4, 4, seed=0))
+    training.run()
     gradient = ROWS.sum(0) / 4
     first = -0.1 * gradient
-    assert torch.allclose(weight(made), first * (1 - 0.05 * 0.5) - 0.05 * gradient, rtol=1e-5)
+    assert torch.allclose(weight(training), first * (1 - 0.05 * 0.5) - 0.05 * gradient, rtol=1e-5)
     assert recipe(steps=10, schedule=Schedule.COSINE).learning_rate_at(5) == pytest.approx(0.05)
     assert [recipe(warmup_steps=4).learning_rate_at(i) for i in range(5)] == pytest.approx(
         [0.025, 0.05, 0.075, 0.1, 0.1]
@@ -186,10 +186,12 @@ def test_weight_decay_and_schedule() -> None:
 @pytest.mark.parametrize("optimizer", [o for o in Optimizer if o is not Optimizer.MOMENTUM])
 def test_weight_decay_is_decoupled(optimizer: Optimizer) -> None:
     """Without a gradient all rules shrink the weights alike: ``ClippedTraining`` says so, and bounds rest on it."""
-    made = trainer(torch.zeros_like(ROWS), recipe(steps=3, optimizer=optimizer, weight_decay=0.5), Passes(4, 4, seed=0))
-    nn.init.constant_(made.network.weight, 2.0)  # type: ignore[arg-type]
-    made.run()
-    assert torch.allclose(weight(made), torch.tensor(2.0 * (1 - 0.1 * 0.5) ** 3))
+    training = trainer(
+        torch.zeros_like(ROWS), recipe(steps=3, optimizer=optimizer, weight_decay=0.5), Passes(4, 4, seed=0)
+    )
+    nn.init.constant_(training.network.weight, 2.0)  # type: ignore[arg-type]
+    training.run()
+    assert torch.allclose(weight(training), torch.tensor(2.0 * (1 - 0.1 * 0.5) ** 3))
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
@@ -255,10 +257,10 @@ def test_weights_that_run_away_are_one_sentence() -> None:
 
 
 def test_nothing_to_train() -> None:
-    made = trainer(ROWS, recipe(), Passes(4, 4, seed=0))
-    made.network.requires_grad_(False)
+    training = trainer(ROWS, recipe(), Passes(4, 4, seed=0))
+    training.network.requires_grad_(False)
     with pytest.raises(InputError, match="nothing to train"):
-        made.run()
+        training.run()
 
 
 @pytest.mark.parametrize(
@@ -283,10 +285,10 @@ class OneOfTwo(Workers):
 
 def test_what_is_kept_of_a_noised_sum_lies_on_the_grid_whoever_added_to_it() -> None:
     plan = recipe(method="dp-sgd", steps=1, noise_multiplier=0.7)
-    made = trainer(ROWS, plan, PoissonBatches(4, 0.5, NoiseSource(1)), workers=OneOfTwo())
-    done = made.run()
+    training = trainer(ROWS, plan, PoissonBatches(4, 0.5, NoiseSource(1)), workers=OneOfTwo())
+    done = training.run()
     assert done.released == DIMENSION
-    gradient = made.network.weight.grad  # type: ignore[union-attr]
+    gradient = training.network.weight.grad  # type: ignore[union-attr]
     assert isinstance(gradient, Tensor)
     steps = gradient / spacing(0.7 * plan.clip_norm / plan.batch_size)
     assert torch.equal(steps, steps.round())

@@ -28,7 +28,7 @@ def drawn(noise: GradientNoise, stddev: float, step: int, sizes: tuple[int, ...]
     return torch.cat([t.reshape(-1) for t in tensors])
 
 
-def off(values: torch.Tensor, stddev: float) -> float:
+def deviation_error(values: torch.Tensor, stddev: float) -> float:
     """How far the sample's deviation is from ``stddev``, in standard errors."""
     return float((values.double().std() / stddev - 1) * math.sqrt(2 * len(values)))
 
@@ -40,8 +40,8 @@ def noise(request: pytest.FixtureRequest) -> GradientNoise:
 
 def test_the_scale_is_right_and_half_of_it_is_noticed(noise: GradientNoise) -> None:
     values = drawn(noise, 2.5, 3)
-    assert abs(off(values, 2.5)) < 5
-    assert abs(off(values, 5.0)) > 100
+    assert abs(deviation_error(values, 2.5)) < 5
+    assert abs(deviation_error(values, 5.0)) > 100
     assert abs(float(values.double().mean())) < 5 * 2.5 / math.sqrt(len(values))
 
 
@@ -118,11 +118,11 @@ def test_no_step_is_drawn_twice_or_later_than_the_next(noise: GradientNoise) -> 
 def test_a_resumed_run_has_another_key() -> None:
     """Whatever step it begins with; a process draws what another drew only where it was handed the key."""
     values = [torch.zeros(500) for _ in range(3)]
-    for each in values[:2]:
-        CipherNoise(CPU).release([each], 1.0, 6)
+    for value in values[:2]:
+        CipherNoise(CPU).release([value], 1.0, 6)
     key = bytes(range(32))
     CipherNoise(CPU, key=key).release([values[2]], 1.0, 6)
-    assert len({tuple(each.tolist()) for each in values}) == 3
+    assert len({tuple(value.tolist()) for value in values}) == 3
     assert torch.equal(values[2], drawn(CipherNoise(CPU, key=key), 1.0, 6, (500,)))
 
 

@@ -119,11 +119,11 @@ def test_many_small_tensors_take_few_launches_and_nobody_waits(monkeypatch: pyte
     monkeypatch.setattr(gradient_noise, "_SHARED_BELOW", 2 * TILE)
     noise = CipherNoise(CPU, seed=1)
     noise._engine = engine = Counted()
-    given = [torch.zeros(50 + i) for i in range(40)] + [torch.zeros(2 * TILE)]
-    noise.release(given, 1.0, 0)
+    tensors = [torch.zeros(50 + i) for i in range(40)] + [torch.zeros(2 * TILE)]
+    noise.release(tensors, 1.0, 0)
     assert engine.launches == 2
     with Launches() as counted:
-        noise.release(given, 1.0, 1)
+        noise.release(tensors, 1.0, 1)
     assert engine.launches == 4
     assert not counted.syncs
     assert len(noise._tiles) == 1  # which is sent to the device once

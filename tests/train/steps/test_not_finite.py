@@ -33,8 +33,8 @@ def spoiled(*rows: int, by: float = math.nan) -> Tensor:
 def private(rows: Tensor, task: type[Points] = Points, micro: int = 64) -> tuple[Trainer, FinishedRun]:
     """Four steps over all rows, under noise that is the same every time."""
     plan = recipe(method="dp-sgd", noise_multiplier=0.5, micro_examples=micro)
-    made = trainer(rows, plan, Passes(4, 4, seed=0), task=task(rows))
-    return made, made.run()
+    training = trainer(rows, plan, Passes(4, 4, seed=0), task=task(rows))
+    return training, training.run()
 
 
 @pytest.mark.parametrize("by", few([math.nan, math.inf, pytest.param(-math.inf, marks=pytest.mark.slow)], 0))
@@ -44,11 +44,11 @@ def private(rows: Tensor, task: type[Points] = Points, micro: int = 64) -> tuple
 def test_it_counts_as_zero_whatever_it_does_to_the_others(
     by: float, task: type[Points], micro: int, bad: tuple[int, ...]
 ) -> None:
-    made, done = private(spoiled(*bad, by=by), task, micro)
+    training, done = private(spoiled(*bad, by=by), task, micro)
     without = ROWS.clone()
     without[list(bad)] = 0.0
     expected, _ = private(without)
-    assert torch.allclose(weight(made), weight(expected), atol=1e-6)
+    assert torch.allclose(weight(training), weight(expected), atol=1e-6)
     (entry,) = done.history
     assert entry["zeroed_fraction"] == len(bad) / 4
     kept = [row for row in range(4) if row not in bad]
@@ -85,7 +85,7 @@ def test_a_run_without_such_examples_says_nothing() -> None:
 
 def test_measures_that_are_none_are_left_out() -> None:
     measures = {"held_out_loss": 800.0, "held_out_perplexity": math.inf}
-    made = trainer(ROWS, recipe(), Passes(4, 4, seed=0), evaluate=lambda _: measures)
-    (entry,) = made.run().history
+    training = trainer(ROWS, recipe(), Passes(4, 4, seed=0), evaluate=lambda _: measures)
+    (entry,) = training.run().history
     assert entry["held_out_loss"] == 800.0
     assert "held_out_perplexity" not in entry

@@ -129,7 +129,7 @@ def test_batches_are_a_function_of_seed_and_step() -> None:
 
 
 class _Less:
-    """Noise of which there is a ``share`` of what is said."""
+    """A ``share`` of the stated noise."""
 
     description, cryptographic = "less", False
 
@@ -151,13 +151,13 @@ def observed(share: float, count: int, weighted: float) -> Outcome:
     network = nn.Linear(count + 1, 1, bias=False)
     canaries = GradientCanaries(count, list(network.parameters()), plan)
     rows = torch.full((1, count + 1), 100.0)
-    made = Trainer(
+    training = Trainer(
         network=network, task=Points(torch.zeros(4, count + 1)), recipe=plan, clipping=None,
         batches=PoissonBatches(4, 0.0, NoiseSource(1)), noise=_Less(share), workers=mixed(private()).workers,
         device=torch.device("cpu"), canaries=canaries,
         public=PublicRecords(task=Points(rows), batches=PublicBatches(1, 1, 0), weight=weighted),
     )  # fmt: skip
-    finished: FinishedRun = made.run()
+    finished: FinishedRun = training.run()
     assert finished.steps_begun == 40
     found = bounds_of(
         register([1] * count), canaries.every_step, np.ones(count, np.bool_), canaries.included, 1e-5, 0.0125

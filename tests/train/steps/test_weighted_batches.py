@@ -103,7 +103,7 @@ def test_never_and_always() -> None:
 
 
 class Words(NoiseSource):
-    """Says what it was told to, so that the first word decides about the first example that can be drawn."""
+    """A keystream with given words, so that the first word decides about the first example that can be drawn."""
 
     def __init__(self, word: int) -> None:
         super().__init__(0)

@@ -118,12 +118,12 @@ def success(rates: np.ndarray, noise: float, steps: int) -> tuple[float, float]:
         rows = torch.zeros(6, 3)
         rows[1:4, 0] = 50 * value
         plan = recipe(method="dp-sgd", steps=steps, noise_multiplier=noise)
-        made = trainer(rows, plan, WeightedBatches(rates, NoiseSource(int(8 + value))))
-        seen = [weight(made)]
-        made.advance = lambda _, made=made, seen=seen: seen.append(weight(made))  # type: ignore[misc]
-        made.run()
+        training = trainer(rows, plan, WeightedBatches(rates, NoiseSource(int(8 + value))))
+        weights = [weight(training)]
+        training.advance = lambda _, made=training, seen=weights: seen.append(weight(made))  # type: ignore[misc]
+        training.run()
         # The loop descends, so a positive contribution lowers the weight.
-        right += sum(float((before - after)[0]) * value > 0 for before, after in pairwise(seen))
+        right += sum(float((before - after)[0]) * value > 0 for before, after in pairwise(weights))
     share = right / (2 * steps)
     return share, sqrt(share * (1 - share) / (2 * steps))
 

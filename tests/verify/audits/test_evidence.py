@@ -83,7 +83,7 @@ def audited(folder: Path, kind: str) -> Path:
 
 
 def judged(found: Verification) -> tuple[list[Verdict], list[str]]:
-    """The verdicts on evidence, and what is said not to be recomputed."""
+    """The verdicts on evidence, and what is listed as not recomputed."""
     omitted = [o.reason for o in found.omissions if o.what == "evidence not recomputed"]
     return [verdict for verdict in found.verdicts if verdict.subject == "evidence"], omitted
 

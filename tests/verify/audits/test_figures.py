@@ -85,7 +85,7 @@ def test_what_was_asked_of_scores(judged: dict[str, Report], name: str, change: 
         for folder in folders:
             table = table[folder]
         table[last] = value
-    assert any(word in each for each in wrong(report))
+    assert any(word in fault for fault in wrong(report))
 
 
 def _figure(report: Report, quantity: str) -> Report:
@@ -103,7 +103,7 @@ _UNCOMPARED = {
     "reason": "a comparison needs texts of both files",
     "details": {"training_texts": 7, "held_out_texts": 0, "held_out_extracted": 0, "training_extracted": 0},
 }
-#: A figure of extraction, what is done to it, and what is said of that.
+#: A figure of extraction, the change to it, and the fault that is found.
 _HIDDEN = [
     ("rate on training text", {"details": {}, "estimate": 0.0, "lower": 0.0, "upper": 0.01}, "is missing"),
     ("rate on training text", {"upper": None}, "lacks a bound"),
@@ -126,7 +126,7 @@ def test_no_figure_of_extraction_escapes_by_its_form(
     report = json.loads(Path(kinds["audit"].path).read_text())
     assert wrong(report) == []
     _figure(report, quantity).update(change)
-    assert any(word in each for each in wrong(report))
+    assert any(word in fault for fault in wrong(report))
 
 
 def test_texts_by_their_copies_add_up(kinds: Kinds) -> None:
@@ -135,12 +135,12 @@ def test_texts_by_their_copies_add_up(kinds: Kinds) -> None:
         if item["quantity"].startswith("rate on text in ") and item["details"]["texts"]:
             item["details"]["texts"] += 1
             break
-    assert any("by copies it counts" in each for each in wrong(report))
+    assert any("by copies it counts" in fault for fault in wrong(report))
 
 
 def test_no_parameter_is_called_unchecked_that_moves_made_again_rest_on(kinds: Kinds) -> None:
     path = kinds["dp-zo"].path
-    (line,) = [each.reason for each in unchecked(read(path)) if each.what == "bookkeeping"]
+    (line,) = [verdict.reason for verdict in unchecked(read(path)) if verdict.what == "bookkeeping"]
     assert "perturbation (but for its power of two)" in line
     assert "public_seed" not in line
     data = json.loads(path.read_text())

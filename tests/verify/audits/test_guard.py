@@ -85,12 +85,17 @@ def test_a_finding_that_beats_the_records_is_not_called_confounded() -> None:
 )
 def test_records_that_certainly_differ_need_a_control(control: tuple[float, ...], right: Outcome) -> None:
     for outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE):
-        made = report(outcome, 0.02, ALARMED)
-        evidence = [made.evidence[0], made.evidence[1], item("blind baseline", 0.52, 0.6, **ALARMED), made.evidence[3]]
+        audit_report = report(outcome, 0.02, ALARMED)
+        evidence = [
+            audit_report.evidence[0],
+            audit_report.evidence[1],
+            item("blind baseline", 0.52, 0.6, **ALARMED),
+            audit_report.evidence[3],
+        ]
         if control:
             lower, upper, detectable = control
             evidence.append(item("reference control", lower, upper, detectable=detectable))
-        found = list(faults(replace(made, evidence=tuple(evidence))))
+        found = list(faults(replace(audit_report, evidence=tuple(evidence))))
         assert any("verdict" in fault for fault in found) is (outcome is not right)
 
 

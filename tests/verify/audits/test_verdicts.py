@@ -43,7 +43,7 @@ def secrets(p_value: float, *, compared: int = 200, against: str = "drawn at ran
     return item("secret trace", quantity, p_value, samples={"secrets": compared, "compared_with": 0})
 
 
-def apart(lower: float, p_value: float, level: float = 0.2) -> Evidence:
+def baseline_evidence(lower: float, p_value: float, level: float = 0.2) -> Evidence:
     return Evidence(
         method="secret baseline", quantity="area without the model", estimate=lower + 0.1, lower=lower,
         upper=lower + 0.2, details={"p_value": p_value, "level": level},
@@ -60,10 +60,10 @@ HELD_OUT = "against held-out secrets"
         ([secrets(0.5)], {Outcome.INCONCLUSIVE, Outcome.CONSISTENT}),
         ([secrets(0.5, compared=99)], {Outcome.INCONCLUSIVE}),
         # Of a comparison whose records may differ without the model nothing follows.
-        ([secrets(0.001, against=HELD_OUT), apart(0.4, 0.1)], {Outcome.INCONCLUSIVE}),
-        ([secrets(0.001, against=HELD_OUT), apart(0.6, 0.9)], {Outcome.INCONCLUSIVE}),
+        ([secrets(0.001, against=HELD_OUT), baseline_evidence(0.4, 0.1)], {Outcome.INCONCLUSIVE}),
+        ([secrets(0.001, against=HELD_OUT), baseline_evidence(0.6, 0.9)], {Outcome.INCONCLUSIVE}),
         ([secrets(0.001, against=HELD_OUT)], {Outcome.INCONCLUSIVE}),
-        ([secrets(0.001, against=HELD_OUT), apart(0.4, 0.9)], {Outcome.REFUTED}),
+        ([secrets(0.001, against=HELD_OUT), baseline_evidence(0.4, 0.9)], {Outcome.REFUTED}),
         ([], {Outcome.INCONCLUSIVE}),
     ],
 )

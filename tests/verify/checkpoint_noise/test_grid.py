@@ -79,8 +79,8 @@ def test_deviates_are_normal_whatever_the_grid_and_the_format_hide(dtype: str, s
     after = released(before, 4, grid=4 * GRID)
     bits = [t.contiguous().view(torch.uint8).numpy().view(VIEWS[dtype]) for t in (before, after)]
     assert count_off_grid(bits[1], dtype, 4 * GRID) == 0
-    seen = deviates(*bits, dtype, STDDEV, generator.random(200_000), 4 * GRID)
-    assert stats.kstest(seen, "norm").pvalue > 1e-6
+    recovered_deviates = deviates(*bits, dtype, STDDEV, generator.random(200_000), 4 * GRID)
+    assert stats.kstest(recovered_deviates, "norm").pvalue > 1e-6
     blind = deviates(*bits, dtype, STDDEV, generator.random(200_000))
     if scale == 0.0:  # all sums lie in the same few cells
         assert stats.kstest(blind, "norm").pvalue < 1e-6

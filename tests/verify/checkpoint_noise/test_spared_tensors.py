@@ -36,7 +36,7 @@ def test_a_report_that_leaves_them_out_is_refuted(
     report_path = tmp_path / "out.report.json"
     found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.REFUTED
-    assert any("the training of these weights trained it" in each.reason for each in found.verdicts)
+    assert any("the training of these weights trained it" in verdict.reason for verdict in found.verdicts)
     assert run(["gate", str(report_path), "--max-epsilon", "3", "--at-delta", "1e-3", "-q"]) == ExitCode.REFUTED
     assert "the training of these weights trained it" in " ".join(capsys.readouterr().out.split())
 
@@ -65,6 +65,6 @@ def test_what_a_training_left_as_it_was_may_be_left_out(
         assert noised(kinds, tmp_path / "again", "--exclude", EXCLUDED) == ExitCode.OK
         report_path = tmp_path / "again.report.json"
         verdicts = verify(report_path, read(report_path)).verdicts
-        assert not any("trained it" in each.reason for each in verdicts)
+        assert not any("trained it" in verdict.reason for verdict in verdicts)
     finally:
         own.write_text(kept)

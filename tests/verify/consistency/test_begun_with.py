@@ -49,7 +49,9 @@ def elsewhere(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def state(report: PrivacyReport) -> AssumptionState:
-    (found,) = [each.state for each in report.guarantees[0].assumptions if each.name == "starting weights"]
+    (found,) = [
+        assumption.state for assumption in report.guarantees[0].assumptions if assumption.name == "starting weights"
+    ]
     return found
 
 
@@ -58,9 +60,9 @@ def edited(path: Path, *, parents: bool) -> Path:
     report: dict[str, Any] = json.loads(path.read_text())
     (guarantee,) = report["guarantees"]
     guarantee["status"] = "conditional"
-    for each in guarantee["assumptions"]:
-        if each["name"] == "starting weights":
-            each["state"] = "asserted"
+    for assumption in guarantee["assumptions"]:
+        if assumption["name"] == "starting weights":
+            assumption["state"] = "asserted"
     report["parents"] = report["parents"] if parents else []
     changed = path.with_name("edited.report.json")
     changed.write_text(json.dumps(report))
@@ -71,14 +73,14 @@ def gated(*places: Path) -> list[str]:
     """The messages of what fails."""
     policy = read_policy(None, {"max_epsilon": "3"}, {}, RULES)
     found = judge(list(places), policy, None, datetime.now(UTC))
-    return [each.message for each in found.findings if each.outcome is GateOutcome.FAIL]
+    return [finding.message for finding in found.findings if finding.outcome is GateOutcome.FAIL]
 
 
 def test_it_is_void_and_says_so(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = read(again)
     assert state(report) is AssumptionState.VIOLATED
     assert report.guarantees[0].status is Status.VOID
-    assert [Path(each.path).name for each in report.parents] == ["noised.report.json"]
+    assert [Path(parent.path).name for parent in report.parents] == ["noised.report.json"]
     assert verify(again, report).exit_code is ExitCode.OK
     assert any("starting weights" not in each and "is void" in each for each in gated(again))
 
@@ -95,7 +97,7 @@ def test_an_edit_is_refuted(again: Path) -> None:
     changed = edited(again, parents=True)
     found = verify(changed, read(changed))
     assert found.exit_code is ExitCode.REFUTED
-    assert any("trained on the same data before" in each.reason for each in found.verdicts)
+    assert any("trained on the same data before" in verdict.reason for verdict in found.verdicts)
     assert any("on the same data" in each for each in gated(changed))
 
 
@@ -109,8 +111,8 @@ def test_a_copy_of_a_report_is_no_earlier_training(kinds: Kinds, tmp_path: Path)
     """With other white space, and so another digest."""
     copy = tmp_path / "copy.report.json"
     copy.write_text(json.dumps(json.loads(kinds["clipped"].path.read_text())))
-    given = [kinds["noised"].path, kinds["clipped"].path, copy]
-    for places in (given, given[::-1]):
+    reports = [kinds["noised"].path, kinds["clipped"].path, copy]
+    for places in (reports, reports[::-1]):
         assert not any("on the same data" in each for each in gated(*places))
 
 

@@ -80,7 +80,7 @@ def test_a_record_in_another_file_makes_the_guarantee_void(
     assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
     if shared:
         changed = edited(report_path, parents=True)
-        found = [each for each in verify(changed, read(changed)).verdicts if each.outcome is Outcome.REFUTED]
+        found = [verdict for verdict in verify(changed, read(changed)).verdicts if verdict.outcome is Outcome.REFUTED]
         assert [each.subject for each in found] == ["starting weights"]
         assert "were trained on record 41 of data.jsonl before" in found[0].reason
         own.rename(own.with_suffix(".away"))
@@ -115,8 +115,8 @@ def copied(model: Path, folder: Path, change: Callable[[Path], None]) -> Path:
     shutil.copytree(model, copy)
     change(copy)
     report = json.loads(model.with_name(f"{model.name}.report.json").read_text())
-    for each in report["inputs"]:
-        each["path"] = str((model.parent / each["path"]).resolve())
+    for artifact in report["inputs"]:
+        artifact["path"] = str((model.parent / artifact["path"]).resolve())
     (folder / f"{model.name}.report.json").write_text(json.dumps(report))
     return copy
 
@@ -164,7 +164,7 @@ def test_a_report_that_does_not_fit_the_start_is_told(
     stderr = capsys.readouterr().err.replace("\n", " ")
     report_path = tmp_path / "out.report.json"
     report = read(report_path)
-    (warning,) = [each for each in report.warnings if "the initial weights" in each]
+    (warning,) = [warning for warning in report.warnings if "the initial weights" in warning]
     assert warning.startswith("before.report.json")
     assert why in warning
     assert why in " ".join(stderr.split())
@@ -196,7 +196,7 @@ def test_no_noise_on_a_clipped_training_of_a_copy(
     asked = ("retrain", "clipped", start, "--data", data, "--epochs", 1, "--batch-size", 12, "-o", output)
     assert run([*map(str, asked), "--optimizer", "sgd", "--device", "cpu", "-q"]) == 0
     report_path = tmp_path / "clipped.report.json"
-    assert [Path(each.path).name for each in read(report_path).parents] == ["before.report.json"]
+    assert [Path(parent.path).name for parent in read(report_path).parents] == ["before.report.json"]
     assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
     capsys.readouterr()
     assert run(["noise", str(output), "--epsilon", "8", "-q", "-o", str(tmp_path / "noised")]) == ExitCode.BAD_INPUT

@@ -26,7 +26,7 @@ def test_an_edited_note_does_not_pass(plan: Path) -> None:
     assert verify(plan, decode(plan.read_text(), "")).exit_code is ExitCode.OK
     report["guarantees"][0]["note"] = "audited by a notary: the worst case over the data is 0.01 nats"
     found = list(findings(plan, decode(json.dumps(report), ""), ()))
-    assert [each.outcome for each in found if "audited by a notary" in each.reason] == [Outcome.INCONCLUSIVE]
+    assert [verdict.outcome for verdict in found if "audited by a notary" in verdict.reason] == [Outcome.INCONCLUSIVE]
     assert verify(plan, decode(json.dumps(report), "")).exit_code is ExitCode.BAD_INPUT
 
 

@@ -38,10 +38,10 @@ def test_each_method_of_a_gaussian_plan_may_have_found_its_own_noise_but_the_one
     asked = ["--epsilon", "2", "--sample-rate", "0.5", "--steps", "2", "--method", "rdp", "--no-peers"]
     assert run(["account", *asked, "--delta", "1e-5", "-q", "-o", str(path)]) == 0
     data = json.loads(path.read_text())
-    assert len({each["noise_multiplier"] for each in data["guarantees"]}) > 1
+    assert len({guarantee["noise_multiplier"] for guarantee in data["guarantees"]}) > 1
     assert _verified(path).exit_code is ExitCode.OK
     main = data["parameters"]["methods"][data["parameters"]["rely_on"]]["title"]
-    (relied,) = [each for each in data["guarantees"] if each["name"] == main]
+    (relied,) = [guarantee for guarantee in data["guarantees"] if guarantee["name"] == main]
     relied["noise_multiplier"] *= 1.5
     path.write_text(json.dumps(data))
     assert _verified(path).exit_code is ExitCode.REFUTED
@@ -58,10 +58,10 @@ def test_what_one_example_may_change_is_stated_for_each_kind_of_event(tmp_path: 
     assert run(["account", "--ledger", str(ledger), "--delta", "1e-6", "-q", "-o", str(path)]) == 0
     assert _verified(path).exit_code is ExitCode.OK
     data = json.loads(path.read_text())
-    for each in data["guarantees"]:
-        stated = [at for at, premise in enumerate(each["assumptions"]) if premise["name"] == "contribution"]
+    for guarantee in data["guarantees"]:
+        stated = [at for at, premise in enumerate(guarantee["assumptions"]) if premise["name"] == "contribution"]
         assert len(stated) == 2
-        del each["assumptions"][stated[lost]]
+        del guarantee["assumptions"][stated[lost]]
     path.write_text(json.dumps(data))
     found = _verified(path)
     assert found.exit_code is ExitCode.BAD_INPUT

@@ -30,15 +30,15 @@ def base_made(clipped: Kind, folder: Path, *, data: bool, start: bool = True) ->
     first = min(tensors)
     save_file({**tensors, first: tensors[first] + 1e-4}, base / "model.safetensors")
     report = read(clipped.path)
-    (weights,) = (each for each in report.outputs if each.role == "model")
+    (weights,) = (artifact for artifact in report.outputs if artifact.role == "model")
     began = replace(weights, role="start-model.safetensors", tensors=())
-    inputs = [each for each in report.inputs if each.role != "data" or data]
-    made = replace(
+    inputs = [artifact for artifact in report.inputs if artifact.role != "data" or data]
+    with_base = replace(
         report,
         inputs=(*inputs, *([began] if start else [])),
         outputs=(file_artifact("model", base / "model.safetensors", report_path),),
     )
-    write_report(report_path, made)
+    write_report(report_path, with_base)
     return base
 
 
@@ -60,14 +60,14 @@ def test_a_base_that_was_trained_on_the_same_data(
 def other_data(clipped: Kind, base: Path, *, shared: bool) -> None:
     """The report beside ``base`` names a file of its own; ``shared``: one record of it is the training's."""
     report = read(clipped.path)
-    (data,) = (each for each in report.inputs if each.role == "data")
+    (data,) = (artifact for artifact in report.inputs if artifact.role == "data")
     ours = json.loads((clipped.path.parent / data.path).read_text().splitlines()[4])["text"]
     texts = ["Another text.", f" {ours.upper()}\n" if shared else "A third."]
     file, report_path = base.with_name("other.jsonl"), base.with_name("base.report.json")
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    made = read(report_path)
-    inputs = [each for each in made.inputs if each.role != "data"]
-    write_report(report_path, replace(made, inputs=(*inputs, file_artifact("data", file, report_path))))
+    original = read(report_path)
+    inputs = [artifact for artifact in original.inputs if artifact.role != "data"]
+    write_report(report_path, replace(original, inputs=(*inputs, file_artifact("data", file, report_path))))
 
 
 def test_a_base_that_was_trained_on_a_record_in_another_file(
@@ -121,7 +121,7 @@ def test_noise_that_spared_such_a_base_is_refuted(
     report_path = tmp_path / "out.report.json"
     found = verify(report_path, read(report_path))
     assert found.exit_code is ExitCode.REFUTED
-    assert any("trained on the same data before" in each.reason for each in found.verdicts)
+    assert any("trained on the same data before" in verdict.reason for verdict in found.verdicts)
     capsys.readouterr()
     assert run(["gate", str(report_path), "--max-epsilon", "3", "-q"]) == ExitCode.REFUTED
     assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
@@ -137,7 +137,7 @@ def test_a_base_of_other_data_stays_public(kinds: Kinds, tmp_path: Path) -> None
     assert clipped.model is not None
     assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
     report_path = tmp_path / "out.report.json"
-    assert [Path(each["path"]).name for each in json.loads(report_path.read_text())["parents"]][1:] == [
+    assert [Path(parent["path"]).name for parent in json.loads(report_path.read_text())["parents"]][1:] == [
         "base.report.json"
     ]
     assert verify(report_path, read(report_path)).exit_code is ExitCode.OK

@@ -59,7 +59,7 @@ def judged(folder: Path, name: str, change: Callable[[PrivacyReport], PrivacyRep
     found = verify(report_path, change(decode(report_path.read_text(), str(report_path))))
     worst = {v.subject: v.outcome for v in found.integrity if v.outcome is not Outcome.REFUTED}
     worst |= {v.subject: v.outcome for v in found.integrity if v.outcome is Outcome.REFUTED}
-    return {**worst, **{each.verdict.subject: each.verdict.outcome for each in found.guarantees}}
+    return {**worst, **{guarantee.verdict.subject: guarantee.verdict.outcome for guarantee in found.guarantees}}
 
 
 @pytest.mark.parametrize("name", ["curve", "fano"])

@@ -27,9 +27,9 @@ def copied(kinds: Kinds, folder: Path, keys: dict[str, Any]) -> Path:
     report = json.loads(genuine.path.read_text())
     config = model / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **keys}))
-    for each in report["outputs"]:
-        if each["path"].endswith("/config.json"):
-            each.update(digest=file_digest(config), bytes=config.stat().st_size)
+    for artifact in report["outputs"]:
+        if artifact["path"].endswith("/config.json"):
+            artifact.update(digest=file_digest(config), bytes=config.stat().st_size)
     path = folder / genuine.path.name
     path.write_text(json.dumps(report))
     return path
@@ -46,7 +46,7 @@ def copied(kinds: Kinds, folder: Path, keys: dict[str, Any]) -> Path:
 )
 def test_no_configuration_leads_elsewhere(kinds: Kinds, tmp_path: Path, keys: dict[str, Any], word: str | None) -> None:
     place = copied(kinds, tmp_path, keys)
-    found = [each.reason for each in findings(place, read(place), ()) if each.outcome is Outcome.REFUTED]
+    found = [finding.reason for finding in findings(place, read(place), ()) if finding.outcome is Outcome.REFUTED]
     assert [word is not None and word in reason for reason in found] == ([] if word is None else [True])
 
 
@@ -69,7 +69,7 @@ def test_drawn_weights_that_cannot_be_drawn_again_do_not_pass(
     found = verify(report_path, read(report_path))
     report_path.unlink()
     assert found.exit_code is ExitCode.BAD_INPUT
-    assert any(word in each.reason for each in found.verdicts if each.outcome is Outcome.INCONCLUSIVE)
+    assert any(word in verdict.reason for verdict in found.verdicts if verdict.outcome is Outcome.INCONCLUSIVE)
 
 
 @pytest.mark.forged("the report of the training before the noise was edited")
@@ -88,4 +88,4 @@ def test_noise_on_weights_whose_training_moved_them_farther_than_it_says(kinds: 
         assert run([*asked, "--regime", "nonconvex", "-o", str(tmp_path / "noised")]) == 0
         found = verify(noised, read(noised))
         assert found.exit_code is (ExitCode.REFUTED if edited else ExitCode.OK)
-    assert any("moved by" in each.reason for each in found.verdicts if each.outcome is Outcome.REFUTED)
+    assert any("moved by" in verdict.reason for verdict in found.verdicts if verdict.outcome is Outcome.REFUTED)

@@ -25,9 +25,9 @@ _BY_USER = "all records with one value of 'user' are one example"
 def of_users(report: Report) -> None:
     report["parameters"]["unit"] = "user"
     for guarantee in report["guarantees"]:
-        for each in guarantee["assumptions"]:
-            if each["name"] == "unit of privacy":
-                each["statement"] = _BY_USER
+        for assumption in guarantee["assumptions"]:
+            if assumption["name"] == "unit of privacy":
+                assumption["statement"] = _BY_USER
 
 
 def of_more_records(report: Report) -> None:
@@ -37,7 +37,7 @@ def of_more_records(report: Report) -> None:
 
 def found(path: Path, report: Report) -> list[str]:
     path.write_text(json.dumps(report))
-    return [each.reason for each in check_recorded_data(path, read(path), [], NamedFiles())]
+    return [verdict.reason for verdict in check_recorded_data(path, read(path), [], NamedFiles())]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_what_is_not_at_hand_is_not_counted(kinds: Kinds, tmp_path: Path, monkey
     report = json.loads(kind.path.read_text())
     of_more_records(report)
     data = tmp_path / "train.jsonl"
-    for each in report["inputs"]:
-        each["path"] = data.name if each["role"] == "data" else each["path"]
+    for artifact in report["inputs"]:
+        artifact["path"] = data.name if artifact["role"] == "data" else artifact["path"]
     assert found(report_path, report) == []
     shutil.copy(kind.path.with_name("train.jsonl"), data)
     assert len(found(report_path, report)) == 1
@@ -78,7 +78,7 @@ def trained_by_user(folder: Path, start: Path, *more: str) -> Path:
     data = folder / "records.jsonl"
     texts = ("the cat sat", "a dog sat on the mat", "the old mat", "a very old cat", "the dog and the cat")
     lines = [{"text": f"{texts[i % 5]} {i}", "user": f"u{i // 3}"} for i in range(30)]
-    data.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     asked = ("retrain", "clipped", start, "--data", data, "--epochs", 1, "--batch-size", 5, "-o", folder / "clipped")
     assert run([*map(str, asked), "--optimizer", "sgd", "--device", "cpu", "-q", *more]) == 0
     noise = ("noise", folder / "clipped", "--epsilon", 8, "-q", "-o", folder / "noised")
@@ -100,7 +100,9 @@ def test_a_clipped_training_said_to_be_one_of_users_is_refuted_through_its_noise
     for path in (clipped, noised):
         verification = verify(path, read(path))
         assert verification.exit_code is ExitCode.REFUTED
-        assert "holds 10 examples, and the report says 30" in " ".join(each.reason for each in verification.verdicts)
+        assert "holds 10 examples, and the report says 30" in " ".join(
+            verdict.reason for verdict in verification.verdicts
+        )
 
 
 def test_a_training_of_users_passes_with_its_noise(kinds: Kinds, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.verify.reports import noise, trained
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("data")
     trained(folder, "dp-sgd")
@@ -49,21 +49,23 @@ def forged(report: Path, name: str, change: Callable[[dict[str, Any]], object]) 
     return path
 
 
-def test_the_data_trained_on_are_counted_and_recognised(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = verify_with_data(capsys, made / "dp-sgd.report.json", made / "train.jsonl")
+def test_the_data_trained_on_are_counted_and_recognised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = verify_with_data(capsys, folder / "dp-sgd.report.json", folder / "train.jsonl")
     assert code == 0
     assert "train.jsonl holds 60 examples, as the report says" in output
     assert "train.jsonl is what was trained on" in output
 
 
 @pytest.mark.parametrize("report", ["people.report.json", "people.private.report.json"])
-def test_all_records_of_one_person_are_one_example(made: Path, capsys: pytest.CaptureFixture[str], report: str) -> None:
-    code, output = verify_with_data(capsys, made / report, made / "people.jsonl")
+def test_all_records_of_one_person_are_one_example(
+    folder: Path, capsys: pytest.CaptureFixture[str], report: str
+) -> None:
+    code, output = verify_with_data(capsys, folder / report, folder / "people.jsonl")
     assert code == 0
     assert "people.jsonl holds 20 examples, as the report says" in output
 
 
-def test_more_examples_on_paper_than_in_the_data_are_refuted(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_examples_on_paper_than_in_the_data_are_refuted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice the examples halve the rate, and with it what a step gives away."""
 
     def doubled(report: dict[str, Any]) -> None:
@@ -72,7 +74,7 @@ def test_more_examples_on_paper_than_in_the_data_are_refuted(made: Path, capsys:
         report["mechanism"]["events"][0]["sample_rate"] = parameters["batch_size"] / 120
 
     code, output = verify_with_data(
-        capsys, forged(made / "dp-sgd.report.json", "doubled.report.json", doubled), made / "train.jsonl"
+        capsys, forged(folder / "dp-sgd.report.json", "doubled.report.json", doubled), folder / "train.jsonl"
     )
     assert code == 1
     assert "holds 60 examples, and the report says 120: batches of 12 draw each at a rate of 0.2" in output
@@ -80,28 +82,28 @@ def test_more_examples_on_paper_than_in_the_data_are_refuted(made: Path, capsys:
 
 
 def test_other_data_of_the_same_size_are_not_the_file(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.jsonl"
-    other.write_text("".join(reversed((made / "train.jsonl").read_text().splitlines(keepends=True))))
-    code, output = verify_with_data(capsys, made / "dp-sgd.report.json", other)
+    other.write_text("".join(reversed((folder / "train.jsonl").read_text().splitlines(keepends=True))))
+    code, output = verify_with_data(capsys, folder / "dp-sgd.report.json", other)
     assert code == 1
     assert "other.jsonl holds 60 examples, as the report says" in output
     assert "other.jsonl is not what was trained on" in output
 
 
 def test_a_report_without_a_number_and_data_without_records_are_one_sentence(
-    made: Path, tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = tmp_path / "plan.report.json"
     asked = ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "10", "--delta", "1e-5"]
     assert run(["account", *asked, "--json", "-q", "-o", str(plan)]) == 0
-    report = made / "dp-sgd.report.json"
+    report = folder / "dp-sgd.report.json"
     before = report.read_bytes()
     log = plan.with_suffix(".log")
     log.touch()
     calls = {
-        (plan, made / "train.jsonl"): (2, "the report states no number of examples"),
+        (plan, folder / "train.jsonl"): (2, "the report states no number of examples"),
         (report, tmp_path / "gone.jsonl"): (3, "gone.jsonl"),
         (report, log): (2, "give texts as one of them"),
     }
@@ -111,12 +113,12 @@ def test_a_report_without_a_number_and_data_without_records_are_one_sentence(
         assert says in capsys.readouterr().err
     assert report.read_bytes() == before
     facts = noise(tmp_path, write_model)  # its owner said 100
-    assert verify_with_data(capsys, facts, made / "train.jsonl")[0] == 1
+    assert verify_with_data(capsys, facts, folder / "train.jsonl")[0] == 1
 
 
-def test_counting_finds_what_the_reading_finds(made: Path, tmp_path: Path) -> None:
+def test_counting_finds_what_the_reading_finds(folder: Path, tmp_path: Path) -> None:
     packed = tmp_path / "train.jsonl.gz"
-    packed.write_bytes(gzip.compress((made / "train.jsonl").read_bytes()))
+    packed.write_bytes(gzip.compress((folder / "train.jsonl").read_bytes()))
     assert count_examples(packed) == 60
     for name, count in (("dark", 2), ("light", 3)):
         (tmp_path / "images" / name).mkdir(parents=True)

@@ -34,8 +34,8 @@ def released(folder: Path, change: Callable[[Path, Path], object]) -> ComparedTo
 
     def listed(folder: Path, role: str) -> list[Artifact]:
         return [
-            Artifact(role=role.format(each.name), path=f"{folder.name}/{each.name}", digest=file_digest(each), bytes=1)
-            for each in sorted(folder.iterdir())
+            Artifact(role=role.format(path.name), path=f"{folder.name}/{path.name}", digest=file_digest(path), bytes=1)
+            for path in sorted(folder.iterdir())
         ]
 
     report = making(
@@ -70,7 +70,7 @@ def with_template(text: str) -> Callable[[Path, Path], object]:
 )  # fmt: skip
 def test_another_tokenizer_is_refuted(tmp_path: Path, change: Callable[[Path, Path], object], word: str) -> None:
     found = released(tmp_path, change)
-    assert [each.reason.startswith(word) for each in found.verdicts] == ([True] if word else [])
+    assert [verdict.reason.startswith(word) for verdict in found.verdicts] == ([True] if word else [])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_another_tokenizer_is_refuted(tmp_path: Path, change: Callable[[Path, Pa
 def test_what_is_not_compared_is_said(tmp_path: Path, change: Callable[[Path, Path], object], word: str) -> None:
     found = released(tmp_path, change)
     assert found.verdicts == ()
-    assert [word in each.reason for each in found.omissions] == [True]
+    assert [word in omission.reason for omission in found.omissions] == [True]
 
 
 def test_a_template_where_there_was_none_is_refuted(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_words_from_the_files_of_a_vocabulary_are_compared(
         (release / "tokenizer.json").write_text(json.dumps(content))
 
     found = released(tmp_path, change)
-    assert [each.reason.startswith(word) for each in found.verdicts] == ([True] if word else [])
-    assert [each.reason.startswith("how it splits a text") for each in found.omissions] == [True]
+    assert [verdict.reason.startswith(word) for verdict in found.verdicts] == ([True] if word else [])
+    assert [omission.reason.startswith("how it splits a text") for omission in found.omissions] == [True]
 
 
 @pytest.mark.parametrize("one_a_line", [True, False])
@@ -138,8 +138,8 @@ def test_what_transformers_makes_of_a_vocabulary_has_its_words(tmp_path: Path, o
     from transformers import BertTokenizer, GPT2Tokenizer
 
     def change(start: Path, release: Path) -> None:
-        for each in start.iterdir():
-            each.unlink()
+        for path in start.iterdir():
+            path.unlink()
         if one_a_line:
             (start / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n")
         else:
@@ -150,4 +150,4 @@ def test_what_transformers_makes_of_a_vocabulary_has_its_words(tmp_path: Path, o
 
     found = released(tmp_path, change)
     assert found.verdicts == ()
-    assert [each.reason.split(":")[0] for each in found.omissions] == ["how it splits a text"]
+    assert [omission.reason.split(":")[0] for omission in found.omissions] == ["how it splits a text"]

@@ -77,8 +77,8 @@ NUMBERS = {
 
 @pytest.fixture(scope="module")
 def prover() -> Iterator[Prover]:
-    with Prover() as made:
-        yield made
+    with Prover() as prover:
+        yield prover
 
 
 @pytest.mark.parametrize(("paper", "claim"), few(CLAIMS, *QUICK), ids=lambda each: getattr(each, "key", each))
@@ -99,7 +99,7 @@ def test_the_book_is_whole() -> None:
     assert len(keys) == len(set(keys)) >= 40
     assert set(NUMBERS) <= set(keys)
     assert {claim.expected for _, claim in CLAIMS} == {Outcome.PROVED, Outcome.REFUTED, Outcome.CONSISTENT}
-    assert all(each.reason for each in unchecked_statements(list(PAPERS)))
+    assert all(verdict.reason for verdict in unchecked_statements(list(PAPERS)))
     assert chosen_papers(("poster", "dp-weights")) == ("dp-weights", "poster")
     with pytest.raises(CommandError, match="not in the book"):
         chosen_papers(("dp-weight",))

@@ -18,8 +18,8 @@ PROVED, REFUTED, OPEN = Outcome.PROVED, Outcome.REFUTED, Outcome.INCONCLUSIVE
 
 @pytest.fixture(scope="module")
 def prover() -> Iterator[Prover]:
-    with Prover() as made:
-        yield made
+    with Prover() as prover:
+        yield prover
 
 
 def numbers(**texts: Any) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def numbers(**texts: Any) -> dict[str, Any]:
 def test_gaussian(
     prover: Prover, epsilon: str, delta: str, noise: str, steps: int, rate: str, outcome: Outcome
 ) -> None:
-    given = numbers(epsilon=epsilon, delta=delta, noise_multiplier=noise, steps=steps, sample_rate=rate)
-    found = check_gaussian(prover, **given)
+    arguments = numbers(epsilon=epsilon, delta=delta, noise_multiplier=noise, steps=steps, sample_rate=rate)
+    found = check_gaussian(prover, **arguments)
     assert found.outcome is outcome, found.reason
     assert found.reason
 
@@ -93,14 +93,14 @@ def test_laplace(prover: Prover, epsilon: str, delta: str, scale: str, steps: in
     ],
 )
 def test_ferret(prover: Prover, claimed: dict[str, str], outcome: Outcome) -> None:
-    given = numbers(groups=2, steps=1000, sample_rate="0.005", fire_probability="0.0721", **claimed)
-    assert check_ferret(prover, **given).outcome is outcome
+    arguments = numbers(groups=2, steps=1000, sample_rate="0.005", fire_probability="0.0721", **claimed)
+    assert check_ferret(prover, **arguments).outcome is outcome
 
 
 def test_ferret_that_never_fires(prover: Prover) -> None:
-    given = numbers(groups=2, steps=1000, sample_rate="0.005", fire_probability="0")
-    assert check_ferret(prover, **given, nats=Fraction(0)).outcome is PROVED
-    assert check_ferret(prover, **given, delta=Fraction(0)).outcome is PROVED
+    arguments = numbers(groups=2, steps=1000, sample_rate="0.005", fire_probability="0")
+    assert check_ferret(prover, **arguments, nats=Fraction(0)).outcome is PROVED
+    assert check_ferret(prover, **arguments, delta=Fraction(0)).outcome is PROVED
     always = numbers(groups=1, steps=1, sample_rate="1", fire_probability="1")
     assert check_ferret(prover, **always, nats=Fraction("0.7")).outcome is PROVED
     assert check_ferret(prover, **always, nats=Fraction("0.6")).outcome is REFUTED
@@ -145,6 +145,6 @@ def test_secret(
     ],
 )
 def test_numbers_out_of_range_are_named(prover: Prover, change: dict[str, Any], says: str) -> None:
-    given = {"epsilon": "1", "delta": "1e-6", "noise_multiplier": "1", "steps": 1, "sample_rate": "1", **change}
+    arguments = {"epsilon": "1", "delta": "1e-6", "noise_multiplier": "1", "steps": 1, "sample_rate": "1", **change}
     with pytest.raises(CommandError, match=says):
-        check_gaussian(prover, **numbers(**given))
+        check_gaussian(prover, **numbers(**arguments))

@@ -22,8 +22,8 @@ DELTA = Fraction(1, 10**5)
 
 @pytest.fixture(scope="module")
 def prover() -> Iterator[Prover]:
-    with Prover() as made:
-        yield made
+    with Prover() as prover:
+        yield prover
 
 
 def fixed(prover: Prover, epsilon: Fraction) -> Judgement:

@@ -1,4 +1,4 @@
-"""The prover: three honest findings, vacuity noticed, and no wait longer than it was told."""
+"""The prover: three honest findings, vacuity noticed, and no wait longer than its time limit."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ SIBLINGS = [
 
 @pytest.fixture(scope="module")
 def prover() -> Iterator[Prover]:
-    with Prover() as made:
-        yield made
+    with Prover() as prover:
+        yield prover
 
 
 @pytest.mark.parametrize(("theorem", "sibling"), SIBLINGS, ids=lambda each: each.name)
@@ -120,18 +120,18 @@ def program(examples: int, secrets: int) -> WeightProgram:
 
 def test_linear_program_certificate(prover: Prover) -> None:
     """190 examples and 30 secrets: no weights beat the prices' bound, and some beat any lower one."""
-    made = program(190, 30)
-    found = solve(made)
+    linear_program = program(190, 30)
+    found = solve(linear_program)
     assert found.value <= found.bound
     assert float(found.bound - found.value) < 1e-8 * float(found.bound)
-    proved = prover.prove(no_better(made, found.bound))
+    proved = prover.prove(no_better(linear_program, found.bound))
     assert proved.finding is SolverFinding.PROVED
-    refuted = prover.prove(no_better(made, found.value - Fraction(1, 1000), "lower"))
+    refuted = prover.prove(no_better(linear_program, found.value - Fraction(1, 1000), "lower"))
     assert refuted.finding is SolverFinding.REFUTED
     assert refuted.checked
 
 
 def test_prices_below_zero_prove_nothing() -> None:
-    made = program(30, 2)
+    linear_program = program(30, 2)
     with pytest.raises(ValueError, match="below 0"):
-        dual_bound(made, (Fraction(-1), Fraction(1)))
+        dual_bound(linear_program, (Fraction(-1), Fraction(1)))

@@ -18,8 +18,8 @@ from verify.recompute.sensitivity import least_nonconvex, sensitivity
 
 
 def training(**more: Any) -> ClippedTraining:
-    given = {"epochs": 10, "learning_rate": 5e-5, "clip_norm": 1, "dataset_size": 1000, "batch_size": 5}
-    return ClippedTraining(**{**given, **more})
+    facts = {"epochs": 10, "learning_rate": 5e-5, "clip_norm": 1, "dataset_size": 1000, "batch_size": 5}
+    return ClippedTraining(**{**facts, **more})
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_exponents_of_a_grid_are_the_best_of_all(mean: float, spread: float, tim
         return compose_grid._cumulant(parts, tilt)
 
     tilt, epsilon = compose_grid._saddle(parts, -20.0)
-    assert epsilon == max(0.0, min((cumulant(each) + 20) / each for each in compose_grid._TILTS))
+    assert epsilon == max(0.0, min((cumulant(tilt) + 20) / tilt for tilt in compose_grid._TILTS))
     assert tilt == pytest.approx(math.sqrt(40 / times) / spread, rel=0.15)
     for sign in (-1.0, 1.0):
         reach, push = compose_grid._edge(parts, 0.0, sign, 100 / spread)

@@ -152,7 +152,7 @@ def test_shares_of_bits_at_small_rates() -> None:
 
 @pytest.mark.slow
 def test_events_of_different_kinds_compose() -> None:
-    # 300 and 200 steps of one kind are 500 of it, however they are told.
+    # 300 and 200 steps of one kind are 500 of it, however they are listed.
     parts = (*poisson(1, 0.01, 300).events, *poisson(1, 0.01, 200).events)
     apart, together = (epsilon_of(w, 1e-5, (1.3,)) for w in (Ledger(events=parts), poisson(1, 0.01, 500)))
     assert apart.near(together.upper, 1e-3)

@@ -42,8 +42,8 @@ def pairwise() -> Protection:
     plan = genuine()
     held = [plan.records[a:b] for a, b in zip(plan.starts[:-1], plan.starts[1:], strict=True)]
     chances = [tuple(plan.probabilities[records].tolist()) for records in held]
-    sigma = max(noise_multiplier_for(each, STEPS, 0.01, 0.2, pairwise=True) for each in chances)
-    events = [SecretMixture(probabilities=each, noise_multiplier=sigma, steps=STEPS) for each in chances]
+    sigma = max(noise_multiplier_for(chance, STEPS, 0.01, 0.2, pairwise=True) for chance in chances)
+    events = [SecretMixture(probabilities=chance, noise_multiplier=sigma, steps=STEPS) for chance in chances]
     nats = np.array([information(event, pairwise=True) for event in events])
     return replace(
         plan,

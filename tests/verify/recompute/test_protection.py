@@ -92,8 +92,10 @@ def by_curve() -> Protection:
     book = SecretMemberships(
         starts=plan.starts, records=plan.records, probabilities=chances, priors=plan.priors, steps=steps
     )
-    given = (plan.starts, plan.records, chances)
-    found = least_noise_by_curve(book, plan.posteriors, plan.budgets, lambda sigma: informations(*given, sigma, steps))
+    memberships = (plan.starts, plan.records, chances)
+    found = least_noise_by_curve(
+        book, plan.posteriors, plan.budgets, lambda sigma: informations(*memberships, sigma, steps)
+    )
     facts = replace(
         plan.facts,
         noise_multiplier=found.noise_multiplier,
@@ -187,10 +189,10 @@ def test_the_best_test_among_samples_lies_between_both_sides(steps: int, prior: 
     found = largest_success(rates, sigma, steps, prior, 1.0)
 
     def ratios(*, used: bool) -> NDArray[np.float64]:
-        seen = random.normal(0, sigma, (runs, steps))
-        seen += random.choice(3, (runs, steps), p=weights) if used else 0
+        noisy = random.normal(0, sigma, (runs, steps))
+        noisy += random.choice(3, (runs, steps), p=weights) if used else 0
         k = np.arange(3.0)[:, None, None]
-        each = np.tensordot(weights, np.exp((k * seen - k * k / 2) / sigma**2), 1)
+        each = np.tensordot(weights, np.exp((k * noisy - k * k / 2) / sigma**2), 1)
         return np.asarray(np.log(each).sum(axis=1))
 
     threshold = np.quantile(ratios(used=False), 1 - prior)

@@ -149,7 +149,7 @@ def test_a_report_of_noise_is_simulated(noise_of: PrivacyReport) -> None:
     assert simulate(noise_of, seed=1, seconds=0.0) is not None
 
 
-def made(mechanism: WeightNoise | Ledger, *guarantees: Guarantee) -> PrivacyReport:
+def report_of(mechanism: WeightNoise | Ledger, *guarantees: Guarantee) -> PrivacyReport:
     return PrivacyReport(step="made", created="2026-01-01", versions={}, mechanism=mechanism, guarantees=guarantees)
 
 
@@ -165,11 +165,11 @@ def test_each_guarantee_of_noise_is_simulated_with_its_own_shift() -> None:
     facts = ClippedTraining(epochs=10, learning_rate=0.1, clip_norm=1, dataset_size=100, batch_size=10)
     noise = WeightNoise(training=facts, noise_stddev=0.01 / EXACT, dimension=1, calibration=Calibration.DP_WEIGHTS)
     published, convex = claimed("published", 1, 1e-5, 1 / EXACT, 0.01), claimed("convex", 1, 1e-5, 1 / EXACT)
-    found = simulate(made(noise, published, convex), seed=1, seconds=0)
+    found = simulate(report_of(noise, published, convex), seed=1, seconds=0)
     assert found is not None
     assert [judged.verdict.outcome for judged in found.judged] == [Outcome.REFUTED, Outcome.CONSISTENT]
     # The published test sees nothing: it draws with the shift that the paper assumes.
-    rates = [each.estimate for each in found.evidence if each.quantity.startswith("violation rate")]
+    rates = [item.estimate for item in found.evidence if item.quantity.startswith("violation rate")]
     assert max(rates) < 1e-3
 
 
@@ -177,12 +177,14 @@ def test_a_ledger_of_one_kind_is_simulated_with_a_toy_training() -> None:
     event = SampledGaussian(noise_multiplier=1, sample_rate=0.5, steps=2)
     claim = claimed("dp-sgd", ledger.epsilon_of(Ledger(events=(event,)), 0.01).upper, 0.01, 1)
     for deviation, outcome in ((1.0, Outcome.CONSISTENT), (0.5, Outcome.REFUTED)):
-        found = simulate(made(Ledger(events=(replace(event, noise_multiplier=deviation),)), claim), seed=1, seconds=0)
+        found = simulate(
+            report_of(Ledger(events=(replace(event, noise_multiplier=deviation),)), claim), seed=1, seconds=0
+        )
         assert found is not None
         assert [judged.verdict.outcome for judged in found.judged] == [outcome] * 2
         assert found.judged[1].verdict.subject == "a toy training of 2 steps"
     unknown = Ledger(events=(replace(event, batches=Batches.FIXED_SIZE),))
-    assert simulate(made(unknown, claim), seed=1, seconds=0) is None
+    assert simulate(report_of(unknown, claim), seed=1, seconds=0) is None
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_a_report_passes_with_the_warning_and_not_without(tmp_path: Path, write_
     report = read_report(path)
     text = dict(rows_of(report))[row]
     assert verify(path, read(path)).exit_code is ExitCode.OK
-    without = replace(report, warnings=tuple(each for each in report.warnings if each != text))
+    without = replace(report, warnings=tuple(warning for warning in report.warnings if warning != text))
     assert verify(path, without).exit_code is ExitCode.REFUTED
     assert list(faults(path, report, set())) == []
 
@@ -126,7 +126,7 @@ def test_a_report_that_calls_examples_records_passes(tmp_path: Path, write_model
     text = dict(rows_of(report))[(_OUTSIDE, "large delta")]
     for words, code in ((("records", " record"), ExitCode.OK), (("steps", " step"), ExitCode.REFUTED)):
         older = text.replace("examples", words[0]).replace("publishing each", f"publishing each{words[1]}")
-        warnings = tuple(older if each == text else each for each in report.warnings)
+        warnings = tuple(older if warning == text else warning for warning in report.warnings)
         assert verify(path, replace(report, warnings=warnings)).exit_code is code
 
 

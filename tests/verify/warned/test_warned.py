@@ -30,7 +30,7 @@ _QUICK = ("noise", "noise, several candidates", "plan", "own loop", "opacus", "f
 
 
 def found(path: Path, report: PrivacyReport) -> list[tuple[Outcome, str]]:
-    return [(each.outcome, each.reason) for each in check_warnings(path, report, ())]
+    return [(verdict.outcome, verdict.reason) for verdict in check_warnings(path, report, ())]
 
 
 @pytest.mark.parametrize("name", _QUICK)
@@ -40,7 +40,7 @@ def test_every_warning_is_called_for(kinds: Kinds, name: str) -> None:
     assert report.warnings
     assert found(path, report) == []
     for text in report.warnings:
-        others = tuple(each for each in report.warnings if each != text)
+        others = tuple(warning for warning in report.warnings if warning != text)
         assert [outcome for outcome, _ in found(path, replace(report, warnings=others))] == [Outcome.REFUTED], text
         softer = replace(report, warnings=(*others, f"{text}, mostly"))
         assert [outcome for outcome, _ in found(path, softer)] == [Outcome.REFUTED] * 2, text
@@ -54,7 +54,7 @@ def test_verify_and_other_versions(kinds: Kinds) -> None:
     praised = replace(report, warnings=(*report.warnings, "audited by a notary: nothing is missing"))
     judged = verify(path, praised)
     assert judged.exit_code is ExitCode.REFUTED
-    assert any("unknown warning" in each.reason for each in judged.integrity)
+    assert any("unknown warning" in verdict.reason for verdict in judged.integrity)
     later = replace(praised, versions={**report.versions, "privctl": "9.0.0"})
     assert verify(path, later).exit_code is ExitCode.BAD_INPUT
 
@@ -62,7 +62,7 @@ def test_verify_and_other_versions(kinds: Kinds) -> None:
 def test_numbers_that_the_report_states(kinds: Kinds) -> None:
     path = kinds["noise, several candidates"].path
     report = read_report(path)
-    fewer = tuple(re.sub("^2 candidates", "1 candidates", each) for each in report.warnings)
+    fewer = tuple(re.sub("^2 candidates", "1 candidates", warning) for warning in report.warnings)
     assert [outcome for outcome, _ in found(path, replace(report, warnings=fewer))] == [Outcome.REFUTED]
 
 

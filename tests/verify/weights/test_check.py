@@ -89,7 +89,7 @@ def verdicts_of_weights(found: Verification) -> list[Verdict]:
 
 
 def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdict]:
-    """What is said of the weights after ``change``; whatever else the change contradicts does not count."""
+    """The verdicts on the weights after ``change``; whatever else the change contradicts does not count."""
     report = json.loads(path.read_text())
     change(report)
     report_path = path.with_name("forged.report.json")

@@ -20,8 +20,8 @@ def parameters(seed: int = 0) -> dict[str, nn.Parameter]:
     """Weights of sizes from 1e-6 to 100, zeros, and one at a power of two."""
     drawn = torch.Generator().manual_seed(seed)
     sizes = {"a": 1.0, "b": 1e-6, "c": 100.0, "d": 0.0}
-    made = {name: nn.Parameter(torch.randn(37, 5, generator=drawn) * size) for name, size in sizes.items()}
-    return {**made, "e": nn.Parameter(torch.tensor([2.0, -2.0, 1.9999999]))}
+    trainable = {name: nn.Parameter(torch.randn(37, 5, generator=drawn) * size) for name, size in sizes.items()}
+    return {**trainable, "e": nn.Parameter(torch.tensor([2.0, -2.0, 1.9999999]))}
 
 
 def copied(tensors: dict[str, nn.Parameter]) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ def test_a_step_moves_weights_as_in_exact_arithmetic() -> None:
     count = sum(shape.numel() for shape in shapes.values())
     along = [direction(SEED, 7, number, shapes) for number in range(2)]
     for name, each in held.items():
-        signs = [made[name].double() * math.sqrt(count) for made in along]
+        signs = [directions[name].double() * math.sqrt(count) for directions in along]
         expected = 0.9 * before[name].double() - 0.25 * signs[0] + 0.5 * signs[1]
         assert torch.allclose(each.detach().double(), expected, rtol=1e-6, atol=1e-6)
 

@@ -13,7 +13,7 @@ from privctl.train.directional import direction
 DIMENSION = 4
 
 
-def made() -> tuple[Tensor, Tensor]:
+def gradient_and_hessian() -> tuple[Tensor, Tensor]:
     """A gradient and a symmetric Hessian."""
     drawn = torch.Generator().manual_seed(3)
     gradient = torch.randn(DIMENSION, generator=drawn, dtype=torch.float64)
@@ -31,7 +31,7 @@ def moment(gradient: Tensor, hessian: Tensor, signs: Tensor) -> float:
 
 
 def test_the_second_moment_is_that_of_all_signs() -> None:
-    gradient, hessian = made()
+    gradient, hessian = gradient_and_hessian()
     every = [torch.tensor(each, dtype=torch.float64) for each in itertools.product((-1, 1), repeat=DIMENSION)]
     exact = sum(moment(gradient, hessian, signs) for signs in every) / len(every)
     assert stated(gradient, hessian) == pytest.approx(exact, rel=1e-12)
@@ -39,7 +39,7 @@ def test_the_second_moment_is_that_of_all_signs() -> None:
 
 
 def test_drawn_directions_have_it() -> None:
-    gradient, hessian = made()
+    gradient, hessian = gradient_and_hessian()
     shapes = {"w": torch.Size([DIMENSION])}
     drawn = [direction(b"theory", step, 0, shapes)["w"].sign().double() for step in range(4000)]
     values = torch.tensor([moment(gradient, hessian, signs) for signs in drawn], dtype=torch.float64)

@@ -186,20 +186,20 @@ def test_records_rounded_together_would_move_one_another() -> None:
 
 def test_a_step_is_the_one_computed_by_hand() -> None:
     noise = Noiseless()
-    made = trainer(2, noise=noise, directions=2, clip_norm=0.7, rate=0.05)
-    before, points = flat(made.network).double(), rows()
-    slopes = gradients(made.network, points[:BATCH]).double()
-    signs = torch.stack([signs_of(made.network, 0, number).double() for number in range(2)])
+    training = trainer(2, noise=noise, directions=2, clip_norm=0.7, rate=0.05)
+    before, points = flat(training.network).double(), rows()
+    slopes = gradients(training.network, points[:BATCH]).double()
+    signs = torch.stack([signs_of(training.network, 0, number).double() for number in range(2)])
     vectors = slopes @ signs.T
     norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     total = (vectors * (0.7 * (1 - 2.0**-10) / norms).clamp(max=1)).sum(0)
-    made.recipe = TrainingSettings(
+    training.recipe = TrainingSettings(
         method="dp-zo", steps=1, batch_size=float(BATCH), sample_rate=BATCH / EXAMPLES, learning_rate=0.05,
         clip_norm=0.7, noise_multiplier=2.0, weight_decay=0.1,
     )  # fmt: skip
-    finished = made.run()
+    finished = training.run()
     expected = before * (1 - 0.05 * 0.1) - 0.05 * (total / BATCH / 2) @ signs
-    assert torch.allclose(flat(made.network).double(), expected, rtol=1e-4, atol=2e-6)
+    assert torch.allclose(flat(training.network).double(), expected, rtol=1e-4, atol=2e-6)
     ((released, stddev, step),) = noise.asked
     assert released == pytest.approx(total.tolist(), rel=1e-3)
     assert (stddev, step) == (pytest.approx(2.0 * 0.7), 0)
@@ -222,21 +222,21 @@ class Halved:
 def test_the_noise_in_the_weights_is_what_is_stated(noise: GradientNoise | None, right: bool) -> None:
     """Of records without a gradient: each step's number is noise alone, and the weights show it along the direction."""
     steps, noise = 100, noise or KeyedNoise(NoiseSource())
-    made = trainer(steps, noise=noise, points=torch.zeros(EXAMPLES, 4), clip_norm=0.5, rate=1e-3)
+    training = trainer(steps, noise=noise, points=torch.zeros(EXAMPLES, 4), clip_norm=0.5, rate=1e-3)
     with torch.no_grad():
-        for parameter in made.network.parameters():
+        for parameter in training.network.parameters():
             parameter.zero_()
     numbers: list[float] = []
-    places = [flat(made.network).double()]
+    places = [flat(training.network).double()]
 
     def look(held: nn.Module) -> dict[str, float]:
         return {}
 
-    made.evaluate = look
-    made.advance = lambda _: places.append(flat(made.network).double())
-    made.run()
+    training.evaluate = look
+    training.advance = lambda _: places.append(flat(training.network).double())
+    training.run()
     for step, (before, after) in enumerate(itertools.pairwise(places)):
-        signs = signs_of(made.network, step, 0).double()
+        signs = signs_of(training.network, step, 0).double()
         numbers.append(float((before - after) @ signs / len(signs)) * BATCH / 1e-3)
     assert len(numbers) == steps
     deviation, stated = float(np.std(numbers)), 2.0 * 0.5
@@ -259,8 +259,8 @@ def test_a_stopped_run_goes_on_to_the_same_weights() -> None:
 
 def test_a_step_that_was_begun_and_lost_counts_and_its_directions_are_not_drawn_again() -> None:
     noise = Noiseless()
-    made = trainer(8, noise=noise)
-    finished = made.run(SavedState(updates=3, steps_begun=5, tensors={}))
+    training = trainer(8, noise=noise)
+    finished = training.run(SavedState(updates=3, steps_begun=5, tensors={}))
     assert [step for _, _, step in noise.asked] == [5, 6, 7]
     assert (finished.updates, finished.steps_begun, finished.released) == (6, 8, 8)
 
@@ -290,8 +290,8 @@ def test_two_processes_do_what_one_does(tmp_path: Path, forked: Forked) -> None:
     script = tmp_path / "worker.py"
     script.write_text(SCRIPT)
     ended: Sequence = forked.together(2, [], script=str(script))
-    for each in ended:
-        assert each.code == 0, each.errors[-2000:]
+    for process in ended:
+        assert process.code == 0, process.errors[-2000:]
     found, releases = json.loads(ended[0].out)
     one = trainer(6, noise=Noiseless(), directions=3)
     one.run()

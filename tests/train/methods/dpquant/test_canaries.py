@@ -69,20 +69,20 @@ def run_of(share: float) -> tuple[Trainer, GradientCanaries]:
         layers=layers, schedule=schedule, task=task, epoch_steps=2,
         measuring=Measuring(sensitivity=measured, every=2, repetitions=2, most=RELEASES, smoothing=0.5),
     )  # fmt: skip
-    made = Trainer(
+    training = Trainer(
         network=net, task=task, recipe=plan, clipping=Clipping(norm=1.0),
         batches=PoissonBatches(8, 1.0, NoiseSource(1)), noise=Less(share), workers=Workers(), device=CPU,
         precision=precision, canaries=canaries,
     )  # fmt: skip
-    return made, canaries
+    return training, canaries
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_half_of_the_noise_of_the_steps_is_noticed(share: float) -> None:
-    made, canaries = run_of(share)
-    finished = made.run()
+    training, canaries = run_of(share)
+    finished = training.run()
     assert (finished.steps_begun, finished.side_releases_begun) == (STEPS, RELEASES)
-    assert len({each.quantized for each in made.precision.epochs}) > 1, "layers change"
+    assert len({epoch.quantized for epoch in training.precision.epochs}) > 1, "layers change"
     found = bounds_of(
         register([1] * COUNT), canaries.every_step, np.ones(COUNT, np.bool_), canaries.included, DELTA, LEVEL
     )

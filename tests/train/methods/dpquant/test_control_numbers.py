@@ -34,18 +34,18 @@ class Weaker(NoiseSource):
             super().release(stream, block, values, self.share * stddev)
 
 
-def made(share: float, multiplier: float = 1.5) -> LayerSensitivity:
+def sensitivity_with_noise(share: float, multiplier: float = 1.5) -> LayerSensitivity:
     return sensitivity(network(), Blobs(6), noise=Weaker(share), noise_multiplier=multiplier)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 2.0, math.nan])
 def test_other_noise_stops_the_first_measurement(share: float) -> None:
     with pytest.raises(PrivctlError, match="the noise of measurements is not what is accounted for"):
-        made(share).release(0)
+        sensitivity_with_noise(share).release(0)
 
 
 def test_a_smaller_fault_shows_after_more_measurements() -> None:
-    faulty = made(0.9)
+    faulty = sensitivity_with_noise(0.9)
     faulty.release(0)
     with pytest.raises(PrivctlError, match="control numbers have 0.9"):
         for number in range(1, 40):
@@ -54,7 +54,7 @@ def test_a_smaller_fault_shows_after_more_measurements() -> None:
 
 @pytest.mark.parametrize("multiplier", [1e-300, 0.3, 1e200])
 def test_noise_as_stated_passes_and_the_layers_are_released_as_before(multiplier: float) -> None:
-    honest = made(1.0, multiplier)
+    honest = sensitivity_with_noise(1.0, multiplier)
     released = [honest.release(number) for number in range(20)]
     assert {values.shape for values in released} == {(len(NAMES),)}
     assert honest.controls.count == 20 * CONTROLS

@@ -15,11 +15,11 @@ from tests.forked import Forked
 SCRIPT = """
 import json, torch
 from privctl.parallel import start_workers
-from tests.train.methods.dpquant.test_quantization import made, precision, weights
+from tests.train.methods.dpquant.test_quantization import dpquant_trainer, precision, weights
 
 torch.set_num_threads(1)
 with start_workers(torch.device("cpu")) as workers:
-    run = made(workers=workers)
+    run = dpquant_trainer(workers=workers)
     run.run()
     mine = torch.cat([p.flatten() for p in weights(run)])
     same = mine.clone()
@@ -37,8 +37,8 @@ def train(processes: int, folder: Path, forked: Forked) -> list[Any]:
     script = folder / "worker.py"
     script.write_text(SCRIPT)
     ended = forked.together(processes, [], script=str(script))
-    for each in ended:
-        assert each.code == 0, each.errors[-2000:]
+    for process in ended:
+        assert process.code == 0, process.errors[-2000:]
     found: list[Any] = json.loads(ended[0].out)
     return found
 

@@ -46,7 +46,7 @@ def recipe(**changes: Any) -> TrainingSettings:
     return TrainingSettings(**{**settings, **changes})
 
 
-def made(
+def dpquant_trainer(
     mode: LayerMode | None = LayerMode.DPQUANT,
     folder: RunFolder | None = None,
     workers: Workers | None = None,
@@ -94,7 +94,7 @@ def same(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
 
 
 def test_measurements_come_every_other_epoch_and_are_all_counted() -> None:
-    run = made()
+    run = dpquant_trainer()
     done = run.run()
     quantization = precision(run)
     assert (done.updates, done.steps_begun, done.side_releases_begun, quantization.side_releases_begun) == (
@@ -104,30 +104,30 @@ def test_measurements_come_every_other_epoch_and_are_all_counted() -> None:
         6,
     )
     epochs = quantization.epochs
-    assert [each.number for each in epochs] == list(range(EPOCHS))
-    assert {len(each.quantized) for each in epochs} == {2}
+    assert [epoch.number for epoch in epochs] == list(range(EPOCHS))
+    assert {len(epoch.quantized) for epoch in epochs} == {2}
     assert all(epochs[i].scores == epochs[i + 1].scores for i in (0, 2, 4))
-    assert len({each.scores for each in epochs}) == 3
+    assert len({epoch.scores for epoch in epochs}) == 3
 
 
 def test_a_first_batch_of_one_record_is_not_the_last_that_is_verified() -> None:
     """It shows little, so the next one is compared too: again without what rounding draws."""
     batches = SimpleNamespace(kind=Batches.POISSON, batch=lambda step: np.arange(12 if step else 1))
-    assert made(LayerMode.ALL, batches=batches, recipe=recipe(steps=2)).run().updates == 2
+    assert dpquant_trainer(LayerMode.ALL, batches=batches, recipe=recipe(steps=2)).run().updates == 2
 
 
 def test_scores_are_smoothed_and_the_first_are_taken_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = made()
+    run = dpquant_trainer()
     plan = precision(run).measuring
     assert plan is not None
     values = iter([[1.0] * 3, [3.0] * 3, [0.0] * 3, [0.0] * 3, [8.0] * 3, [8.0] * 3])
     monkeypatch.setattr(type(plan.sensitivity), "release", lambda self, number: next(values))
     run.run()
-    assert [each.scores[0] for each in precision(run).epochs] == [2.0, 2.0, 1.0, 1.0, 4.5, 4.5]
+    assert [epoch.scores[0] for epoch in precision(run).epochs] == [2.0, 2.0, 1.0, 1.0, 4.5, 4.5]
 
 
 def test_no_layer_quantized_is_dp_sgd_to_the_last_bit() -> None:
-    plain, none, every = made(None), made(LayerMode.NONE), made(LayerMode.ALL)
+    plain, none, every = dpquant_trainer(None), dpquant_trainer(LayerMode.NONE), dpquant_trainer(LayerMode.ALL)
     histories = [run.run().history for run in (plain, none, every)]
     assert same(weights(plain), weights(none))
     assert histories[0] == histories[1]
@@ -137,18 +137,18 @@ def test_no_layer_quantized_is_dp_sgd_to_the_last_bit() -> None:
 
 def test_gradients_are_those_of_the_quantized_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a step the layers are on exactly while examples pass, and the rows are theirs."""
-    run = made(LayerMode.ALL, recipe=recipe(steps=3))
-    seen: list[tuple[int, ...]] = []
+    run = dpquant_trainer(LayerMode.ALL, recipe=recipe(steps=3))
+    shapes: list[tuple[int, ...]] = []
     honest = QuantizedLayers.active
 
     def watched(self: QuantizedLayers, keys: Sequence[int]) -> Any:
-        seen.append(tuple(keys))
+        shapes.append(tuple(keys))
         return honest(self, keys)
 
     monkeypatch.setattr(QuantizedLayers, "active", watched)
     run.run()
     task = run.task
-    assert seen == [
+    assert shapes == [
         tuple(task.keys(group))
         for step in range(3)
         for group in task.micro_batches(run.batches.batch(step).tolist(), step, 64)
@@ -158,14 +158,14 @@ def test_gradients_are_those_of_the_quantized_network(monkeypatch: pytest.Monkey
 def interrupted(folder: Path, stop_after: int) -> None:
     """A run that is stopped and saved."""
     with RunFolder.begin(folder, {}) as kept:
-        run, steps = made(folder=kept), iter(range(1, STEPS))
+        run, steps = dpquant_trainer(folder=kept), iter(range(1, STEPS))
         with pytest.raises(RunInterruptedError):
             run.run(None, lambda: next(steps) == stop_after)
 
 
 def resumed(folder: Path) -> Trainer:
     kept, start = RunFolder.resume(folder, {})
-    run = made(folder=kept)
+    run = dpquant_trainer(folder=kept)
     with kept:
         run.run(start)
     return run
@@ -173,7 +173,7 @@ def resumed(folder: Path) -> Trainer:
 
 @pytest.mark.parametrize("stop_after", few([1, EPOCH, EPOCH + 2, 3 * EPOCH, STEPS - 1], 1))
 def test_a_resumed_run_is_the_same_to_the_last_bit(stop_after: int, tmp_path: Path) -> None:
-    whole = made()
+    whole = dpquant_trainer()
     whole.run()
     interrupted(tmp_path / "run", stop_after)
     again = resumed(tmp_path / "run")
@@ -184,12 +184,12 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(stop_after: int, tmp_path: Pa
 
 @pytest.mark.slow
 def test_forgetting_the_scores_would_show(tmp_path: Path) -> None:
-    whole = made()
+    whole = dpquant_trainer()
     whole.run()
     interrupted(tmp_path / "run", EPOCH + 2)
     kept, start = RunFolder.resume(tmp_path / "run", {})
     assert start is not None
-    forgetful = made()
+    forgetful = dpquant_trainer()
     with kept:
         tensors = {name: t for name, t in start.tensors.items() if not name.startswith("dpquant.")}
         forgetful.run(
@@ -206,7 +206,7 @@ def killed(folder: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A run that ends without a word in its release number ``at``; the numbers that were asked for."""
     numbers: list[int] = []
     with monkeypatch.context() as patch, RunFolder.begin(folder, {}) as kept:
-        run = made(folder=kept)
+        run = dpquant_trainer(folder=kept)
         plan = precision(run).measuring
         assert plan is not None
         honest = type(plan.sensitivity).release
@@ -267,7 +267,7 @@ def test_a_count_that_is_kept_in_memory_only_would_use_noise_again(
 
 def test_a_release_is_counted_on_disk_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.begin(tmp_path / "run", {}) as folder:
-        run = made(folder=folder)
+        run = dpquant_trainer(folder=folder)
         plan = precision(run).measuring
         assert plan is not None
         honest = type(plan.sensitivity).release
@@ -286,12 +286,12 @@ def test_a_state_of_other_layers_is_refused(tmp_path: Path) -> None:
     assert start is not None
     wrong = {name: t[:, :2] if name in ("dpquant.chosen", "dpquant.scores") else t for name, t in start.tensors.items()}
     with pytest.raises(InputError, match="among 3 layers"):
-        made().precision.restore(wrong, 0)
+        dpquant_trainer().precision.restore(wrong, 0)
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAM, Optimizer.ADAMW])
 def test_every_update_rule(optimizer: Optimizer) -> None:
-    run = made(recipe=recipe(optimizer=optimizer, steps=5))
+    run = dpquant_trainer(recipe=recipe(optimizer=optimizer, steps=5))
     before = weights(run)
     run.run()
     assert not same(before, weights(run))
@@ -299,7 +299,9 @@ def test_every_update_rule(optimizer: Optimizer) -> None:
 
 def test_plain_training_can_be_quantized_too() -> None:
     plan = recipe(method="plain", noise_multiplier=0.0, steps=5)
-    runs = [made(mode, recipe=plan, clipping=None, noise=None) for mode in (None, LayerMode.NONE, LayerMode.ALL)]
+    runs = [
+        dpquant_trainer(mode, recipe=plan, clipping=None, noise=None) for mode in (None, LayerMode.NONE, LayerMode.ALL)
+    ]
     for run in runs:
         run.run()
     assert same(weights(runs[0]), weights(runs[1]))

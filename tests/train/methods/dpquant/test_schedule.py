@@ -29,8 +29,8 @@ def schedule(mode: LayerMode, **changes: Any) -> LayerSchedule:
 
 @pytest.mark.parametrize("mode", [LayerMode.DPQUANT, LayerMode.RANDOM])
 def test_an_epoch_takes_so_many_and_not_always_the_same(mode: LayerMode) -> None:
-    made = schedule(mode)
-    drawn = [made.chosen(epoch, NOTHING) for epoch in range(20)]
+    layer_schedule = schedule(mode)
+    drawn = [layer_schedule.chosen(epoch, NOTHING) for epoch in range(20)]
     assert {len(one) for one in drawn} == {6}
     assert len(set(drawn)) > 5
     assert drawn == [schedule(mode).chosen(epoch, NOTHING) for epoch in range(20)]
@@ -52,9 +52,9 @@ def test_only_dpquant_heeds_scores() -> None:
 
 
 def test_static_choices_stay() -> None:
-    made = schedule(LayerMode.STATIC)
-    assert len({made.chosen(epoch, NOTHING) for epoch in range(20)}) == 1
-    assert schedule(LayerMode.STATIC, seed=b"c").chosen(0, NOTHING) != made.chosen(0, NOTHING)
+    layer_schedule = schedule(LayerMode.STATIC)
+    assert len({layer_schedule.chosen(epoch, NOTHING) for epoch in range(20)}) == 1
+    assert schedule(LayerMode.STATIC, seed=b"c").chosen(0, NOTHING) != layer_schedule.chosen(0, NOTHING)
     named = schedule(LayerMode.STATIC, static=frozenset("ah"), fraction=None)
     assert named.chosen(3, NOTHING) == frozenset("ah")
     assert schedule(LayerMode.ALL).chosen(0, NOTHING) == frozenset(NAMES)
@@ -62,14 +62,14 @@ def test_static_choices_stay() -> None:
 
 
 def test_a_compute_target_takes_the_fewest_of_the_order_that_reach_it() -> None:
-    made = schedule(LayerMode.RANDOM, fraction=None, compute_target=0.6)
+    layer_schedule = schedule(LayerMode.RANDOM, fraction=None, compute_target=0.6)
     dearest = max(COSTS) / sum(COSTS)
     for epoch in range(50):
-        share = made.share(made.chosen(epoch, NOTHING))
+        share = layer_schedule.share(layer_schedule.chosen(epoch, NOTHING))
         assert 0.6 <= share < 0.6 + dearest
     whole = schedule(LayerMode.RANDOM, fraction=None, compute_target=1.0)
     assert whole.chosen(0, NOTHING) == frozenset(NAMES)
-    assert made.chances(NOTHING) is None
+    assert layer_schedule.chances(NOTHING) is None
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.5, 4), (0.51, 5), (0.75, 6), (0.01, 1), (0.3 + 0.2 - 1e-12, 4)])

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_differences_are_those_of_one_layer_alone() -> None:
     net, task = network(), Blobs(5)
-    made = sensitivity(net, task)
-    found = made.differences(range(5), 7)
+    measurement = sensitivity(net, task)
+    found = measurement.differences(range(5), 7)
     assert found.shape == (5, len(NAMES))
     assert (found.abs() > 1e-6).all()
     # With one layer to measure, the others are left alone.
-    alone = replace(made, names=("2",)).differences(range(5), 7)
+    alone = replace(measurement, names=("2",)).differences(range(5), 7)
     assert torch.equal(alone[:, 0], found[:, 1])
     # Nothing was trained, and nothing stays quantized.
     assert all(p.grad is None for p in net.parameters())
@@ -39,10 +39,10 @@ def test_differences_are_those_of_one_layer_alone() -> None:
 def worst_coupling() -> float:
     """How much an example's differences move when others leave its batch."""
     task = Blobs(9)
-    made = sensitivity(network(), task)
-    whole = made.differences(range(9), 3)
+    measurement = sensitivity(network(), task)
+    whole = measurement.differences(range(9), 3)
     return max(
-        float((made.differences(some, 3) - whole[list(some)]).abs().max())
+        float((measurement.differences(some, 3) - whole[list(some)]).abs().max())
         for some in ([4], [0, 8], [8, 0, 3], list(range(1, 9)))
     )
 
@@ -72,12 +72,12 @@ def test_words_by_row_would_couple_examples(monkeypatch: pytest.MonkeyPatch) -> 
 def moved_by_one(norm: float) -> float:
     """The most that one example's leaving moves a release without noise, as a sum, in clip norms."""
     task = Blobs(12)
-    made = sensitivity(network(), task, clip_norm=norm, size=1.0, noise_multiplier=1e-300)
-    whole = made.release(0)
+    measurement = sensitivity(network(), task, clip_norm=norm, size=1.0, noise_multiplier=1e-300)
+    whole = measurement.release(0)
     most = 0.0
     for gone in range(12):
         left = np.delete(np.arange(12), gone)
-        other = replace(made, batches=Fixed(left))
+        other = replace(measurement, batches=Fixed(left))
         most = max(most, float(np.linalg.norm(whole - other.release(0))))
     return most
 
@@ -127,10 +127,10 @@ def test_rows_are_clipped_in_their_direction() -> None:
 
 
 def releases(multiplier: float, count: int = 700) -> np.ndarray:
-    made = sensitivity(
+    measurement = sensitivity(
         network(), Blobs(4), batches=PoissonBatches(4, 0.0, NoiseSource(1)), noise_multiplier=multiplier, size=8.0
     )
-    return np.stack([made.release(i) for i in range(count)])
+    return np.stack([measurement.release(i) for i in range(count)])
 
 
 def test_noise_has_the_stated_scale_and_half_of_it_would_not() -> None:
@@ -155,18 +155,18 @@ def test_a_subsample_is_drawn_anew_each_time_with_the_stated_rate() -> None:
     batches = PoissonBatches(1000, 0.05, NoiseSource(3))
     sizes = [len(batches.batch(number)) for number in range(200)]
     assert abs(np.mean(sizes) - 50) < 5 * math.sqrt(50 * 0.95 / 200)
-    made = sensitivity(network(), Blobs(40), batches=PoissonBatches(40, 0.5, NoiseSource(3)), size=20.0)
-    found = [made.release(number) for number in range(4)]
+    measurement = sensitivity(network(), Blobs(40), batches=PoissonBatches(40, 0.5, NoiseSource(3)), size=20.0)
+    found = [measurement.release(number) for number in range(4)]
     assert len({tuple(one) for one in found}) == 4
 
 
 def test_draws_of_a_measurement_are_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[int] = []
     task = Blobs(4)
-    made = sensitivity(network(), task)
-    monkeypatch.setattr(made.layers.__class__, "begin", lambda self, step: places.append(step))
-    monkeypatch.setattr(made.layers.__class__, "active", lambda self, keys: pytest.MonkeyPatch.context())
-    made.release(5)
+    measurement = sensitivity(network(), task)
+    monkeypatch.setattr(measurement.layers.__class__, "begin", lambda self, step: places.append(step))
+    monkeypatch.setattr(measurement.layers.__class__, "active", lambda self, keys: pytest.MonkeyPatch.context())
+    measurement.release(5)
     assert set(places) == {PLACES + 5}
 
 

@@ -45,6 +45,6 @@ def test_what_layers_are_measured_on_is_a_premise(
     settings: dict[str, Any], name: str | None, state: AssumptionState | None
 ) -> None:
     job: Any = SimpleNamespace(request=asked(**settings))
-    found = {each.name: each.state for each in _assumptions(job, measured=False)}
+    found = {assumption.name: assumption.state for assumption in _assumptions(job, measured=False)}
     expected = {"public rounding": AssumptionState.ENFORCED, "rounding by example": AssumptionState.ENFORCED}
     assert found == expected | ({} if name is None else {name: state})

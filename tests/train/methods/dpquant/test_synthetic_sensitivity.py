@@ -99,14 +99,14 @@ def sensitivity(net: nn.Module, task: Any, names: tuple[str, ...], micro_example
 
 def test_measurements_round_anew_and_leave_the_network_as_it_was() -> None:
     net, task = network(), Blobs(module.ROUNDS * module.INPUTS)
-    made = sensitivity(net, task, NAMES)
-    found = made.measure(4)
+    measurement = sensitivity(net, task, NAMES)
+    found = measurement.measure(4)
     assert (found >= 0).all()
     assert found.max() > 0
-    np.testing.assert_array_equal(found, made.measure(4))
-    assert not np.allclose(made.measure(5), found, rtol=1e-6)
+    np.testing.assert_array_equal(found, measurement.measure(4))
+    assert not np.allclose(measurement.measure(5), found, rtol=1e-6)
     np.testing.assert_allclose(sensitivity(net, task, NAMES, 3).measure(4), found, rtol=1e-6)
-    assert made.layers.chosen == frozenset()
+    assert measurement.layers.chosen == frozenset()
     assert not net._forward_hooks
 
 

@@ -115,15 +115,15 @@ def trainer(
     return FerretTrainer(network=net, groups=made, **{**settings, **changes})
 
 
-def replayed(made: FerretTrainer, outcome: FinishedFerret) -> FerretTrainer:
+def replayed(trained: FerretTrainer, outcome: FinishedFerret) -> FerretTrainer:
     """The same steps on a fresh network, from what was published alone; already run."""
-    again = replace(made, network=network(), source=RecordedStream(published=outcome.amounts), folder=None)
+    again = replace(trained, network=network(), source=RecordedStream(published=outcome.amounts), folder=None)
     again.run(lost=outcome.lost)
     return again
 
 
-def weights(made: FerretTrainer) -> Tensor:
-    return torch.cat([p.detach().flatten().clone() for p in made.network.parameters()])
+def weights(trained: FerretTrainer) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in trained.network.parameters()])
 
 
 def stopping(after: int) -> Callable[[], bool]:

@@ -76,11 +76,11 @@ def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretP
     ],
 )
 def test_fire_probabilities_are_those_of_the_table(groups: str, number: int, epsilon: float, chance: float) -> None:
-    made = plan(groups=groups, epsilon=epsilon)
-    assert (len(made.groups), made.masks.steps, made.sample_rate) == (number, 1000, 0.005)
-    assert made.masks.fire_probability == pytest.approx(chance, rel=1e-12)
-    assert nats(made.signs) <= epsilon
-    assert made.ledger is None
+    planned = plan(groups=groups, epsilon=epsilon)
+    assert (len(planned.groups), planned.masks.steps, planned.sample_rate) == (number, 1000, 0.005)
+    assert planned.masks.fire_probability == pytest.approx(chance, rel=1e-12)
+    assert nats(planned.signs) <= epsilon
+    assert planned.ledger is None
 
 
 @pytest.mark.parametrize(("groups", "most"), [("2", 6.931471805599453), ("max", 512.9289136143595)])
@@ -92,11 +92,11 @@ def test_more_than_the_ceiling_is_refused_with_its_number(groups: str, most: flo
 
 @pytest.mark.parametrize(("epsilon", "noise"), few([(0.5, 1.355794), (1.0, 0.939293), (8.0, 0.498760)], 1))
 def test_gaussian_noise_is_that_of_the_account(epsilon: float, noise: float) -> None:
-    made = plan(release=ReleaseKind.GAUSSIAN, epsilon=epsilon, fire_probability=1.0)
-    assert made.noise_multiplier == pytest.approx(noise, rel=2e-4)
-    assert made.ledger is not None
-    assert epsilon_bound(made.ledger, DELTA) <= epsilon
-    (event,) = made.ledger.events
+    planned = plan(release=ReleaseKind.GAUSSIAN, epsilon=epsilon, fire_probability=1.0)
+    assert planned.noise_multiplier == pytest.approx(noise, rel=2e-4)
+    assert planned.ledger is not None
+    assert epsilon_bound(planned.ledger, DELTA) <= epsilon
+    (event,) = planned.ledger.events
     assert isinstance(event, SampledGaussian)
     assert (event.sample_rate, event.steps) == (0.005, 1000)
 
@@ -126,16 +126,16 @@ def test_directions_cost_nothing_and_all_publish() -> None:
 
 
 def test_responses_follow_from_the_three_point_pair() -> None:
-    made = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, epsilon=1.0, fire_probability=1.0, groups="1")
-    assert made.bit_epsilon is not None
-    assert 0.99 < one_bit_epsilon(made.bit_epsilon, 0.005, 1000, DELTA) <= 1
+    planned = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, epsilon=1.0, fire_probability=1.0, groups="1")
+    assert planned.bit_epsilon is not None
+    assert 0.99 < one_bit_epsilon(planned.bit_epsilon, 0.005, 1000, DELTA) <= 1
     assert three_point(1.0, 1, 0.005) == pytest.approx((0.008554713017922183, 0.5401934285262904), rel=1e-9)
     # docs/papers.md#sound-releases: 1,000 bits of log-odds 1 cost 0.72041534 by that pair, 0.59794354 where each order
     # has its own.
-    given = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, bit_epsilon=1.0, fire_probability=1.0, groups="1")
-    assert given.ledger is not None
+    reference_plan = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, bit_epsilon=1.0, fire_probability=1.0, groups="1")
+    assert reference_plan.ledger is not None
     assert exact_epsilon(1.0, 1, 0.005, 1000, DELTA) == pytest.approx(0.72041534, abs=6e-9)
-    assert epsilon_bound(given.ledger, DELTA) == pytest.approx(0.59794354, rel=1e-3)
+    assert epsilon_bound(reference_plan.ledger, DELTA) == pytest.approx(0.59794354, rel=1e-3)
     # Several bits of one batch are one event with so many bits.
     several = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, bit_epsilon=0.1, fire_probability=0.5, groups="4")
     assert several.ledger is not None
@@ -147,21 +147,21 @@ def test_responses_follow_from_the_three_point_pair() -> None:
 @pytest.mark.parametrize("dither", few([0.1, 1.0, 4.0], 1))
 def test_dithered_signs_have_a_certificate(dither: float) -> None:
     """It lies below the Renyi bound of docs/papers.md#dithered-signs: a step shifts F derivatives of a batch by 2."""
-    made = plan(groups="2", epsilon=0.5, dither=dither, release=ReleaseKind.DITHERED)
-    assert made.masks.fire_probability == pytest.approx(0.07213475204444816)
-    assert made.ledger is not None
+    planned = plan(groups="2", epsilon=0.5, dither=dither, release=ReleaseKind.DITHERED)
+    assert planned.masks.fire_probability == pytest.approx(0.07213475204444816)
+    assert planned.ledger is not None
     excess = np.geomspace(1e-4, 100, 400)
-    exponents = {size: 2 * size * (1 + excess) * excess / dither**2 for size in made.masks.sizes}
+    exponents = {size: 2 * size * (1 + excess) * excess / dither**2 for size in planned.masks.sizes}
     assert set(exponents) == {1, 2}
     divergences = sum(
-        made.masks.sizes[size] * np.logaddexp(math.log1p(-0.005), math.log(0.005) + exponent) / excess
+        planned.masks.sizes[size] * np.logaddexp(math.log1p(-0.005), math.log(0.005) + exponent) / excess
         for size, exponent in exponents.items()
     )
     by_hand, _ = renyi.epsilon_at(1 + excess, divergences, DELTA)
-    assert epsilon_floor(made.ledger, DELTA) <= epsilon_bound(made.ledger, DELTA) < by_hand
+    assert epsilon_floor(planned.ledger, DELTA) <= epsilon_bound(planned.ledger, DELTA) < by_hand
     # That bound is nearly reached where noise is small: half the shift would lie far below.
     if dither == 0.1:
-        assert epsilon_bound(made.ledger, DELTA) > 0.8 * by_hand
+        assert epsilon_bound(planned.ledger, DELTA) > 0.8 * by_hand
 
 
 def test_groups_of_one_batch_cost_more_than_groups_of_their_own() -> None:
@@ -211,8 +211,10 @@ def test_what_contradicts_itself_is_refused(changes: dict[str, Any], words: str)
 
 def test_the_budget_is_held_by_every_seed() -> None:
     """Noise is found for the masks at hand: seeds with more of them get more of it."""
-    made = [plan(seed=bytes([i]), release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=1e-3) for i in range(3)]
-    assert len({each.masks.active_steps for each in made}) > 1
-    for each in made:
+    planned = [
+        plan(seed=bytes([i]), release=ReleaseKind.GAUSSIAN, epsilon=1.0, fire_probability=1e-3) for i in range(3)
+    ]
+    assert len({each.masks.active_steps for each in planned}) > 1
+    for each in planned:
         assert each.ledger is not None
         assert 0.99 < epsilon_bound(each.ledger, DELTA) <= 1

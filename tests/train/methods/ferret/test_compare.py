@@ -22,31 +22,31 @@ from tests.train.methods.ferret.support import BATCH, Points, rows, stopping, tr
 
 
 def compared(method: str = "difference", steps: int = 40, *, look: bool = True, **changes: Any) -> FerretTrainer:
-    made = trainer(steps, chance=changes.pop("chance", 0.3), **changes)
-    assert isinstance(made.source, PrivateExamples)
-    made.source.engine = engine = Derivatives(made.network, method)
-    made.source.compare = SignComparison(derivatives=engine, per_example=False) if look else None
-    return made
+    training = trainer(steps, chance=changes.pop("chance", 0.3), **changes)
+    assert isinstance(training.source, PrivateExamples)
+    training.source.engine = engine = Derivatives(training.network, method)
+    training.source.compare = SignComparison(derivatives=engine, per_example=False) if look else None
+    return training
 
 
-def looked(made: FerretTrainer) -> ComparisonCount:
-    assert isinstance(made.source, PrivateExamples)
-    return made.source.statistics.compared
+def looked(training: FerretTrainer) -> ComparisonCount:
+    assert isinstance(training.source, PrivateExamples)
+    return training.source.statistics.compared
 
 
 def test_some_signs_are_compared_and_then_no_more() -> None:
-    made, without = compared(task=Points(rows())), compared(task=Points(rows()), look=False)
-    outcome, expected = made.run(), without.run()
-    found = looked(made)
+    training, without = compared(task=Points(rows())), compared(task=Points(rows()), look=False)
+    outcome, expected = training.run(), without.run()
+    found = looked(training)
     assert (found.tried, found.agreement.count) == (SIGNS, SIGNS)
     assert found.agreement.share_above == 1.0
     assert found.agreement.above > 0
     # Nothing that is published or trained knows of it.
     assert torch.equal(outcome.amounts, expected.amounts)
-    assert torch.equal(weights(made), weights(without))
-    assert isinstance(made.source, PrivateExamples)
+    assert torch.equal(weights(training), weights(without))
+    assert isinstance(training.source, PrivateExamples)
     assert isinstance(without.source, PrivateExamples)
-    more = made.source.task.passes - without.source.task.passes  # type: ignore[attr-defined]
+    more = training.source.task.passes - without.source.task.passes  # type: ignore[attr-defined]
     assert more == 6 * SIGNS  # two for the difference, one with a backward pass, three for the noise
 
 
@@ -61,22 +61,22 @@ def test_only_few_examples_and_few_groups_a_step_are_asked(monkeypatch: pytest.M
 
     right = compare.agreement
 
-    def noted(*given: Any) -> Any:
-        counts.append(len(given[2]))
-        return right(*given)
+    def noted(*args: Any) -> Any:
+        counts.append(len(args[2]))
+        return right(*args)
 
     monkeypatch.setattr(compare, "agreement", noted)
-    made = compared(steps=4, chance=1.0, task=Few(rows()))
-    made.run()
+    training = compared(steps=4, chance=1.0, task=Few(rows()))
+    training.run()
     assert counts == [1] * SIGNS
     assert asked == [BATCH, EXAMPLES] * 3 + [BATCH]
 
 
 @pytest.mark.parametrize("method", [DerivativeMethod.PARTIAL, DerivativeMethod.BACKWARD])
 def test_exact_derivatives_are_compared_with_nothing(method: DerivativeMethod) -> None:
-    made = compared(method)
-    made.run()
-    assert looked(made) == ComparisonCount()
+    training = compared(method)
+    training.run()
+    assert looked(training) == ComparisonCount()
 
 
 def test_dropout_falls_as_it_would_have() -> None:
@@ -87,9 +87,9 @@ def test_dropout_falls_as_it_would_have() -> None:
     found = []
     for look in (True, False):
         torch.manual_seed(5)
-        made = compared(task=Dropping(rows()), look=look)
-        made.run()
-        found.append((weights(made), torch.get_rng_state()))
+        training = compared(task=Dropping(rows()), look=look)
+        training.run()
+        found.append((weights(training), torch.get_rng_state()))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
 
@@ -102,9 +102,9 @@ def test_wrong_signs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         return -found if self.method is DerivativeMethod.DIFFERENCE else found
 
     monkeypatch.setattr(Derivatives, "batch", wrong)
-    made = compared()
-    made.run()
-    assert looked(made).agreement.share_above == 0
+    training = compared()
+    training.run()
+    assert looked(training).agreement.share_above == 0
 
 
 class Forwards(torch.autograd.Function):
@@ -128,10 +128,10 @@ def test_where_there_is_no_backward_pass_the_run_goes_on() -> None:
     found = []
     for look in (True, False):
         torch.manual_seed(5)
-        made = compared(task=OneWay(rows()), look=look)
-        made.run()
-        found.append((weights(made), torch.get_rng_state()))
-        assert looked(made) == (ComparisonCount(tried=SIGNS) if look else ComparisonCount())
+        training = compared(task=OneWay(rows()), look=look)
+        training.run()
+        found.append((weights(training), torch.get_rng_state()))
+        assert looked(training) == (ComparisonCount(tried=SIGNS) if look else ComparisonCount())
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
 
@@ -139,10 +139,10 @@ def test_where_there_is_no_backward_pass_the_run_goes_on() -> None:
 def test_what_is_no_number_counts_for_nothing_and_is_not_tried_for_ever() -> None:
     spoiled = rows()
     spoiled[:] = math.nan
-    made = compared(task=Points(spoiled))
-    made.run()
-    assert looked(made).tried == SIGNS
-    assert looked(made).agreement.count == 0
+    training = compared(task=Points(spoiled))
+    training.run()
+    assert looked(training).tried == SIGNS
+    assert looked(training).agreement.count == 0
 
 
 def test_it_is_remembered_over_an_interruption(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def scores(rows: Tensor, publisher: NoisySums, seed: int, runs: int) -> NDArray[
     recipe = TrainingSettings(
         method="ferret", steps=runs, batch_size=BATCH, sample_rate=BATCH / RECORDS, learning_rate=1e-6
     )
-    seen: list[float] = []
+    losses: list[float] = []
     source = PrivateExamples(
         network=network,
         task=Points(rows),
@@ -78,7 +78,7 @@ def scores(rows: Tensor, publisher: NoisySums, seed: int, runs: int) -> NDArray[
         workers=Workers(),
         device=CPU,
     )
-    made = FerretTrainer(
+    training = FerretTrainer(
         network=network,
         groups=(("weight",),),
         masks=Masks(seed=b"seed", groups=1, fire_probability=1.0, steps=runs),
@@ -91,12 +91,12 @@ def scores(rows: Tensor, publisher: NoisySums, seed: int, runs: int) -> NDArray[
 
     def noted(step: int, fired: Sequence[FiredGroup], directions: Sequence[Direction]) -> Tensor:
         found = ask(step, fired, directions)
-        seen.append(float(found[0] * directions[0]["weight"][0, 1].sign()))
+        losses.append(float(found[0] * directions[0]["weight"][0, 1].sign()))
         return found
 
-    made.source = type("Noted", (), {"amounts": staticmethod(noted)})()
-    made.run()
-    return np.asarray(seen)
+    training.source = type("Noted", (), {"amounts": staticmethod(noted)})()
+    training.run()
+    return np.asarray(losses)
 
 
 def measured(publisher: NoisySums, runs: int) -> float:

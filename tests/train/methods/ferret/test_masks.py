@@ -28,23 +28,23 @@ def binomial(fired: Callable[[int], tuple[int, ...]], groups: int, steps: int, c
 
 
 def test_counts_are_binomial() -> None:
-    made = masks()
-    assert binomial(made.fired, made.groups, made.steps, made.fire_probability) > ALPHA
+    drawn_masks = masks()
+    assert binomial(drawn_masks.fired, drawn_masks.groups, drawn_masks.steps, drawn_masks.fire_probability) > ALPHA
 
 
 def test_coins_that_look_at_the_data_are_found() -> None:
     """A group that keeps silent where its derivative is small fires too rarely; one that fires where it is large..."""
-    made, derivatives = masks(), np.random.default_rng(0).normal(size=(4000, 8))
+    drawn_masks, derivatives = masks(), np.random.default_rng(0).normal(size=(4000, 8))
 
     def planted(step: int) -> tuple[int, ...]:
-        return tuple(g for g in made.fired(step) if abs(derivatives[step, g]) > 0.3)
+        return tuple(g for g in drawn_masks.fired(step) if abs(derivatives[step, g]) > 0.3)
 
     def eager(step: int) -> tuple[int, ...]:
         bold = [0] if abs(derivatives[step, 0]) > 2 else []
-        return tuple(sorted({*made.fired(step), *bold}))
+        return tuple(sorted({*drawn_masks.fired(step), *bold}))
 
-    assert binomial(planted, made.groups, made.steps, made.fire_probability) < ALPHA
-    assert binomial(eager, made.groups, made.steps, made.fire_probability) < ALPHA
+    assert binomial(planted, drawn_masks.groups, drawn_masks.steps, drawn_masks.fire_probability) < ALPHA
+    assert binomial(eager, drawn_masks.groups, drawn_masks.steps, drawn_masks.fire_probability) < ALPHA
 
 
 def test_the_schedule_is_known_beforehand_and_the_seed_decides_it() -> None:
@@ -60,6 +60,6 @@ def test_the_schedule_is_known_beforehand_and_the_seed_decides_it() -> None:
 
 @pytest.mark.parametrize(("chance", "each"), [(1.0, 8), (0.0, 0)])
 def test_the_ends(chance: float, each: int) -> None:
-    made = masks(chance=chance, steps=5)
-    assert [len(made.fired(step)) for step in range(5)] == [each] * 5
-    assert made.total == 5 * each
+    drawn_masks = masks(chance=chance, steps=5)
+    assert [len(drawn_masks.fired(step)) for step in range(5)] == [each] * 5
+    assert drawn_masks.total == 5 * each

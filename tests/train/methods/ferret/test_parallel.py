@@ -51,8 +51,8 @@ def train(processes: int, folder: Path, forked: Forked) -> tuple[torch.Tensor, t
     script = folder / "worker.py"
     script.write_text(SCRIPT)
     ended = forked.together(processes, [], script=str(script))
-    for each in ended:
-        assert each.code == 0, each.errors[-2000:]
+    for process in ended:
+        assert process.code == 0, process.errors[-2000:]
     amounts, found, crossed, noise = json.loads(ended[0].out)
     return torch.tensor(amounts), torch.tensor(found), crossed, torch.tensor(noise)
 

@@ -47,10 +47,10 @@ PUBLISHERS = [
 
 def test_steps_in_which_nothing_fires_touch_neither_data_nor_model() -> None:
     task = Points(rows())
-    made = trainer(200, chance=0.01, task=task)
-    outcome = made.run()
-    assert made.masks.active_steps == task.passes < 20
-    assert (outcome.finished.updates, len(outcome.amounts)) == (200, made.masks.total)
+    training = trainer(200, chance=0.01, task=task)
+    outcome = training.run()
+    assert training.masks.active_steps == task.passes < 20
+    assert (outcome.finished.updates, len(outcome.amounts)) == (200, training.masks.total)
     silent = Points(rows())
     unmoved = trainer(50, chance=0.0, task=silent)
     assert len(unmoved.run().amounts) == silent.passes == 0
@@ -58,19 +58,19 @@ def test_steps_in_which_nothing_fires_touch_neither_data_nor_model() -> None:
 
 
 def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
-    made = trainer(1, chance=1.0, rule={"optimizer": Optimizer.SGD}, groups="2")
-    before = {name: p.detach().clone() for name, p in made.network.named_parameters()}
-    source = made.source
+    training = trainer(1, chance=1.0, rule={"optimizer": Optimizer.SGD}, groups="2")
+    before = {name: p.detach().clone() for name, p in training.network.named_parameters()}
+    source = training.source
     assert isinstance(source, PrivateExamples)
-    losses = source.task.losses(made.network, {"rows": rows()[source.batches.batch(0)]})
-    gradients = dict(zip(before, torch.autograd.grad(losses.sum(), list(made.network.parameters())), strict=True))
-    outcome = made.run()
-    for index, group in enumerate(made.groups):
+    losses = source.task.losses(training.network, {"rows": rows()[source.batches.batch(0)]})
+    gradients = dict(zip(before, torch.autograd.grad(losses.sum(), list(training.network.parameters())), strict=True))
+    outcome = training.run()
+    for index, group in enumerate(training.groups):
         u = direction(b"seed", 0, index, {name: before[name].shape for name in group}, torch.device("cpu"))
         expected = math.copysign(1.0, sum(float((gradients[name] * u[name]).sum()) for name in group))
         assert outcome.amounts[index] == expected
         for name in group:
-            moved = made.network.get_parameter(name).detach() - before[name]
+            moved = training.network.get_parameter(name).detach() - before[name]
             assert torch.allclose(moved, -0.01 * expected * u[name], atol=1e-7)
 
 
@@ -88,15 +88,15 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
     ),
 )
 def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher | None, rule: dict[str, Any]) -> None:
-    made = trainer(60, publisher=publisher, rule=rule)
-    outcome = made.run()
+    training = trainer(60, publisher=publisher, rule=rule)
+    outcome = training.run()
     published_as = publisher.shown if isinstance(publisher, NoisySums) else Publish.SIGN
     assert (set(outcome.amounts.abs().tolist()) == {1.0}) is (published_as is Publish.SIGN)
-    again = replayed(made, outcome)
-    assert torch.equal(weights(again), weights(made))
+    again = replayed(training, outcome)
+    assert torch.equal(weights(again), weights(training))
     # Every bit counts: with one of them turned it is another model.
     outcome.amounts[len(outcome.amounts) // 2] *= -1
-    assert not torch.equal(weights(replayed(made, outcome)), weights(made))
+    assert not torch.equal(weights(replayed(training, outcome)), weights(training))
 
 
 SGD = {"optimizer": Optimizer.SGD, "update_scale": UpdateScale.ROOT_DIMENSION}
@@ -110,15 +110,15 @@ def values(noise: float, clip_norm: float) -> Publisher:
 
 def test_along_many_directions_a_step_is_that_of_gradient_descent() -> None:
     """With 512 directions in 16 dimensions at most, the moves add up to the gradient to a fifth."""
-    made = trainer(1, chance=1.0, publisher=values(1e-10, 1e6), directions=512, rule=SGD)
-    before = weights(made)
-    source = made.source
+    training = trainer(1, chance=1.0, publisher=values(1e-10, 1e6), directions=512, rule=SGD)
+    before = weights(training)
+    source = training.source
     assert isinstance(source, PrivateExamples)
-    losses = source.task.losses(made.network, {"rows": rows()[source.batches.batch(0)]})
-    gradients = torch.autograd.grad(losses.sum() / BATCH, list(made.network.parameters()))
-    expected = -0.01 * torch.cat([each.flatten() for each in gradients])
-    made.run()
-    moved = weights(made) - before
+    losses = source.task.losses(training.network, {"rows": rows()[source.batches.batch(0)]})
+    gradients = torch.autograd.grad(losses.sum() / BATCH, list(training.network.parameters()))
+    expected = -0.01 * torch.cat([gradient.flatten() for gradient in gradients])
+    training.run()
+    moved = weights(training) - before
     assert (moved - expected).norm() < 0.35 * expected.norm()
     # Neither the sum of all directions' moves, nor that shared among them once more.
     assert 0.7 < moved.norm() / expected.norm() < 1.4
@@ -127,37 +127,37 @@ def test_along_many_directions_a_step_is_that_of_gradient_descent() -> None:
 @pytest.mark.parametrize("directions", [1, 16])
 def test_noise_moves_weights_as_far_along_many_directions_as_along_one(directions: int) -> None:
     """sigma c sqrt(d) / batch in every group of d numbers: 21 of them in all, over 40 steps."""
-    made = trainer(40, chance=1.0, publisher=values(1e6, 1e-3), directions=directions, rule=SGD)
-    before = weights(made)
-    made.run()
-    squares = float((weights(made) - before).square().sum()) / (0.01 * 1e6 * 1e-3 / BATCH) ** 2
+    training = trainer(40, chance=1.0, publisher=values(1e6, 1e-3), directions=directions, rule=SGD)
+    before = weights(training)
+    training.run()
+    squares = float((weights(training) - before).square().sum()) / (0.01 * 1e6 * 1e-3 / BATCH) ** 2
     assert squares == pytest.approx(40 * len(before), rel=0.45)
 
 
 @pytest.mark.parametrize("publish", list(Publish))
 def test_several_directions_replay_to_the_last_bit(publish: Publish) -> None:
-    made = trainer(30, chance=0.5, publisher=noisy(publish), directions=5, rule=SGD)
-    outcome = made.run()
-    assert torch.equal(weights(replayed(made, outcome)), weights(made))
+    training = trainer(30, chance=0.5, publisher=noisy(publish), directions=5, rule=SGD)
+    outcome = training.run()
+    assert torch.equal(weights(replayed(training, outcome)), weights(training))
     outcome.amounts[-1] *= -1
-    assert not torch.equal(weights(replayed(made, outcome)), weights(made))
+    assert not torch.equal(weights(replayed(training, outcome)), weights(training))
 
 
 @pytest.mark.parametrize("publisher", few([None, noisy(), noisy(Publish.VALUE)], 0))
 def test_it_learns(publisher: Publisher | None) -> None:
-    made = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
+    training = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
 
     def loss() -> float:
-        return float(Points(rows()).losses(made.network, {"rows": rows()}).detach().mean())
+        return float(Points(rows()).losses(training.network, {"rows": rows()}).detach().mean())
 
     before = loss()
-    made.run()
+    training.run()
     assert loss() < 0.9 * before
 
 
 def test_a_stream_that_is_too_short_is_refused() -> None:
-    made = trainer(20)
-    outcome = made.run()
+    training = trainer(20)
+    outcome = training.run()
     short = trainer(20, source=RecordedStream(published=outcome.amounts[:-1]))
     with pytest.raises(InputError, match="ends before"):
         short.run()
@@ -222,30 +222,30 @@ def test_examples_that_are_no_numbers_count_as_zero_and_stop_nothing() -> None:
     spoiled = rows()
     spoiled[3] = math.nan
     for publisher in PUBLISHERS:
-        made = trainer(40, publisher=publisher, task=Points(spoiled), chance=0.3)
-        outcome = made.run()
-        assert torch.isfinite(weights(made)).all()
+        training = trainer(40, publisher=publisher, task=Points(spoiled), chance=0.3)
+        outcome = training.run()
+        assert torch.isfinite(weights(training)).all()
         assert max(entry.get("zeroed_fraction", 0.0) for entry in outcome.finished.history) >= 0.05
     # What the others say is heard all the same.
     honest, without = trainer(1, chance=1.0, task=Points(spoiled), groups="1"), trainer(1, chance=1.0, groups="1")
-    for made in (honest, without):
-        assert isinstance(made.source, PrivateExamples)
-        object.__setattr__(made.source.batches, "batch_size", EXAMPLES)
+    for training in (honest, without):
+        assert isinstance(training.source, PrivateExamples)
+        object.__setattr__(training.source.batches, "batch_size", EXAMPLES)
     assert isinstance(without.source, PrivateExamples)
     without.source.task.rows[3, :] = 0  # type: ignore[attr-defined]
     assert honest.run().amounts.tolist() == without.run().amounts.tolist()
 
 
 def test_weights_that_run_away_are_one_sentence() -> None:
-    made = trainer(8, chance=1.0, rule={"optimizer": Optimizer.SGD})
-    made.rule = type(made.rule)(steps=8, learning_rate=3e38, optimizer=Optimizer.SGD)
+    training = trainer(8, chance=1.0, rule={"optimizer": Optimizer.SGD})
+    training.rule = type(training.rule)(steps=8, learning_rate=3e38, optimizer=Optimizer.SGD)
     with pytest.raises(InputError, match="diverged|holds NaN"):
-        made.run()
+        training.run()
 
 
 def test_epochs_by_poisson_batches_are_as_many_as_were_asked_for() -> None:
     """10 epochs of 3 in 10 examples are 34 steps; passes of 4 steps would be 9 of them."""
-    made = trainer(34, publisher=PUBLISHERS[1], epoch_rate=0.3)
-    outcome = made.run()
-    assert [each["step"] for each in outcome.finished.history] == [4, 7, 10, 14, 17, 20, 24, 27, 30, 34]
-    assert torch.equal(weights(replayed(made, outcome)), weights(made))
+    training = trainer(34, publisher=PUBLISHERS[1], epoch_rate=0.3)
+    outcome = training.run()
+    assert [entry["step"] for entry in outcome.finished.history] == [4, 7, 10, 14, 17, 20, 24, 27, 30, 34]
+    assert torch.equal(weights(replayed(training, outcome)), weights(training))

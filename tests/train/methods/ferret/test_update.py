@@ -44,14 +44,14 @@ def rule(**changes: Any) -> UpdateRule:
 
 def ours(plan: UpdateRule, settled: Sequence[int] = ()) -> dict[str, Tensor]:
     found = weights()
-    made = Updates(found, GROUPS, plan, [len(fires) for fires in FIRES])
+    updates = Updates(found, GROUPS, plan, [len(fires) for fires in FIRES])
     for step in range(STEPS):
         fired = [group for group, fires in enumerate(FIRES) if step in fires]
         if fired or step in settled:
-            made.catch_up(step)
+            updates.catch_up(step)
         for group in fired:
-            made.apply(step, group, along(step, group), amount(step, group))
-    made.catch_up(STEPS)
+            updates.apply(step, group, along(step, group), amount(step, group))
+    updates.catch_up(STEPS)
     return found
 
 

@@ -64,20 +64,20 @@ def shopped(manifest: Path) -> list[Evidence]:
 
 def report(folder: Path, items: Sequence[Evidence], manifest: Path | None, **stated: Any) -> PrivacyReport:
     """The report of an audit that read ``manifest``; one that is gone where that is None."""
-    given = manifest or folder / "gone.json"
+    path = manifest or folder / "gone.json"
     digest = file_digest(manifest) if manifest else "blake3:" + "0" * 64
     parameters = {"attack": [], "confidence": 0.95, **stated}
     if manifest and "canary_commitment" not in stated:
         parameters["canary_commitment"] = read_manifest(manifest).commitment
     return PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, parameters=parameters, evidence=tuple(items),
-        inputs=(Artifact(role="canaries", path=str(given), digest=digest, bytes=1),),
+        inputs=(Artifact(role="canaries", path=str(path), digest=digest, bytes=1),),
     )  # fmt: skip
 
 
 def found(folder: Path, items: Sequence[Evidence], manifest: Path | None, **stated: Any) -> list[tuple[Outcome, str]]:
-    made = report(folder, items, manifest, **stated)
-    return [(each.outcome, each.reason) for each in check_guesses(folder / "a.report.json", made, ())]
+    path = report(folder, items, manifest, **stated)
+    return [(verdict.outcome, verdict.reason) for verdict in check_guesses(folder / "a.report.json", path, ())]
 
 
 @pytest.mark.parametrize("count", [2, 9, 30, 250, 999, 1000, 10_001, 100_000])
@@ -147,10 +147,10 @@ def test_the_gate_refuses_them_too(manifest: Path, tmp_path: Path) -> None:
     model = making(tmp_path / "m.report.json", PROVED)
     outcomes = {}
     for name, items in (("honest", honest(manifest)), ("shopped", shopped(manifest))):
-        made = report(tmp_path, items, manifest)
+        path = report(tmp_path, items, manifest)
         looked = audit(
-            tmp_path / f"{name}.json", *items, inputs=(weights("m"), *made.inputs), parameters=made.parameters
+            tmp_path / f"{name}.json", *items, inputs=(weights("m"), *path.inputs), parameters=path.parameters
         )
         findings = of(judged(model, looked, recompute="true", max_epsilon="9"), "recomputed")
-        outcomes[name] = {each.outcome for each in findings if "guesses on canaries" in each.message}
+        outcomes[name] = {finding.outcome for finding in findings if "guesses on canaries" in finding.message}
     assert outcomes == {"honest": set(), "shopped": {GateOutcome.FAIL}}

@@ -84,7 +84,7 @@ def changed(report: PrivacyReport, noise: Evidence, share: float = 1.0, **detail
     most = noise.upper * share
     own = {**noise.details, "share": noise.details["share"] * share, **details}
     other = replace(noise, estimate=most, upper=most, details=own)
-    return replace(report, evidence=tuple(other if each is noise else each for each in report.evidence))
+    return replace(report, evidence=tuple(other if item is noise else item for item in report.evidence))
 
 
 def test_forged_figures_do_not_stand() -> None:
@@ -102,7 +102,7 @@ def test_forged_figures_do_not_stand() -> None:
         (report, replace(parameters, canary_mechanism=None), "no one kind of Gaussian steps"),
         (twice, parameters, "more than once"),
         (
-            replace(report, evidence=tuple(bolder if each is noise else each for each in report.evidence)),
+            replace(report, evidence=tuple(bolder if item is noise else item for item in report.evidence)),
             parameters,
             "it holds with 0.99",
         ),

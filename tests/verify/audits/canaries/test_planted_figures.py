@@ -64,7 +64,7 @@ def evidence() -> list[Evidence]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PrivacyReport]:
+def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PrivacyReport]:
     path = tmp_path_factory.mktemp("canaries") / "a.report.json"
     scores = path.with_name("a.scores.safetensors")
     write_arrays(scores, arrays(), {})
@@ -75,47 +75,47 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PrivacyReport]
     )  # fmt: skip
 
 
-def found_in(made: tuple[Path, PrivacyReport], place: int, item: Evidence) -> tuple[list[str], list[str]]:
+def found_in(audited: tuple[Path, PrivacyReport], place: int, item: Evidence) -> tuple[list[str], list[str]]:
     """The faults by the figures alone, and by the kept scores, with ``item`` in the place of another."""
-    path, report = made
+    path, report = audited
     changed = replace(report, evidence=(*report.evidence[:place], item, *report.evidence[place + 1 :]))
     return list(faults(changed)), list(recount_planted(path, changed, NamedFiles()).wrong)
 
 
-def test_genuine_figures_stand_and_all_are_counted_again(made: tuple[Path, PrivacyReport]) -> None:
-    path, report = made
+def test_genuine_figures_stand_and_all_are_counted_again(audited: tuple[Path, PrivacyReport]) -> None:
+    path, report = audited
     recounted = recount_planted(path, report, NamedFiles())
     assert (list(faults(report)), recounted.wrong) == ([], ())
     assert recounted.items == report.evidence
     assert len(report.evidence) == 12
 
 
-def test_a_changed_number_is_noticed_by_the_kept_scores(made: tuple[Path, PrivacyReport]) -> None:
+def test_a_changed_number_is_noticed_by_the_kept_scores(audited: tuple[Path, PrivacyReport]) -> None:
     tried = 0
-    for index, item in enumerate(made[1].evidence):
+    for index, item in enumerate(audited[1].evidence):
         names = {"p_value", "effective", "mean", "max", "ceiling", "disclosed", "undecided"}
         names |= {name for name in item.details if name.startswith(("correct ", "made "))}
         if item.method.startswith("one run"):
             names.remove("ceiling")  # of the bound, which follows from the number of canaries
         for name in sorted(names & item.details.keys()):
             changed = replace(item, details={**item.details, name: item.details[name] + 1})
-            assert found_in(made, index, changed)[1], (item.quantity, name)
+            assert found_in(audited, index, changed)[1], (item.quantity, name)
             tried += 1
         if not item.method.startswith("one run") and item.estimate:
-            assert found_in(made, index, replace(item, estimate=0.5 * item.estimate))[1]
-        assert found_in(made, index, replace(item, samples={**item.samples, "canaries": 7}))[1]
+            assert found_in(audited, index, replace(item, estimate=0.5 * item.estimate))[1]
+        assert found_in(audited, index, replace(item, samples={**item.samples, "canaries": 7}))[1]
     assert tried >= 30
 
 
-def test_a_bound_without_its_counts_is_noticed(made: tuple[Path, PrivacyReport]) -> None:
-    for index, item in enumerate(made[1].evidence):
+def test_a_bound_without_its_counts_is_noticed(audited: tuple[Path, PrivacyReport]) -> None:
+    for index, item in enumerate(audited[1].evidence):
         if item.method.startswith("one run"):
             left = {name: value for name, value in item.details.items() if name != "guesses 1"}
-            assert any("lacks the entry" in fault for fault in found_in(made, index, replace(item, details=left))[1])
+            assert any("lacks the entry" in fault for fault in found_in(audited, index, replace(item, details=left))[1])
 
 
-def test_other_coins_than_the_manifest_s_are_noticed(made: tuple[Path, PrivacyReport]) -> None:
-    path, report = made
+def test_other_coins_than_the_manifest_s_are_noticed(audited: tuple[Path, PrivacyReport]) -> None:
+    path, report = audited
     manifest = path.with_name("m.json")
     pairs = list(zip(arrays()["canary.included"].tolist(), arrays()["canary.copies"].tolist(), strict=True))
     for flip in (False, True):
@@ -129,23 +129,23 @@ def test_other_coins_than_the_manifest_s_are_noticed(made: tuple[Path, PrivacyRe
         assert any("other coins or copies" in fault for fault in wrong) is flip
 
 
-def test_an_entry_left_out_is_noticed_without_the_scores(made: tuple[Path, PrivacyReport]) -> None:
+def test_an_entry_left_out_is_noticed_without_the_scores(audited: tuple[Path, PrivacyReport]) -> None:
     needed = {"disclosed", "undecided", "safe", "p_value", "level", "detected", "effective", "mean", "max", "ceiling"}
-    for index, item in enumerate(made[1].evidence):
+    for index, item in enumerate(audited[1].evidence):
         if item.method.startswith("one run"):
             continue
         for name in needed & item.details.keys():
             left = {key: value for key, value in item.details.items() if key != name}
-            assert found_in(made, index, replace(item, details=left))[0], (item.quantity, name)
-        assert found_in(made, index, replace(item, samples={}))[0]
-        assert found_in(made, index, replace(item, estimate=None))[0]
+            assert found_in(audited, index, replace(item, details=left))[0], (item.quantity, name)
+        assert found_in(audited, index, replace(item, samples={}))[0]
+        assert found_in(audited, index, replace(item, estimate=None))[0]
         if item.method == "canary completion":
-            assert found_in(made, index, replace(item, upper=None))[0]
-            assert found_in(made, index, replace(item, interval="another"))[0]
+            assert found_in(audited, index, replace(item, upper=None))[0]
+            assert found_in(audited, index, replace(item, interval="another"))[0]
 
 
-def test_canaries_by_copies_add_up(made: tuple[Path, PrivacyReport]) -> None:
-    _, report = made
+def test_canaries_by_copies_add_up(audited: tuple[Path, PrivacyReport]) -> None:
+    _, report = audited
     for index, item in enumerate(report.evidence):
         if item.method.startswith("one run") or item.quantity.startswith("mean"):
             continue
@@ -153,4 +153,4 @@ def test_canaries_by_copies_add_up(made: tuple[Path, PrivacyReport]) -> None:
         assert any("by copies" in fault for fault in faults(left))
         if "max" in item.details:
             for changed in ({"mean": 0.5 * item.details["mean"]}, {"max": 0.1}, {"max": item.details["max"] + 9}):
-                assert found_in(made, index, replace(item, details={**item.details, **changed}))[0]
+                assert found_in(audited, index, replace(item, details={**item.details, **changed}))[0]

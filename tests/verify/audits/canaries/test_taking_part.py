@@ -31,8 +31,8 @@ CONDITION = Assumption(name="independent coins", statement="x", state=Assumption
 @pytest.fixture
 def training(tmp_path: Path) -> PrivacyReport:
     """By steps and measurements."""
-    made = read_report(making(tmp_path / "a.report.json", name="a", parameters={"steps_begun": 40}))
-    return replace(made, mechanism=WHOLE, guarantees=())
+    report = read_report(making(tmp_path / "a.report.json", name="a", parameters={"steps_begun": 40}))
+    return replace(report, mechanism=WHOLE, guarantees=())
 
 
 def audit(mechanism: Ledger | None, *, planted: bool) -> PrivacyReport:
@@ -61,7 +61,7 @@ def test_another_mechanism_is_refuted(
 ) -> None:
     found = list(unanswered_claims(Path("x.json"), audit(mechanism, planted=planted), [training]))
     assert [each.outcome for each in found] == [Outcome.REFUTED] * (not stands)
-    assert all("the mechanism that its canaries tested" in each.reason for each in found)
+    assert all("the mechanism that its canaries tested" in verdict.reason for verdict in found)
 
 
 def test_steps_that_are_not_all_of_a_training_are_not_tested_alone(training: PrivacyReport) -> None:

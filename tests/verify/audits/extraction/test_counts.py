@@ -64,10 +64,10 @@ def changed(name: str, quantity: str, **fields: Any) -> list[str]:
     """What is said of the audit whose figure of this ``quantity`` has other ``fields``; details are added."""
     report, parameters = CASES[name]
     found = [
-        each
-        if each.quantity != quantity
-        else replace(each, **{**fields, "details": {**each.details, **fields["details"]}})
-        for each in report.evidence
+        item
+        if item.quantity != quantity
+        else replace(item, **{**fields, "details": {**item.details, **fields["details"]}})
+        for item in report.evidence
     ]
     return list(faults(SimpleNamespace(evidence=found), parameters))  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_texts_that_are_compared_are_not_said_to_be_left_out(name: str, quantity
         "estimate": None, "lower": None, "upper": None, "bound": Bound.TWO_SIDED, "interval": "", "samples": sides,
         "reason": "a comparison needs texts of both files", "details": {**none, "cued": 70, "p_value": None},
     }  # fmt: skip
-    item = next(each for each in report.evidence if each.quantity == quantity)
+    item = next(item for item in report.evidence if item.quantity == quantity)
     kept = {name: value for name, value in hidden["details"].items() if value is not None}
     assert not list(figures._wrong(replace(item, **{**hidden, "details": kept}), parameters))
     assert changed(name, quantity, **hidden)
@@ -152,7 +152,7 @@ def test_sides_of_files_that_share_texts_say_what_is_left_out() -> None:
         replace(item, details={name: number for name, number in item.details.items() if "left_out" not in name})
         for item in report.evidence
     ]
-    assert any("does not say how many" in each for each in faults(SimpleNamespace(evidence=silent), parameters))  # type: ignore[arg-type]
+    assert any("does not say how many" in fault for fault in faults(SimpleNamespace(evidence=silent), parameters))  # type: ignore[arg-type]
 
 
 def test_what_is_not_compared_is_left_to_other_checks() -> None:

@@ -134,7 +134,9 @@ def test_without_the_file_that_was_judged_the_counts_are_the_reports_word(tmp_pa
         ExitCode.REFUTED, next(str(v.outcome) for v in verified.verdicts if v.subject == "s.csv"),
     )  # fmt: skip
     (tmp_path / "s.csv").unlink()
-    (omission,) = [each for each in privctl.verify(path).omissions if each.what == "evidence not recomputed"]
+    (omission,) = [
+        omission for omission in privctl.verify(path).omissions if omission.what == "evidence not recomputed"
+    ]
     assert omission.reason.startswith(
         "2 of 2 measured figures are the report's word (the file of scores is not at hand"
     )
@@ -152,7 +154,7 @@ def _detail(report: PrivacyReport, at: int, **changes: float) -> PrivacyReport:
 
 
 def _judged(report: PrivacyReport, outcome: Outcome) -> PrivacyReport:
-    return replace(report, verdicts=tuple(replace(each, outcome=outcome) for each in report.verdicts))
+    return replace(report, verdicts=tuple(replace(verdict, outcome=outcome) for verdict in report.verdicts))
 
 
 EDITS: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
@@ -182,15 +184,15 @@ def refuting(tmp_path_factory: pytest.TempPathFactory) -> PrivacyReport:
 def test_what_the_sizes_give_needs_no_file(name: str, refuting: PrivacyReport) -> None:
     edit, says = EDITS[name]
     assert list(faults(refuting)) == []
-    assert any(says in each for each in faults(edit(refuting))), list(faults(edit(refuting)))
+    assert any(says in fault for fault in faults(edit(refuting))), list(faults(edit(refuting)))
 
 
 def test_a_verdict_that_so_few_models_do_not_support(tmp_path: Path) -> None:
     for options in ({}, {"threshold": 1.0}):
         report = read_report(audited(normal(0.0), tmp_path, claim=(0.3, 1e-5), **options))
-        assert [each.outcome for each in report.verdicts] == [Outcome.INCONCLUSIVE]
+        assert [verdict.outcome for verdict in report.verdicts] == [Outcome.INCONCLUSIVE]
         found_faults: Sequence[str] = list(faults(_judged(report, Outcome.CONSISTENT)))
-        assert any("but its figures make it" in each or "would not notice more" in each for each in found_faults), (
+        assert any("but its figures make it" in fault or "would not notice more" in fault for fault in found_faults), (
             options
         )
 

@@ -55,7 +55,7 @@ def test_every_figure_is_computed_again(tmp_path: Path) -> None:
     ((outcome, reason),) = evidence_verdicts(path)
     assert outcome is Outcome.CONSISTENT
     assert reason.startswith("5 figures are what the scores in the file give")
-    assert "evidence not recomputed" not in [each.what for each in privctl.verify(path).omissions]
+    assert "evidence not recomputed" not in [omission.what for omission in privctl.verify(path).omissions]
 
 
 def test_groups_with_equal_scores_are_tied_by_both_readings() -> None:
@@ -65,8 +65,8 @@ def test_groups_with_equal_scores_are_tied_by_both_readings() -> None:
         index = np.repeat(np.arange(60), source.integers(1, 10, 60))
         scores = 1e6 + source.integers(0, 17, len(index)) / 10
         again = given_scores._of_groups({"s": scores}, index)
-        for name, made in (("s", weighed), ("s-top", highest)):
-            assert (mean_ranks(rounded(made(scores, index))) == mean_ranks(again[name])).all()
+        for name, expected in (("s", weighed), ("s-top", highest)):
+            assert (mean_ranks(rounded(expected(scores, index))) == mean_ranks(again[name])).all()
 
 
 @pytest.mark.forged("the figures are those of other scores")
@@ -90,7 +90,11 @@ def test_figures_that_agree_with_each_other_and_not_with_the_scores_are_refuted(
     assert privctl.verify(report_path).exit_code is ExitCode.REFUTED
     (tmp_path / "s.csv").unlink()
     assert evidence_verdicts(report_path) == []
-    (why,) = [each.reason for each in privctl.verify(report_path).omissions if each.what == "evidence not recomputed"]
+    (why,) = [
+        omission.reason
+        for omission in privctl.verify(report_path).omissions
+        if omission.what == "evidence not recomputed"
+    ]
     assert "the file of scores is not at hand as it was" in why
 
 

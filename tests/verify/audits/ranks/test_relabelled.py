@@ -132,11 +132,11 @@ def test_other_ranks_folds_and_seeds_are_noticed(
     evidence = audit.evidence
     if change is better:  # a forger states what the forged ranks give
         scores, area = arrays[f"{SCORE}{fused.NAME}"], next(i for i in evidence if i.method == fused.NAME)
-        made = curve_evidence(fused.NAME, scores, audit.member, Settings(confidence=area.confidence))
+        curve = curve_evidence(fused.NAME, scores, audit.member, Settings(confidence=area.confidence))
         reach = (area.upper or 0) - (area.estimate or 0)
-        value = made[0].estimate or 0
-        made = (replace(area, estimate=value, lower=value - reach, upper=min(1.0, value + reach)), *made[1:])
-        evidence = (*(i for i in evidence if i.method != fused.NAME), *made)
+        value = curve[0].estimate or 0
+        curve = (replace(area, estimate=value, lower=value - reach, upper=min(1.0, value + reach)), *curve[1:])
+        evidence = (*(i for i in evidence if i.method != fused.NAME), *curve)
     found = audit.judged(tmp_path, arrays, evidence)
     if says is None:
         assert not found
