@@ -41,6 +41,11 @@ def keep_in(folder: Path, root: Path) -> None:
     os.environ[PLACE] = str(folder)
 
 
+def search_path(root: Path) -> str:
+    """``PYTHONPATH`` of a process on the bare checkout in ``root``, which finds compiled code where some is kept."""
+    return os.pathsep.join([str(root / "tests" / "started"), str(root)] if PLACE in os.environ else [str(root)])
+
+
 def keep_rewritten_in(folder: Path, root: Path) -> None:
     """As ``keep_in``, and pytest's code with rewritten asserts too."""
     from _pytest.assertion import rewrite

@@ -16,6 +16,7 @@ import pytest
 
 from privctl import __version__
 from privctl.cli import COMMANDS
+from tests.bytecode import search_path
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
 HEAVY |= {"z3", "flint", "highspy", "jinja2", "markupsafe", "matplotlib", "sklearn"}
@@ -72,7 +73,7 @@ def run(root: Path, *arguments: str, folder: Path | None = None) -> subprocess.C
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder or root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": search_path(root)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

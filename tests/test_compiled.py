@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from _pytest.assertion import rewrite
 
 from tests import compiled
+from tests.bytecode import PLACE, search_path
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -83,3 +85,17 @@ def test_without_bytecode_beside_sources_the_checkout_s_own_is_kept_elsewhere(tm
     used = code.stat().st_mtime_ns
     subprocess.run([*command, root, folder, checkout], capture_output=True, check=True)
     assert code.stat().st_mtime_ns == used
+
+
+def test_a_process_on_the_bare_checkout_reads_and_keeps_code_there(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = "import privctl.domain.version as found; print(found.__cached__)"
+    monkeypatch.delenv(PLACE, raising=False)
+    assert search_path(root) == str(root)
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    environment = {**os.environ, "PYTHONPATH": search_path(root)}
+    command = [sys.executable, "-B", "-c", look]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path)
+    assert Path(done.stdout.strip()).is_file()

@@ -14,7 +14,7 @@ from pathlib import Path
 from audits.canaries.formats import DIGITS, CanaryFormat, SecretAlphabet, format_of, lead, parse_template
 from audits.canaries.manifest import Canary, Guesses, RecordFields
 from audits.statistics.power import one_run_detectable
-from audits.statistics.several_guesses import ceiling
+from audits.statistics.several_guesses import GuessCount, ceiling, rejects_claim
 from privctl.data.columns import Columns, text_of
 from privctl.data.records import read_records
 from privctl.data.rows import rows_of
@@ -174,7 +174,8 @@ def canaries_to_refute(epsilon: float, delta: float, alpha: float) -> int | None
 
     def could(count: int) -> bool:
         sets = register([1] * count)
-        return power_ceiling(sets, delta, bound_alpha(alpha, sets, sets)) > epsilon
+        perfect = [GuessCount(canaries=count, guesses=each.guesses, correct=each.guesses) for each in sets]
+        return rejects_claim(perfect, epsilon, delta, bound_alpha(alpha, sets, sets))
 
     return 2 + bisect_left(range(2, _MOST), True, key=could) if could(_MOST) else None
 

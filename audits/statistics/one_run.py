@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: The relative tolerance for rounding in tail probabilities, far above the error of the incomplete beta function.
 _SLOP = 1e-9
 _PRECISION = 1e-9
+#: Probabilities below this may be rounded to 0, and to each other. Only those far above the mean are: there, the mean
+#: over more of them still rises.
+_ROUNDED_TO_NOTHING = 1e-290
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -128,7 +131,11 @@ def _steepest(correct: int, guesses: int, epsilon: float) -> float:
     def mean(i: int) -> float:
         return (_tail(correct - i, guesses, epsilon) - tail) / i
 
-    return mean(1 + bisect_left(range(1, correct), True, key=lambda i: mean(i + 1) <= mean(i)))
+    def falls(i: int) -> bool:
+        here = mean(i)
+        return here > _ROUNDED_TO_NOTHING and mean(i + 1) <= here
+
+    return mean(1 + bisect_left(range(1, correct), True, key=falls))
 
 
 def _pure_ceiling(guesses: int, alpha: float) -> float:

@@ -30,6 +30,7 @@ from privctl.gate.settings import KEYS
 from privctl.train.methods import METHODS
 from privctl.train.settings.method_settings import GROUPS
 from tests.audits.tiny import WORDS, save_model
+from tests.bytecode import search_path
 from tests.cli.noised import WEIGHTS
 from tests.conftest import WriteModel
 
@@ -142,7 +143,7 @@ assert shown.startswith("report of privctl external-training"), shown
 def test_importing_loads_no_engine_and_shows_reports(program: str, root_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(root_folder)},
+        env={**os.environ, "PYTHONPATH": search_path(root_folder)},
         capture_output=True,
         text=True,
         check=False,

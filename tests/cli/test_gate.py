@@ -17,6 +17,7 @@ import pytest
 from privctl.cli import run
 from privctl.gate.files import LARGEST_REPORT
 from privctl.storage.digest import file_digest
+from tests.bytecode import search_path
 from tests.few import few
 from tests.gate.genuine import genuine
 
@@ -268,7 +269,10 @@ def test_a_gate_needs_no_engine(here: Path, recompute: bool) -> None:
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": search_path(root)},
+        capture_output=True,
+        text=True,
     )
     assert done.stderr.startswith("0 "), done.stderr
     heavy = ["torch", "rich", "transformers", "cryptography", "safetensors", "z3", "highspy", "matplotlib", "jinja2"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from privctl.cli import run
+from tests.bytecode import search_path
 from tests.cli.test_gate import OWN, Capture, edit, here
 
 __all__ = ["here"]
@@ -109,7 +110,10 @@ def test_without_scipy_nothing_is_recomputed_and_that_is_said(here: Path) -> Non
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": search_path(root)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 3
     assert "set recompute = false" in " ".join(done.stdout.split())

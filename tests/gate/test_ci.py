@@ -19,6 +19,7 @@ import yaml
 
 from privctl.gate.checks import RULES
 from privctl.gate.policy import read_policy
+from tests.bytecode import search_path
 from tests.forked import Forked
 from tests.gate.genuine import genuine
 
@@ -260,7 +261,7 @@ def bare(folder: Path, root: Path, allowed: str, *calls: list[str]) -> list[tupl
     """The exit code and output of each of ``calls`` to ``privctl``, in one process with few other packages."""
     done = subprocess.run(
         [sys.executable, "-c", _BARE, allowed, json.dumps(calls)],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": search_path(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [tuple(each) for each in json.loads(done.stdout)]
@@ -278,7 +279,7 @@ def test_what_is_missing_is_named_by_its_package_in_one_sentence(folder: Path, r
     call = ["verify", "release/model.report.json"]
     done = subprocess.run(
         [sys.executable, "-c", _BARE, "numpy scipy", json.dumps([call])],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": search_path(root)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert json.loads(done.stdout) == [[4, ""]]
     sentence = "the package python-flint is not installed; install privctl and its dependencies as the README says"

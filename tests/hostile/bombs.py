@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from privctl.domain.report import ParentReport
+from tests.bytecode import search_path
 from tests.gate.made import PROVED, making
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +74,7 @@ def caged(
     done = subprocess.run(
         [sys.executable, "-c", _CAGE, os.fspath(noted), json.dumps(calls)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.fspath(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": search_path(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         errors="surrogateescape",

@@ -13,13 +13,15 @@ def at_most(most: int, total: int, chance: float) -> float:
     if not 0 < chance < 1:
         return 1.0 if chance <= 0 or most >= total else 0.0
     below = most < total * chance
-    found, odds = 0.0, math.log(chance) - math.log1p(-chance)
-    orders, none = math.lgamma(total + 1), total * math.log1p(-chance)
-    for k in range(most, -1, -1) if below else range(most + 1, total + 1):
-        log = orders - math.lgamma(k + 1) - math.lgamma(total - k + 1)
-        term = math.exp(log + k * odds + none)
+    first = most if below else most + 1
+    if not 0 <= first <= total:
+        return float(not below)
+    term = math.exp(_log_choices(total, first) + first * math.log(chance) + (total - first) * math.log1p(-chance))
+    found, odds = term, chance / (1 - chance)
+    for k in range(first, 0, -1) if below else range(first, total):
+        term *= k / ((total - k + 1) * odds) if below else (total - k) * odds / (k + 1)
         found += term
-        if term < 1e-18 * found:
+        if term <= 1e-18 * found:
             break
     return found if below else 1 - found
 

@@ -33,6 +33,9 @@ _REPEAT_TOLERANCE, _REPEAT_TOLERANCE_REDUCED = 2.0**-12, 2.0**-11
 #: Blocks of ``_BLOCK`` entries are projected onto ``_PROJECTED``; all of these being small by chance is negligible.
 _BLOCK, _PROJECTED = 512, 8
 _SEED = 0  # need not be secret; must not advance the global random state
+_PROJECTION = torch.randn(
+    _BLOCK, _PROJECTED, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float32, device="cpu"
+) / math.sqrt(_PROJECTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,10 @@ def _keep_sketch(sketches: dict[str, Tensor], name: str, gradient: Tensor) -> Te
 
 def sketch(gradient: Tensor) -> Tensor:
     """A random linear projection of ``gradient`` that preserves its norm on average."""
-    deviates = torch.randn(_BLOCK, _PROJECTED, generator=torch.Generator().manual_seed(_SEED)) / _PROJECTED**0.5
     flat = gradient.detach().flatten()
     full_length = len(flat) // _BLOCK * _BLOCK
     with full_precision(flat.device):
-        projected = flat[:full_length].view(-1, _BLOCK) @ deviates.to(flat)
+        projected = flat[:full_length].view(-1, _BLOCK) @ _PROJECTION.to(flat)
     return torch.cat([projected.flatten(), flat[full_length:]])
 
 

@@ -14,6 +14,7 @@ from audits.membership.joint_test import with_joint_test
 from audits.membership.midpoint import split_midpoint
 from tests.audits.membership.test_null import judged_together, nothing_to_find
 from tests.few import few
+from tests.remembered import FEW_TREES
 
 SETTINGS = Settings(confidence=0.999)
 
@@ -28,8 +29,9 @@ def with_others_as_members(candidates: Candidates) -> Candidates:
     return replace(candidates, table=replace(candidates.table, member=member))
 
 
-def test_no_statistic_knows_the_labels(candidates: Candidates) -> None:
+def test_no_statistic_knows_the_labels(candidates: Candidates, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same labels give the same statistics, whatever the candidates' own labels are."""
+    monkeypatch.setattr(quantile, "_TREES", FEW_TREES)
     other = with_others_as_members(candidates)
     labels = np.stack([candidates.table.member, other.table.member])
     for name in ATTACKS:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from audits import ATTACKS, FUSED, THOROUGH
+from audits.membership import quantile
 from audits.membership.attack import Candidates, ScoreAttack, Settings
 from privctl.domain.verdict import Outcome
 from tests.audits.tiny import save_model, sentences, write_jsonl
@@ -18,6 +19,7 @@ from tests.bench import pair_models
 from tests.bench.audit_null import concluded, false_alarms, interval
 from tests.bench.null_audits import KINDS, audited
 from tests.bench.null_scores import SIMULATED, Setting, shadowed
+from tests.remembered import FEW_TREES
 
 
 def _audits(*attacks: str, seeds: list[int] | None = None) -> Any:
@@ -129,6 +131,7 @@ def test_no_score_in_bfloat16_depends_on_the_division(
 
     Planted: the test is given scores that were fitted to non-members.
     """
+    monkeypatch.setattr(quantile, "_TREES", FEW_TREES)
     if leaky:
         monkeypatch.setattr(ScoreAttack, "tested", lambda self, candidates, settings, scores: scores)
     model, texts = save_model(tmp_path / "model", bos=True), sentences(120, 1, longest=12)

@@ -1,5 +1,7 @@
 import math
 from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -35,9 +37,16 @@ def test_known_numbers(
 
 def theorem(m: int, r: int, v: int, q: Fraction, delta: Fraction) -> Fraction:
     """Theorem 5.2 in exact arithmetic, with no shortcut for the maximum."""
-    chance = [math.comb(r, k) * q**k * (1 - q) ** (r - k) for k in range(r + 1)]
-    tail = [sum(chance[k:], Fraction(0)) for k in range(r + 1)]
-    return tail[v] + 2 * m * delta * max(((tail[v - i] - tail[v]) / i for i in range(1, v + 1)), default=Fraction(0))
+    tail = tails(r, q)
+    steepest = max((Fraction(tail[v - i] - tail[v], i) for i in range(1, v + 1)), default=Fraction(0))
+    return (tail[v] + 2 * m * delta * steepest) / q.denominator**r
+
+
+@lru_cache
+def tails(r: int, q: Fraction) -> list[int]:
+    """P[at least k of r] for every k, in units of one over the denominator of ``q`` to the power r."""
+    yes, no = q.numerator, q.denominator - q.numerator
+    return list(accumulate(math.comb(r, k) * yes**k * no ** (r - k) for k in range(r, -1, -1)))[::-1]
 
 
 @pytest.mark.parametrize("r", [1, 2, 7, 40])
@@ -65,6 +74,13 @@ def test_the_bound_is_rejected_in_exact_arithmetic(m: int, r: int, v: int, delta
 def test_ceiling_without_delta_is_a_formula(m: int) -> None:
     root = 0.05 ** (1 / m)
     assert ceiling(m, m, 0) == pytest.approx(math.log(root / (1 - root)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("m", "bound"), [(20_000, 0.450083), (100_000, 0.427055)])
+def test_chances_too_small_for_a_float_are_not_the_largest(m: int, bound: float) -> None:
+    """Of so many right guesses, chances a little below are rounded to 0, and delta alone allows about 2 percent."""
+    assert p_value(m, m, m, 0.1, 0.01) == pytest.approx(2 * 0.01 * (1 + math.exp(0.1)), rel=0.03)
+    assert epsilon_bound(m, m, m, 0.01) == pytest.approx(bound, abs=1e-6)
 
 
 def test_delta_lowers_the_ceiling() -> None:

@@ -15,6 +15,7 @@ from audits.extraction.summary import _difference, _Rates
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from tests.work import calls
 from verify.audits.consistency import faults
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.reach import detectable_fault
@@ -78,6 +79,12 @@ def test_one_text_among_many() -> None:
 @pytest.mark.parametrize(("most", "total", "chance"), [(0, 10, 0.1), (7, 20, 0.3), (400, 500, 0.9), (3, 3, 0.4)])
 def test_binomial_sums(most: int, total: int, chance: float) -> None:
     assert at_most(most, total, chance) == pytest.approx(binom.cdf(most, total, chance), rel=1e-9)
+
+
+def test_a_tail_too_small_for_a_float_takes_few_steps() -> None:
+    assert calls(lambda: at_most(50_000, 100_000, 0.9)) < 20
+    assert at_most(50_000, 100_000, 0.9) == 0.0
+    assert at_most(99_000, 100_000, 0.9) == 1.0
 
 
 @pytest.mark.parametrize("item", [beyond((1, 2), (0, 2)), beyond((0, 300), (0, 300)), beyond((9, 120), (150, 2000))])
