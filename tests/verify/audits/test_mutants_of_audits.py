@@ -23,7 +23,7 @@ from verify.run import read, verify
 Place = tuple[str | int, ...]
 Report = dict[str, Any]
 #: In the quick tests every so many-th mutant of a kind.
-_QUICK = 61
+_QUICK = 29
 #: Numbers that nothing at hand gives, by the end of their names: of scores that are kept as ranks alone, of texts that
 #: an extraction audit keeps nothing of, and of what was not measured.
 CHANGED = (

@@ -29,7 +29,7 @@ _LEFT_OUT = re.compile(
 _ELSEWHERE = re.compile("not a bound: the model's report names other training data than .+ of the split")
 
 
-def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+def misstated_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence for each bound in a form that no audit writes, or without the value that it must have."""
     bounds = [item for item in report.evidence if item.method in METHODS]
     for item in bounds:

@@ -16,7 +16,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
 from tests.verify.audits.canaries.test_bounds import found
-from verify.audits.canaries.bound_forms import faults
+from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_claims
 
 COUNT = 60
@@ -41,7 +41,7 @@ def drawn(*, reason: str = "", name: str = "loss") -> list[Evidence]:
 
 
 def of(parameters: AuditParameters, *evidence: Evidence) -> list[str]:
-    return list(faults(PrivacyReport(step="audit", created="", versions={}, evidence=evidence), parameters))
+    return list(misstated_bounds(PrivacyReport(step="audit", created="", versions={}, evidence=evidence), parameters))
 
 
 def test_genuine_bounds_stand() -> None:
