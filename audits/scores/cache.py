@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -43,6 +44,8 @@ KEPT_DAYS = 7
 
 _SUFFIX = ".scores"
 _FOLDER_MODE = 0o700
+#: The names of folders, as ``folder_name`` gives them.
+_NAME = re.compile("[0-9a-f]{32}")
 #: Header keys: the expiry time (seconds since 1970), and the checksum of the content.
 _EXPIRES, _CHECKSUM = "privctl.expires", "privctl.checksum"
 
@@ -95,9 +98,10 @@ def default_root() -> Path:
 
 
 def sweep(root: Path) -> None:
-    """Remove expired files from the caches of all models in ``root``."""
+    """Remove expired files from the caches of all models in ``root``, which may hold files of other programs too."""
     for path in root.glob(f"*/*{_SUFFIX}"):
-        if _is_expired(path):
+        ours = _NAME.fullmatch(path.parent.name) is not None or _expiry(path) > 0
+        if ours and not path.parent.is_symlink() and _is_expired(path):
             path.unlink(missing_ok=True)
 
 

@@ -2,8 +2,8 @@
 
 Given the model and the log-probability of each token, or that of a short record in full precision, anyone can search
 for the text that produces it. An ROC curve needs only the order of the records, so the file contains ranks instead of
-scores. Rates, counts and the scores of canaries are stored unchanged. Still, only the owner can read the file, as it
-says which lines of which file were members.
+scores. Rates, counts, the scores of canaries, and areas under curves of the records without the model are stored
+unchanged. Still, only the owner can read the file, as it says which lines of which file were members.
 """
 
 from __future__ import annotations

@@ -101,7 +101,6 @@ def gate(
       privctl gate *.report.json --format sarif -o gate.sarif
     """
     from privctl.api.gating import judge_reports, reports_and_model
-    from privctl.reports.files import read_report
     from privctl.show.progress import note, progress
     from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
@@ -129,8 +128,7 @@ def gate(
     if output is None:
         click.echo(text, nl=False)
     else:
-        audited = any(read_report(path).step == "audit" for path in reports)
-        write_bytes(output, plain(text).encode(), public=not audited)
+        write_bytes(output, plain(text).encode(), public=not judgement.audited)
     if form == "github":
         _summarize(judgement)
     if output is not None:

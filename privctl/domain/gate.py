@@ -69,13 +69,17 @@ class PolicySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateJudgement(Shown):
-    """All findings; ``notes`` hold what no rule judged but a reader should know."""
+    """All findings; ``notes`` hold what no rule judged but a reader should know.
+
+    ``audited`` says that an audit was among the reports that were read, whose figures are private.
+    """
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     settings: tuple[PolicySetting, ...] = ()
     models: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
+    audited: bool = False
 
     @property
     def recomputed(self) -> bool:

@@ -49,6 +49,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
         settings=policy.settings,
         models=tuple(case.name for case in cases),
         rules=tuple(RULES.values()),
+        audited=any(each.report.step == "audit" for each in report_set.all),
     )
 
 

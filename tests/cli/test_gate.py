@@ -43,6 +43,22 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
+    ("reports", "mode"), [([OWN], 0o644), ([OWN, AUDIT], 0o600), ([OWN, "release/verified.report.json"], 0o600)]
+)
+def test_a_result_that_shows_an_audit_is_the_owner_s(here: Path, reports: list[str], mode: int) -> None:
+    """Planted: an audit that only a verification names, whose figures anyone could read."""
+    if reports[-1].startswith("release/verified"):
+        assert run(["verify", AUDIT, "-q", "-o", reports[-1]]) == 0
+    before = os.umask(0o022)
+    try:
+        run(["gate", *reports, "--max-auc", "0.9", "-o", "result.md", "--format", "markdown", "-q"])
+    finally:
+        os.umask(before)
+    shown = "AUC" in Path("result.md").read_text().replace("max_auc", "")
+    assert (Path("result.md").stat().st_mode & 0o777, shown) == (mode, mode == 0o600)
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         ([OWN, "--max-epsilon", "3"], 0, "PASS"),

@@ -85,6 +85,9 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     by_coins = sides_by_coins(parameters.extraction)
     if parameters.confidence is not None and not math.isclose(parameters.confidence, CONFIDENCE):
         yield f"it states a confidence of {parameters.confidence:g} in all figures, and audits have {CONFIDENCE:g}"
+    for verdict in report.verdicts:
+        if verdict.outcome is Outcome.PROVED or verdict.status is not None:
+            yield f"its verdict on {verdict.subject!r} has an outcome or a status that no measurement gives"
     for item in report.evidence:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),

@@ -39,7 +39,7 @@ from verify.audits.ranks.figures import (
     true_positive_rate,
     won,
 )
-from verify.audits.ranks.records_alone import BlindBaseline
+from verify.audits.ranks.records_alone import KeptBaselines
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
@@ -246,14 +246,14 @@ def _records_alone(
     kept: Mapping[str, NDArray[np.float64]],
     *,
     same: bool,
-) -> BlindBaseline | None:
+) -> KeptBaselines | None:
     """What the records tell without the model; None if an older audit did not keep it."""
     blind, areas = scores.get("blind"), kept.get(records_alone.PREFIX + records_alone.AREAS)
     if blind is None or areas is None or not by_records or np.isnan(blind).any() or member.all() or not member.any():
         return None
     ranks = {name.removeprefix(records_alone.PREFIX): each for name, each in kept.items() if each is not areas}
     seed = int(by_records[_SEED].view(np.uint64)[0])
-    found = BlindBaseline(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
+    found = KeptBaselines(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
     return found if found.is_whole else None
 
 
@@ -288,7 +288,7 @@ class _Ranks:
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     guesses: RightGuesses
-    alone: BlindBaseline | None = None
+    alone: KeptBaselines | None = None
     relabelled: Relabelled | None = None
     compared: frozenset[str] = frozenset()
     same: bool = False

@@ -207,6 +207,17 @@ def test_what_has_expired_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.glob("*/*.scores")), "of other models too"
 
 
+def test_files_of_other_programs_are_left_alone(tmp_path: Path) -> None:
+    """Planted: a folder of one's own given as --cache, whose files with the same suffix were taken for expired ones."""
+    others, damaged = tmp_path / "results" / "exam.scores", tmp_path / folder_name({}) / "damaged.scores"
+    for path in (others, damaged):
+        path.parent.mkdir()
+        path.write_text("no header")
+    ScoreCache(tmp_path / folder_name({"model": "another"}))
+    assert others.exists()
+    assert not damaged.exists()
+
+
 def test_a_value_that_changed_on_disk_is_scored_again(tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path)
     rows = [row(i, i + 1, i + 2) for i in range(10, 30)]

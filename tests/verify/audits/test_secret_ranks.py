@@ -207,6 +207,28 @@ def test_forms_that_would_escape_the_checks(
     assert any(word in each for each in faults(report))
 
 
+@pytest.mark.parametrize(
+    ("kind", "quantity"),
+    [
+        ("no control", "share told more, against the base model, by loss"),
+        ("all drawn at random", "mean bits beyond, drawn at random, by loss"),
+        ("all drawn at random", "mean bits beyond, drawn at random, by loss less the base model's"),
+        ("all drawn at random", "share found beyond, drawn at random, by a beam of 5"),
+    ],
+)
+def test_a_raised_p_value_is_noticed_by_the_rates_beside_it(kind: str, quantity: str, tmp_path: Path) -> None:
+    """A gate reads no ranks. Planted: what the model told, with a p-value that calls it chance."""
+    made = KINDS.get(kind, lambda: _result(_DRAWN[:1], base=True, beam=True))
+    evidence = Audit(tmp_path, made()).evidence
+    report = PrivacyReport(step="audit", created=now(), versions={}, evidence=evidence)
+    assert list(faults(report)) == []
+    place, item = next((i, each) for i, each in enumerate(evidence) if each.quantity == quantity)
+    assert item.details["p_value"] < 0.1
+    raised = replace(item, details={**item.details, "p_value": 0.9, "detected": 0.0})
+    (fault,) = faults(replace(report, evidence=(*evidence[:place], raised, *evidence[place + 1 :])))
+    assert "its p-value is 0.9, and the rates of the same secrets give" in fault
+
+
 def test_what_was_not_kept_is_not_compared(audits: dict[str, Audit]) -> None:
     """Older audits kept the ranks of the secrets, and not what they were compared with."""
     audit = audits["no control"]

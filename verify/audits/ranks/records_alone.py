@@ -30,7 +30,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class BlindBaseline:
+class KeptBaselines:
     """The blind baseline's ``areas`` under the true labels and each relabelling, and ranks [records] by other means.
 
     ``blind`` are its ranks [records] under the true labels. Labels can be drawn again only if ``same``: this numpy is

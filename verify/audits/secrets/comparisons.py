@@ -1,16 +1,19 @@
 """Comparisons of secrets with a control, and of their records without the model: the forms that audits give them.
 
-A figure without its interval, or with one of another name, would escape the checks of intervals. Standard library only,
-like ``verify.audits.consistency``.
+A figure without its interval, or with one of another name, would escape the checks of intervals. As far as the rates
+beside a test give its p-value, it is held to them. Standard library only, like ``verify.audits.consistency``.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
+from verify.laws.counts import at_most
 
+_RATES = ("secret reconstruction", "secret completion")
 _TRACE, _BASELINE, _APART = "secret trace", "secret baseline", "area without the model"
 _RELABELLED = "normal, standard deviation over relabellings"
 _OVER = re.compile("area by .+ over that")
@@ -29,14 +32,22 @@ _TESTS = {
 }
 #: What the area of the records without the model must state, besides its chance.
 _OF_RECORDS = {"deviation", "p_value", "level"}
+#: Rates of the secrets that a test of all of them compares, and relative and absolute tolerances of p-values.
+_TOLD, _BEFORE, _LOSS = "told first, trained", "told first, trained, before training", "loss"
+_CLOSE, _NOTHING = 1e-4, 1e-12
 #: With fewer records on a side, an audit learns nothing from them.
 _FEWEST = 20
 
 
 def faults(evidence: Sequence[Evidence]) -> Iterator[str]:
     """Yields one sentence for each comparison of secrets in a form that no audit writes."""
+    rates = {item.quantity: item for item in evidence if item.method in _RATES}
     for item in evidence:
-        wrong = _trace(item) if item.method == _TRACE else _baseline(item) if item.method == _BASELINE else ""
+        wrong = ""
+        if item.method == _TRACE:
+            wrong = _trace(item) or _raised(item, rates)
+        elif item.method == _BASELINE:
+            wrong = _baseline(item)
         if wrong:
             yield f"{item.method}, {item.quantity}: {wrong}"
 
@@ -51,6 +62,48 @@ def _trace(item: Evidence) -> str:
     if item.estimate is None or not 0 < item.details["p_value"] <= 1 or item.details["detected"] not in (0.0, 1.0):
         return "its estimate, its p-value or whether it found a trace is none that can be"
     return ""
+
+
+def _raised(item: Evidence, rates: Mapping[str, Evidence]) -> str:
+    """Whether the p-value lies above what the rates of the same secrets give, if the test is of all trained ones."""
+    compared, score = item.quantity.split(", by ", 1)
+    control = compared.split(", ", 1)[1]
+    told = rates.get(_TOLD)
+    if told is None or told.samples.get("secrets", 0) != item.samples.get("secrets"):
+        return ""  # it compares some of them
+    most = 1.0
+    if control == "against the base model" and (before := rates.get(_BEFORE)) is not None:
+        most = _paired(int(told.details["told"]), int(before.details["told"]), told.samples["secrets"])
+    elif control == "drawn at random" and (beam := rates.get(f"in {score}, trained")) is not None:
+        most = _in_beam(int(beam.details["found"]), beam.samples["secrets"], beam.details["chance"])
+    elif control == "drawn at random":
+        ranked = told if score == _LOSS else rates.get(f"told first by {score}, trained")
+        most = 1.0 if ranked is None else _by_bits(ranked.samples["secrets"], ranked.details["mean_bits"])
+    if item.details["p_value"] <= most * (1 + _CLOSE) + _NOTHING:
+        return ""
+    return f"its p-value is {item.details['p_value']:.4g}, and the rates of the same secrets give {most:.4g} at most"
+
+
+def _paired(after: int, before: int, secrets: int) -> float:
+    """The largest p-value of McNemar's exact test with so many first ranks by either model."""
+    tails = (
+        1 - at_most(after - before + lost - 1, after - before + 2 * lost, 0.5) if after - before + lost else 1.0
+        for lost in range(max(0, before - after), min(before, secrets - after) + 1)
+    )
+    return max(tails, default=1.0)
+
+
+def _in_beam(found: int, secrets: int, chance: float) -> float:
+    """A bound on P(at least ``found``) for trials of this mean chance, from one above the mean on (Hoeffding 1956)."""
+    return 1 - at_most(found - 1, secrets, chance) if found >= secrets * chance + 1 else 1.0
+
+
+def _by_bits(secrets: int, bits: float) -> float:
+    """Fisher's p-value of ranks with a mean of so many bits: P(a Poisson variable with the sum's mean < secrets)."""
+    mean = math.log(2) * secrets * bits
+    if mean <= 0:
+        return 1.0
+    return min(1.0, math.fsum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(secrets)))
 
 
 def _baseline(item: Evidence) -> str:
