@@ -31,6 +31,14 @@ EVENTS = [
 ]
 _RESPONSES = ["--mechanism", "randomized-response", "--bit-epsilon", "0.5", "--bits", "2", "--sample-rate", "0.05",
               "--steps", "40"]  # fmt: skip
+_AUDITED = ("cut batches", "several records a draw")
+#: The names of all kinds.
+NAMES = (
+    "noise", "noise, calibrated", "noise, several candidates", *reports.PLANS, "ledger", "responses", "own loop",
+    "opacus", "from elsewhere", "verify", *reports.TRAININGS, "book of secrets", "plan of secrets", "planned",
+    "noised", "audit", "audit of canaries", "mixed", *reports.FURTHER, *(f"audit of {name}" for name in _AUDITED),
+    "extraction of cut batches",
+)  # fmt: skip
 #: What any customer asks beside numbers.
 _USUAL = {"max_age_days": "90", "require_model": "true"}
 _LOSS = "convex-loss,strongly-convex-loss,smooth-loss,clipping-inactive,clipping-keeps-convexity,step-size"
@@ -142,7 +150,7 @@ def later(folder: Path) -> dict[str, Callable[[], Kind]]:
     found["mixed"] = functools.cache(functools.partial(_mixed, folder))
     for name in reports.FURTHER:
         found[name] = functools.cache(functools.partial(one_further, folder, name))
-    for name in ("cut batches", "several records a draw"):
+    for name in _AUDITED:
         found[f"audit of {name}"] = functools.cache(functools.partial(_split_of, found[name], folder, name))
     found["extraction of cut batches"] = functools.cache(
         functools.partial(_extraction_of, found["cut batches"], folder, "cut batches")
