@@ -32,8 +32,8 @@ HEADINGS = (
     "steps",
     "noise multiplier",
     *(f"{count:,} canaries" for count in COUNTS),
-    *(f"{count:,}, if the steps are as stated" for count in AS_STATED),
-    "too high",
+    *(f"{count:,}, if only the noise may differ" for count in AS_STATED),
+    "wrong noise bounds",
 )
 _RATE, _LEAST, _MOST, _PRECISION = 0.1, 0.1, 200.0, 1e-3
 

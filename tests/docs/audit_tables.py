@@ -93,8 +93,9 @@ def _one_run_bounds(found: dict[str, Any]) -> str:
             + [f"{one[name]:.2f}" for name in (OURS, JAX, GAUSSIAN, GUARD)]
         )
     names = [
-        "canaries", "mechanism", "true", "Steinke", "Mahloujifar", "privctl", "above", "if Gaussian", "above",
-        "one audit", "jax_privacy", "if Gaussian, one audit", "PrivacyGuard",
+        "canaries", "mechanism", "true epsilon", "Steinke", "Mahloujifar", "privctl", "above true", "if Gaussian",
+        "above true", "privctl, one audit", "jax_privacy, one audit", "if Gaussian, one audit",
+        "PrivacyGuard, one audit",
     ]  # fmt: skip
     return as_table(names, rows)
 
