@@ -88,7 +88,13 @@ TOGETHER = {
     },
     **{
         f"tests/{name}.py": "a genuine release"
-        for name in ("cli/test_gate", "cli/test_gate_recomputed", "cli/test_model_as_report", "gate/test_ci")
+        for name in (
+            "cli/test_gate",
+            "cli/test_gate_recomputed",
+            "cli/test_model_as_report",
+            "gate/test_ci",
+            "gate/test_kept_ranks",
+        )
     },
     **{f"tests/{name}.py": "the sources, parsed" for name in ("test_house", "test_house_files")},
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from privctl.domain.errors import PrivctlError, missing_package
 from privctl.domain.gate import Finding, GateOutcome
@@ -43,7 +44,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         own = {parent.digest for parent in report.report.parents}
         parents = [each.report for each in case.writers if each.digest in own]
         silent = unanswered_claims(report.path, report.report, parents)
-        beside = (each for each in _against_files(report, parents) if each.outcome is Outcome.REFUTED)
+        against = _against_files(report, parents)
+        beside = (each for each in against if each.outcome is Outcome.REFUTED and each.reason not in faults)
         yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent, *beside))
     if policy.max_epsilon is None and policy.max_posterior is None and policy.field is None:
         return
@@ -85,13 +87,20 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Verdicts on an audit from its split, its files that exist, its training, and the warnings that it must state."""
+    """Verdicts on an audit from its split, its files that exist, its training, and the warnings that it must state.
+
+    The ranks or scores that it kept, if they are present, give its figures again.
+    """
     checks = [check_split, check_unseen, check_reference]
     with suppress(ImportError):  # these need numpy, which the gate does not need for audits
+        from verify.audits.evidence import check_evidence
         from verify.audits.groups import check_groups
         from verify.warned.check import check_warnings
 
-        checks += [check_groups, check_warnings]
+        def check_kept(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+            yield from check_evidence(path, report, NamedFiles()).verdicts
+
+        checks += [check_groups, check_warnings, check_kept]
     for each in checks:
         try:
             yield from each(audit.path, audit.report, parents)
