@@ -18,6 +18,7 @@ from privctl.domain.shared_records import SharedRecords
 from privctl.reports.chain import ChainTooLongError, ReportFiles, walk
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_beside, report_of
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
+from privctl.reports.trained_before import LEARNED
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import open_checkpoint
 
@@ -43,7 +44,8 @@ class Lineage:
     of the last training, None if each record was one. ``columns`` are the fields of its data.
 
     ``base_bits`` is the precision in which the base of an adapter was loaded. ``began_with`` are the digests of the
-    initial weights of the last training, ``learned`` those of the data of all trainings; None if no report says.
+    initial weights of the last training, ``learned`` those of the records of all trainings, public ones too; None if no
+    report says.
     """
 
     parents: tuple[ParentReport, ...] = ()
@@ -171,7 +173,7 @@ def _fixes_graph(training: TrainingParameters | None) -> bool:
 
 def _learned(model_report: FoundReport) -> frozenset[str] | None:
     trainings = list(_trainings(model_report))
-    data = (item.digest for training in trainings for item in training.inputs if item.role == "data")
+    data = (item.digest for training in trainings for item in training.inputs if item.role in LEARNED)
     return frozenset(data) if trainings else None
 
 

@@ -68,7 +68,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     "verify.audits": (
         "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries",
-        "reach", "extraction", "figures", "given", "asked", "unscored", "evidence", "error_shares", "secrets",
+        "secrets", "reach", "extraction", "figures", "given", "asked", "unscored", "evidence", "error_shares",
         "verdicts", "consistency",
     ),
 }  # fmt: skip

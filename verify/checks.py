@@ -32,7 +32,7 @@ from verify.consistency.completeness import STEPS, gaps
 from verify.consistency.premises import faults
 from verify.consistency.secret_plan import Part, plan_disagreements, split_by_risk
 from verify.consistency.wording import unknown_texts
-from verify.files.beside import changed_base, check_configurations
+from verify.files.beside import changed_base, changed_copies, check_configurations
 from verify.files.places import at_hand
 from verify.files.published_updates import check_updates
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
@@ -196,8 +196,8 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown_texts, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference, _scanned,
-    check_configurations, check_updates, check_warnings, check_observed,
+    changed_copies, check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference,
+    _scanned, check_configurations, check_updates, check_warnings, check_observed,
 )  # fmt: skip
 
 

@@ -134,6 +134,7 @@ class CanaryAudit:
                 "canary.among": scores.among,
                 "canary.score": scores.score,
                 "canary.completion": scores.completion,
+                **_peers_of(scores),
                 "canary.scored": scores.scored,
                 "canary.included": np.array([canary.included for canary in manifest.canaries], dtype=np.bool_),
                 "canary.copies": np.array([canary.copies for canary in manifest.canaries], dtype=np.int64),
@@ -191,6 +192,18 @@ def _groups_to_enumerate(
         return [True] * len(formats)
     affordable = request.exact is None and request.references is None and enumeration.is_affordable(model, formats)
     return [affordable] * len(formats)
+
+
+def _peers_of(scores: CanaryScores) -> dict[str, NDArray[Any]]:
+    """The set of canaries, by number, with which each shares its references, and how many those are; 0 if all secrets.
+
+    -1 for a canary without a score.
+    """
+    group, references = (np.full(len(scores.scored), fill, dtype=np.int64) for fill in (-1, 0))
+    for number, peers in enumerate(scores.peers):
+        group[peers.members] = number
+        references[peers.members] = peers.references or 0
+    return {"canary.group": group, "canary.references": references}
 
 
 def _omissions(scores: CanaryScores) -> tuple[Omission, ...]:

@@ -28,7 +28,7 @@ from audits.membership.why_exposed import why_exposed
 from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores, key
-from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
+from audits.scores.scores_file import BASELINE, FOLD, SCORE, SEED, TESTED, arrays_of, ranks_of
 from audits.scores.subject import AuditedModel, read, scoring_of, text_columns
 from audits.scores.table import FIELDS, ScoreTable, Skip
 from audits.split.bounds import DrawnScores
@@ -368,6 +368,8 @@ def _arrays(done: _Attacked, candidates: Candidates, blind: baseline.Baseline) -
         **{f"{SCORE}{name}": values for name, values in done.scores.items()},
         **{f"roc.{name}": roc(*table.split(values)) for name, values in done.scores.items()},
         f"{SCORE}blind": blind.scores,
+        **{f"{BASELINE}{name}": ranks_of(values) for name, values in blind.others.items()},
+        f"{BASELINE}area": blind.areas,
         **{f"{TESTED}{name}": done.tested[name] for name in done.kept},
         FOLD: folds(digests).astype(np.uint8),
         SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),

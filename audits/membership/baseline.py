@@ -51,6 +51,7 @@ class Baseline:
     """The ``evidence`` of all baselines, and the blind baseline's ``scores`` [records].
 
     ``labels`` are the relabellings, the true labels first, and ``areas`` the blind baseline's AUC under each.
+    ``others`` are the scores [records] of the other baselines: the length, and the reference model's.
     ``p_value`` tests that the records do not differ without the model; 1 if no baseline was run.
     """
 
@@ -58,6 +59,7 @@ class Baseline:
     scores: NDArray[np.float64]
     labels: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
     areas: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    others: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     p_value: float = 1.0
 
     @property
@@ -115,19 +117,20 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
         features = record_features(candidates.records, candidates.ngrams)
     fitted = blind_scores(candidates.records, labels, features)
     blind = areas(fitted, labels)
-    length = areas(np.diff(table.offsets), labels)
-    # The blind baseline learns the direction; length and reference are tested in both directions.
-    tests = [blind, np.abs(length - 0.5)]
+    others: dict[str, NDArray[Any]] = {"length": np.diff(table.offsets)}
     evidence = [
         _blind_evidence(fitted[0], blind, table.member, settings),
-        auc_evidence(LENGTH, np.diff(table.offsets), table.member, settings),
+        auc_evidence(LENGTH, others["length"], table.member, settings),
     ]
     if candidates.reference is not None:
-        tests.append(np.abs(areas(candidates.reference, labels) - 0.5))
+        others["reference"] = candidates.reference
         evidence.append(auc_evidence(CONTROL, candidates.reference, table.member, settings))
-    p_value = joint_p_value(tests)
+    # The blind baseline learns the direction; length and reference are tested in both directions.
+    p_value = joint_p_value([blind, *(np.abs(areas(each, labels) - 0.5) for each in others.values())])
     evidence[0] = replace(evidence[0], details={**evidence[0].details, "p_value": p_value, "level": GUARD})
-    return Baseline(evidence=tuple(evidence), scores=fitted[0], labels=labels, areas=blind, p_value=p_value)
+    return Baseline(
+        evidence=tuple(evidence), scores=fitted[0], labels=labels, areas=blind, others=others, p_value=p_value
+    )
 
 
 def blind_scores(records: Sequence[Record], labels: NDArray[np.bool_], features: Any = None) -> NDArray[np.float64]:

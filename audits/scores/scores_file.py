@@ -34,6 +34,9 @@ TESTED = "tested."
 #: Arrays derived from the records' digests: the fold of each, and the seed of the relabellings. With these, an audit's
 #: fitted scores can be recomputed without the records.
 FOLD, SEED = "relabelled.fold", "relabelled.seed"
+#: The prefix of ranks of records by their length and by a reference model, and of the blind baseline's AUCs under
+#: relabelling, with which the baselines can be computed again.
+BASELINE = "baseline."
 #: Header key, and the warning to anyone who opens the file.
 _NOTE = "privctl.private"
 _WARNING = "not for release: standing of private records in an audit"

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from audits.canaries.conditions import conditions, violated_conditions
 from audits.canaries.manifest import Manifest, read_manifest
 from audits.extraction.summary import QueryBudget
@@ -22,6 +20,7 @@ from audits.secrets import evidence as evidences
 from audits.secrets.attack import ScoredModel, SecretAttackResult, attack
 from audits.secrets.candidates import Problem, Sources, make_problem
 from audits.secrets.heldout import ControlBook, with_held_out
+from audits.secrets.kept import kept_arrays
 from audits.secrets.rows import MaskedReader, Reader, reader_of
 from audits.secrets.targets import HELD_OUT_MARK, SecretTargets, choose
 from audits.secrets.trace import HELD_OUT, trace_tests
@@ -149,10 +148,11 @@ class SecretsAudit:
         tests = trace_tests(result, self._request.seed)
         controlled = any(test.name == HELD_OUT for test in tests)
         intervals = _INTERVALS_SHARE * alpha / (2 if controlled else 1)
+        records_alone = blind.without_the_model(result, intervals) if controlled else blind.NOT_LOOKED_AT
         evidence = [
             *evidences.rates(result, omitted, self._request.queries, intervals),
             *evidences.tests_as_evidence(tests, _TRACE_SHARE * alpha),
-            *(blind.without_the_model(result, intervals) if controlled else ()),
+            *records_alone.evidence,
         ]
         verdicts = [verdict.trace(evidence)]
         if self._request.plan is not None:
@@ -170,7 +170,7 @@ class SecretsAudit:
             omissions=(*_omissions(omitted), *self._without_beam(result)),
             warnings=tuple(self._caveats(result)),
             parameters={"secrets": self._parameters()},
-            arrays=_arrays(result),
+            arrays=kept_arrays(result, omitted, self._request.queries, records_alone.arrays),
         )
 
     def _without_beam(self, result: SecretAttackResult) -> tuple[Omission, ...]:
@@ -310,32 +310,3 @@ def _omissions(omitted: Sequence[tuple[str, str]]) -> tuple[Omission, ...]:
         Omission(what=f"{count} {'secret' if count == 1 else 'secrets'} of kind {kind}", reason=reason)
         for (kind, reason), count in sorted(Counter(omitted).items())
     )
-
-
-def _arrays(result: SecretAttackResult) -> dict[str, NDArray[Any]]:
-    """One entry per attacked secret, identified by its position in the book; values are not included."""
-    arrays: dict[str, NDArray[Any]] = {
-        "position": np.array(
-            [problem_attacked.target.position for problem_attacked in result.problems], dtype=np.int64
-        ),
-        "control": result.control,
-        "designed": result.designed,
-        **({"held_out": result.held_out} if result.held_out.any() else {}),
-        "candidates": result.after.ranks.count,
-        "rank": result.after.ranks.rank,
-        "loss": result.after.loss,
-        "completion": result.after.completion,
-        "logp": result.after.logp,
-        "bound": evidences.bounds_of(result),
-    }
-    if result.beam is not None:
-        arrays |= {"in_beam": result.beam.found, "in_beam_by_chance": result.beam.chance}
-    if result.before is not None and result.calibrated is not None:
-        arrays |= {
-            "rank_before": result.before.ranks.rank,
-            "rank_calibrated": result.calibrated.rank,
-            "loss_before": result.before.loss,
-            "completion_before": result.before.completion,
-            "logp_before": result.before.logp,
-        }
-    return {f"secret.{name}": array for name, array in arrays.items()}

@@ -7,8 +7,9 @@ means that the model must distinguish the sides better than the records do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -16,6 +17,7 @@ from scipy.special import ndtri
 from audits.membership.baseline import GUARD, blind_scores
 from audits.secrets.attack import SecretAttackResult
 from audits.secrets.trace import compared_with_held_out, ranks_by_score
+from audits.statistics.laws import mean_ranks
 from audits.statistics.metrics import RELABELLED
 from audits.statistics.paired import auc_difference
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
@@ -30,7 +32,23 @@ BASELINE, APART = "secret baseline", "area without the model"
 FEWEST = 20
 
 
-def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidence, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsAlone:
+    """What the records tell without the model, and the ``arrays`` from which that can be computed again.
+
+    By name: the ``record`` [secrets] of each secret, -1 if it is not compared, and the ``records_score`` [secrets] of
+    that record; under the true labels and each relabelling, the AUC by the classifier (``records_area``) and that by
+    length less 1/2 (``lengths_area``), and by how much each score's AUC exceeds that of the records.
+    """
+
+    evidence: tuple[Evidence, ...] = ()
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+NOT_LOOKED_AT = RecordsAlone()
+
+
+def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
     """The AUC of the records without the model, and by how much each score's AUC exceeds it; all at ``alpha``.
 
     The first counts each record once, the others each secret once, with values centred among secrets of the same kind
@@ -40,22 +58,28 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidenc
     places = np.flatnonzero(compared)
     held_out = result.held_out[places]
     if held_out.all() or not held_out.any():
-        return ()
+        return NOT_LOOKED_AT
     texts = [result.problems[i].target.passages[0].text for i in places]
     names = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     where = np.array([names[text] for text in texts])
     trained = np.zeros(len(names), dtype=np.bool_)
     trained[where[~held_out]] = True
+    record = np.full(len(compared), -1, dtype=np.int64)
+    record[places] = where
+    kept: dict[str, NDArray[Any]] = {"record": record}
     records = [Record(line=number + 1, text=text) for text, number in names.items()]
     scores = [*_values_by_score(result, places, alike[places])]
     level = alpha / (1 + len(scores))
     reach = -float(ndtri(level / 2))
     if min(int(trained.sum()), int((~trained).sum())) < FEWEST:
-        return (_too_few_records(records, trained, level),)
+        return RecordsAlone(evidence=(_too_few_records(trained, level),), arrays=kept)
     labels = relabellings(trained, data_seed([record.digest for record in records]))
     blind = blind_scores(records, labels)
     found = areas(blind, labels)
     lengths = np.abs(areas(np.array([float(len(text)) for text in names]), labels) - 0.5)
+    of_records = np.full(len(compared), np.nan)
+    of_records[places] = mean_ranks(blind[0])[where]
+    kept |= {"records_score": of_records, "records_area": found, "lengths_area": lengths}
     p_value, deviation = joint_p_value([found, lengths]), float(found[1:].std())
     samples = {"trained": int(trained.sum()), "held_out": int((~trained).sum())}
     evidence = [
@@ -72,11 +96,13 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidenc
         )
     ]
     of_secrets, by_secrets = labels[:, where], areas(blind[:, where], labels[:, where])
-    for name, values in scores:
+    for number, (name, values) in enumerate(scores):
         difference = auc_difference(
             values[~held_out], values[held_out], blind[0, where][~held_out], blind[0, where][held_out], level
         )
-        spread = float(np.nanstd((areas(values, of_secrets) - by_secrets)[1:]))
+        beyond = areas(values, of_secrets) - by_secrets
+        kept[f"beyond_records.{number}"] = beyond
+        spread = float(np.nanstd(beyond[1:]))
         stderr = float(np.nanmax([spread, difference.stderr]))
         evidence.append(
             Evidence(
@@ -91,10 +117,10 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> tuple[Evidenc
                 details={"chance": 0.0, "deviation": stderr},
             )
         )
-    return tuple(evidence)
+    return RecordsAlone(evidence=tuple(evidence), arrays=kept)
 
 
-def _too_few_records(records: list[Record], trained: NDArray[np.bool_], level: float) -> Evidence:
+def _too_few_records(trained: NDArray[np.bool_], level: float) -> Evidence:
     return Evidence(
         method=BASELINE,
         quantity=APART,

@@ -150,11 +150,20 @@ def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate
             yield _beam_rate(f"in {result.beam.name}, {side}", result.beam, chosen)
 
 
+def kinds_of(result: SecretAttackResult, omitted: Sequence[tuple[str, str]]) -> list[str]:
+    """The kinds of secrets of which the report has a rate, sorted by name."""
+    return sorted({*_skipped(omitted), *result.kinds.tolist()})
+
+
+def _skipped(omitted: Sequence[tuple[str, str]]) -> Counter[str]:
+    return Counter(kind for kind, reason in omitted if not reason.startswith(HELD_OUT_MARK))
+
+
 def _by_kind(result: SecretAttackResult, omitted: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
     """One rate per kind of secret, sorted by name."""
-    skipped = Counter(kind for kind, reason in omitted if not reason.startswith(HELD_OUT_MARK))
+    skipped = _skipped(omitted)
     bounds = bounds_of(result)
-    for kind in sorted({*skipped, *result.kinds.tolist()}):
+    for kind in kinds_of(result, omitted):
         of_kind = result.kinds == kind
         chosen, control = of_kind & result.trained, of_kind & ~result.trained
         details = {"skipped": float(skipped[kind]), **_rank_details(result.after.ranks, chosen)}

@@ -80,11 +80,20 @@ def sign(
         raise CommandError("there are no reports to sign or check; give their paths")
     reports = reports_at(reports, quiet)
     if key is not None:
+        if _others_may_read(key):
+            note(f"{key} may be read by other users, who can sign as you do: chmod 600 {key}", quiet=quiet)
         for written in _signed(reports, key, force):
             note(f"wrote {written}", quiet=quiet)
         return
     if not _checked(reports, checks):
         raise click.exceptions.Exit(ExitCode.REFUTED)
+
+
+def _others_may_read(key: Path) -> bool:
+    try:
+        return bool(key.stat().st_mode & 0o077)
+    except OSError:
+        return False  # reading it says why
 
 
 def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
@@ -120,13 +129,12 @@ def _require_apart(paths: Sequence[Path]) -> None:
 
 def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, bytes]:
     """The log at ``path``, or None for a report, and its signed envelope."""
-    from privctl.gate.files import LARGEST_REPORT, LoadedReport, read_bounded
+    from privctl.gate.files import LoadedReport
     from privctl.reports.signing import envelope, head_envelope
 
-    found = _read(path)
+    found = _read(path)  # once, so that the digests are of the same bytes
     if isinstance(found, LoadedReport):
-        content = read_bounded(path, LARGEST_REPORT)
-        return None, envelope(found.report, path.name, content, found.digest, secret)
+        return None, envelope(found.report, path.name, found.sha256, found.digest, secret)
     return found, head_envelope(found, secret)
 
 

@@ -41,6 +41,8 @@ class HeadKind(StrEnum):
 
 #: The kinds of records that ``privctl.data.annotated`` reads.
 ANNOTATED = (HeadKind.TOKENS, HeadKind.SPAN)
+#: Tasks whose records have fields other than a text and a label.
+_HEADS = {"token-classification": HeadKind.TOKENS, "question-answering": HeadKind.SPAN}
 #: Fields that may hold a record's words, and the labels of the words, in order of preference.
 WORDS = ("tokens", "words")
 WORD_LABELS = ("ner_tags", "labels", "tags")
@@ -110,6 +112,11 @@ class Columns:
 
 #: The default names of fields.
 USUAL = Columns()
+
+
+def columns_of_task(task: str | None, text: str | None = None, label: str | None = None) -> Columns:
+    """The columns that a training for ``task`` reads, of which the fields ``text`` and ``label`` may be named."""
+    return Columns(text=text, label=label, pair=task == "seq2seq-lm", problem=_HEADS.get(task or "", HeadKind.ONE))
 
 
 def columns_of(options: Mapping[str, Any]) -> Columns:

@@ -43,6 +43,30 @@ def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
     return (text_content(each.text) for each in iter_texts(path, columns=columns))
 
 
+def contents_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
+    """The content of each text, image or sound at ``path``, to find the same records in other files.
+
+    ``columns`` need no template: a conversation counts as its messages. An image counts as its pixels, in
+    whatever size a model takes it. Raises as reading the records does.
+    """
+    from privctl.data.count import of_texts  # with what reads images, which texts do without
+    from privctl.data.images import iter_pixels
+    from privctl.data.sounds import sound_files, waves_of
+
+    if of_texts(path, columns):
+        yield from texts_at(path, columns)
+    elif sounds := sound_files(path):
+        yield from (array_content(wave) for wave, _ in waves_of(path, sounds))
+    else:
+        yield from map(array_content, iter_pixels(path))
+
+
+def users_at(path: DataPath, columns: Columns, unit: str) -> frozenset[str]:
+    """Every user whom the texts at ``path`` name in the field ``unit``; raises as ``iter_texts`` does."""
+    texts = iter_texts(path, columns=columns, unit=unit, shared=True)
+    return frozenset(name for each in texts for name in each.users)
+
+
 def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:
     """The number, from 1, of one record of ``public`` that is in ``private`` too; None if there is none.
 

@@ -17,8 +17,8 @@ from privctl.data.decoding import array_of, charged_bytes, open_image, size_mism
 from privctl.data.npz import read_npz
 from privctl.data.packed import suffix_of
 from privctl.data.places import ARROW, IMAGES, PARQUET, SOUNDS, data_files, found, holds_classes
-from privctl.data.several import DataPath, SeveralPaths
-from privctl.data.table_images import count_table_images, read_table_images
+from privctl.data.several import DataPath, SeveralPaths, paths_of
+from privctl.data.table_images import count_table_images, iter_table_images, read_table_images
 from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import unreadable
 
@@ -101,6 +101,21 @@ def read_images(
     )
 
 
+def iter_pixels(path: DataPath) -> Iterator[NDArray[Any]]:
+    """The pixels of each image at ``path``, in colour and in its own size, whatever its label.
+
+    Raises as ``read_images`` does, except for sizes and labels.
+    """
+    for each in paths_of(path):
+        if holds_classes(each):
+            yield from (pixels for _, pixels in _decoded(each, _list_folder(each)[0], 3, None))
+        elif holds_tables(each):
+            yield from (pixels for pixels, _, _ in iter_table_images(each, None, channels=3))
+        else:
+            images, _ = read_npz(each, ("images", "labels"))
+            yield from _bytes(each, images, 3, None) if images.dtype == np.uint8 else _floats(each, images, 3, None)
+
+
 def joined(sets: Sequence[ImageSet]) -> ImageSet:
     """The images of all ``sets``, in order; raises InputError if sizes or number formats differ."""
     if len({(one.pixels.dtype, one.pixels.shape[1:]) for one in sets}) > 1:
@@ -152,12 +167,7 @@ def class_files(path: Path, suffixes: Sequence[str] | None = None) -> list[tuple
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
     files, ignored = _list_folder(path)
     pixels: NDArray[np.uint8] | None = None
-    decoded = Decoded(path)
-    for i, (_, file) in enumerate(files):
-        with open_image(file, str(file)) as image:
-            array = array_of(image, channels, resize)
-            decoded.read(file.stat().st_size)
-            decoded.add(charged_bytes(image, array))
+    for i, (file, array) in enumerate(_decoded(path, files, channels, resize)):
         if pixels is None:
             pixels = np.empty((len(files), *array.shape), np.uint8)
         if array.shape != pixels.shape[1:]:
@@ -168,6 +178,19 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
     return ImageSet(
         pixels=pixels, labels=tuple(label for label, _ in files), places=[str(f) for _, f in files], ignored=ignored
     )
+
+
+def _decoded(
+    path: Path, files: Sequence[tuple[str, Path]], channels: int, resize: tuple[int, int] | None
+) -> Iterator[tuple[Path, NDArray[np.uint8]]]:
+    """(file, pixels) of each of the ``files`` of the folder ``path``."""
+    decoded = Decoded(path)
+    for _, file in files:
+        with open_image(file, str(file)) as image:
+            array = array_of(image, channels, resize)
+            decoded.read(file.stat().st_size)
+            decoded.add(charged_bytes(image, array))
+        yield file, array
 
 
 def _list_folder(path: Path, suffixes: Sequence[str] = IMAGES) -> tuple[list[tuple[str, Path]], int]:

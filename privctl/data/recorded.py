@@ -10,6 +10,7 @@ from privctl.data.several import DataPath, SeveralPaths
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact
 from privctl.storage.digest import DigestedFile, NamedFiles, bytes_digest, file_digest
+from privctl.storage.reader import require_ordinary
 
 
 def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
@@ -44,13 +45,31 @@ def require_same(path: DataPath, before: Iterable[DigestedFile]) -> None:
 def data_as_recorded(files: Sequence[tuple[Path, Artifact]], read: NamedFiles) -> DataPath | None:
     """The data that a report names by these artifacts, each at its place; None if one is missing or has changed.
 
-    Also None for a folder of class folders and for records that name sound files. ``read`` remembers digests.
+    An artifact is a file, a folder of class folders, or the sound files that the records before it name, as
+    ``recorded_files`` gives them. ``read`` remembers digests.
     """
+    places: list[Path] = []
     for place, artifact in files:
-        if not place.is_file() or not read.is_as_recorded(place, artifact.digest, artifact.bytes):
+        if place.is_file():
+            as_recorded = read.is_as_recorded(place, artifact.digest, artifact.bytes)
+            places.append(place)
+        elif places and place == places[-1].parent and (named := _named_by_records(places[-1])):
+            as_recorded = _are_as_recorded(named, artifact, read)
+        elif as_recorded := place.is_dir() and holds_classes(place):
+            as_recorded = _are_as_recorded(_named_in_classes(place), artifact, read)
+            places.append(place)
+        if not as_recorded:
             return None
-    places = tuple(place for place, _ in files)
-    return SeveralPaths(places) if len(places) > 1 else next(iter(places), None)
+    return SeveralPaths(tuple(places)) if len(places) > 1 else next(iter(places), None)
+
+
+def _are_as_recorded(named: Sequence[tuple[str, Path]], artifact: Artifact, read: NamedFiles) -> bool:
+    """Whether these files have the size and the joint digest of ``artifact``; only then all of them are read."""
+    for _, file in named:
+        require_ordinary(file)
+    if sum(file.stat().st_size for _, file in named) != artifact.bytes:
+        return False
+    return _joint_digest((name, read.digest(file)) for name, file in named) == artifact.digest
 
 
 def digested(path: Path) -> DigestedFile:
@@ -88,19 +107,30 @@ def changed(path: DataPath) -> InputError:
 
 
 def _of_classes(path: Path) -> DigestedFile:
-    from privctl.data.images import class_files
-
-    files = class_files(path)
-    digest = _joint_digest((f"{label}/{file.name}", file_digest(file)) for label, file in files)
-    return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in files))
+    return _joint(path, _named_in_classes(path))
 
 
 def _of_sounds(path: Path) -> DigestedFile:
-    from privctl.data.sounds import listed_sounds
+    return _joint(path.parent, _named_by_records(path))
 
-    files = listed_sounds(path)
-    digest = _joint_digest((file.name, file_digest(file)) for file in files)
-    return DigestedFile(path=path.parent, digest=digest, bytes=sum(file.stat().st_size for file in files))
+
+def _named_in_classes(path: Path) -> list[tuple[str, Path]]:
+    """(CLASS/NAME, file) of each image or sound in a folder of class folders."""
+    from privctl.data.images import class_files
+
+    return [(f"{label}/{file.name}", file) for label, file in class_files(path)]
+
+
+def _named_by_records(path: Path) -> list[tuple[str, Path]]:
+    """(name, file) of each sound that the records at ``path`` name; empty if they name none."""
+    from privctl.data.sounds import listed_sounds, lists_sounds
+
+    return [(file.name, file) for file in listed_sounds(path)] if lists_sounds(path) else []
+
+
+def _joint(path: Path, named: Sequence[tuple[str, Path]]) -> DigestedFile:
+    digest = _joint_digest((name, file_digest(file)) for name, file in named)
+    return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in named))
 
 
 def _joint_digest(named: Iterable[tuple[str, str]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,13 +53,8 @@ def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) ->
     """
     columns = columns or USUAL
     named = [each for one in paths_of(path) for each in _labelled(one, columns)]
-    waves, files, decoded = [], set[Path](), Decoded(path)
-    for file, _ in named:
-        wave, its_rate = read_wav(file, str(file))
-        if file not in files:
-            files.add(file)
-            decoded.read(file.stat().st_size)
-        decoded.add(wave.nbytes)
+    waves = []
+    for (file, _), (wave, its_rate) in zip(named, waves_of(path, (file for file, _ in named)), strict=True):
         if its_rate != rate:
             raise InputError(
                 f"{file} has {its_rate} samples a second, and the model takes {rate}; resample all sounds to {rate} Hz"
@@ -68,6 +63,29 @@ def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) ->
     if not waves:
         raise InputError(f"{path} holds no sounds; expected one subfolder a class, of WAV files")
     return SoundSet(waves=waves, labels=tuple(label for _, label in named), places=[str(file) for file, _ in named])
+
+
+def sound_files(path: DataPath) -> list[Path]:
+    """The WAV files at ``path``, in class folders or named by records; empty for other data."""
+    found: list[Path] = []
+    for each in paths_of(path):
+        if holds_classes(each):
+            found += [file for _, file in class_files(each) if file.suffix.lower() in SOUNDS]
+        elif lists_sounds(each):
+            found += listed_sounds(each)
+    return found
+
+
+def waves_of(path: DataPath, files: Iterable[Path]) -> Iterator[tuple[NDArray[np.float32], int]]:
+    """(samples, sampling rate) of each of ``files``, which belong to ``path`` and may repeat; see ``read_sounds``."""
+    read, decoded = set[Path](), Decoded(path)
+    for file in files:
+        wave, rate = read_wav(file, str(file))
+        if file not in read:
+            read.add(file)
+            decoded.read(file.stat().st_size)
+        decoded.add(wave.nbytes)
+        yield wave, rate
 
 
 def _labelled(path: Path, columns: Columns) -> Iterator[tuple[Path, str]]:

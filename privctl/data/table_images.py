@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,30 +28,41 @@ def read_table_images(
     Raises InputError, naming the row, for a value that is not an encoded image (such as a path), for sizes that differ
     without ``resize``, and for missing labels or columns.
     """
-    label = columns.label_name
     content = bytearray()
     labels: list[str] = []
     places: list[str] = []
     shape: tuple[int, ...] | None = None
+    for array, fields, where in iter_table_images(path, columns.label_name, channels=channels, resize=resize):
+        shape = shape or array.shape
+        if array.shape != shape:
+            raise size_mismatch(where, array.shape[:2], places[0], shape[:2])
+        content += array.tobytes()
+        labels.append(label_of(fields, where, columns))
+        places.append(where)
+    if shape is None:
+        raise InputError(f"{path} holds no images; expected at least one")
+    return np.frombuffer(content, np.uint8).reshape(len(labels), *shape), tuple(labels), places
+
+
+def iter_table_images(
+    path: Path, label: str | None, *, channels: int, resize: tuple[int, int] | None = None
+) -> Iterator[tuple[NDArray[np.uint8], Mapping[str, Any], str]]:
+    """(pixels, fields, place) of each image at ``path``; the fields are those of the image and of the ``label``.
+
+    Raises InputError as ``read_table_images`` does, except for sizes.
+    """
     decoded = Decoded(path)
     for file in data_files(path):
         decoded.read(file.stat().st_size)
         place = shown(path, file)
         image = _image_column(schema_of(file, place), place, label)
-        for number, fields in enumerate(arrow_rows(file, place, [image, label]), start=1):
+        wanted = [image] if label is None else [image, label]
+        for number, fields in enumerate(arrow_rows(file, place, wanted), start=1):
             where = f"{place} row {number}"
             with open_image(BytesIO(_encoded(fields[image], image, where)), where) as opened:
                 array = array_of(opened, channels, resize)
                 decoded.add(charged_bytes(opened, array))
-            shape = shape or array.shape
-            if array.shape != shape:
-                raise size_mismatch(where, array.shape[:2], places[0], shape[:2])
-            content += array.tobytes()
-            labels.append(label_of(fields, where, columns))
-            places.append(where)
-    if shape is None:
-        raise InputError(f"{path} holds no images; expected at least one")
-    return np.frombuffer(content, np.uint8).reshape(len(labels), *shape), tuple(labels), places
+            yield array, fields, where
 
 
 def count_table_images(path: Path) -> int:

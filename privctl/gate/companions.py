@@ -21,6 +21,7 @@ _READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
 _DECISIVE = frozenset({
     "config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
 })  # fmt: skip
+_WEIGHTS = ".safetensors"
 #: The step that copies the files next to the weights byte for byte.
 _COPIES = "noise"
 
@@ -83,7 +84,8 @@ def _check_base(case: JudgedModel, report: LoadedReport) -> Iterator[Finding]:
     """An adapter must have been audited on the base model that it was trained on."""
     made = {a.role: a.digest for each in case.writers for a in each.report.inputs if a.role.startswith(BASE_ROLE)}
     for i, artifact in enumerate(report.report.inputs):
-        if made.get(artifact.role, artifact.digest) != artifact.digest:
+        weights = bool(made) and artifact.role.startswith(BASE_ROLE) and artifact.role.endswith(_WEIGHTS)
+        if made.get(artifact.role, None if weights else artifact.digest) != artifact.digest:
             name = artifact.role.removeprefix(BASE_ROLE)
             message = f"the {name} of the base model that the audit read is not the one that the adapter was trained on"
             yield _finding(name, message, "audit the adapter on its own base model", report, i, "inputs")

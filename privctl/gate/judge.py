@@ -116,6 +116,11 @@ def _settings_notes(policy: Policy) -> Iterator[str]:
             "recompute is false: no guarantee was recomputed, and no audit was checked for contradictions or against "
             "its files"
         )
+    if policy.field is not None and not policy.require_signer:
+        yield (
+            f"whose records were trained on, by {policy.field!r}, is the word of reports that nobody had to sign: "
+            "require_signer shows who vouches for it, and privctl verify --data counts them"
+        )
 
 
 def _truncate(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:

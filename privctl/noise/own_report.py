@@ -58,12 +58,11 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
             f"{earlier} says, so its clipping bounds only a part of what one example moved; begin with weights that "
             "were made without these examples"
         )
-    if describes(report, checkpoint) and (shared := shared_record(started_from(found), found)) is not None:
-        record, file, own = shared
+    if describes(report, checkpoint) and (shared := shared_record(started_from(found), found)):
         raise InputError(
-            f"the weights that the training of {checkpoint.root} began with were trained on record {record} of "
-            f"{file} before, which {own} holds too, so its clipping bounds only a part of what one example "
-            "moved; begin with weights that were made without these examples"
+            f"the weights that the training of {checkpoint.root} began with were trained before on {shared}, so its "
+            "clipping bounds only a part of what one example moved; begin with weights that were made without these "
+            "examples"
         )
     if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not describes(report, checkpoint):
         return

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
-from privctl.data.columns import Columns
+from privctl.data.columns import Columns, columns_of_task
 from privctl.data.recorded import data_as_recorded
 from privctl.data.several import DataPath
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.models.choices import ONE_TEXT
 from privctl.reports.chain import ReportFiles, path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
 from privctl.reports.parameters import TrainingParameters, parameters_as
-from privctl.reports.trained_before import earlier_training, made_from, trainings
+from privctl.reports.trained_before import LEARNED, earlier_training, made_from, trainings
 from privctl.storage.digest import NamedFiles, file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -60,11 +60,8 @@ def require_public(
         raise _not_public(base, f"{why}, as {place} says")
     if found is None or not reports:
         return
-    if (shared := shared_record(reports, found)) is not None:
-        record, earlier, private = shared
-        raise _not_public(
-            base, f"trained on record {record} of {earlier}, which is also in {private}, ignoring case and white space"
-        )
+    if shared := shared_record(reports, found):
+        raise _not_public(base, f"trained on {shared}")
 
 
 def _not_public(base: Checkpoint, why: str) -> InputError:
@@ -82,38 +79,43 @@ def _includes(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
     return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
 
 
-def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int, DataPath, DataPath] | None:
-    """The first record, by its number from 1, that ``bases`` and the model were both trained on, with both files.
+def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> str:
+    """A record, by its number from 1, that ``bases`` and the model were both trained on, or that of a user of both.
 
-    None if there is none, or nothing to compare. Only texts are compared, ignoring case and white space, and only if
-    the data files are unchanged at the paths that the reports name.
+    "" if there is none, or nothing to compare. Records are compared only if the data files are unchanged at the paths
+    that the reports name, texts ignoring case and white space. Users are if the model's training protects them.
     """
-    from privctl.data.contents import first_shared, texts_at
-
     read = NamedFiles()
     with suppress(PrivctlError):
-        for private, columns in _texts(found.path, found.report, read):
-            for path, report in trainings([each.path for each in bases]):
-                for earlier, others in _texts(path, report, read):
-                    place = first_shared(texts_at(earlier, others), texts_at(private, columns))
-                    if place is not None:
-                        return place, earlier, private
-    return None
+        unit = parameters_as(TrainingParameters, found.report).unit
+        for private in _records(found.path, found.report, "data", read):
+            for (path, report), role in product(trainings([each.path for each in bases]), LEARNED):
+                with suppress(PrivctlError):  # records of another kind
+                    for earlier in _records(path, report, role, read):
+                        if what := _shared(earlier, private, unit):
+                            return what
+    return ""
 
 
-def _texts(path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:
-    """The training data of ``report``, which is at ``path``, if they are texts and their files are unchanged."""
-    from privctl.data.count import of_texts
+def _shared(earlier: tuple[DataPath, Columns], private: tuple[DataPath, Columns], unit: str | None) -> str:
+    from privctl.data.contents import contents_at, first_shared, users_at
 
-    files = [each for each in report.inputs if each.role == "data"]
+    if (place := first_shared(contents_at(*earlier), contents_at(*private))) is not None:
+        return f"record {place} of {earlier[0]}, which is also in {private[0]}, ignoring case and white space"
+    if unit is not None and users_at(*earlier, unit) & users_at(*private, unit):
+        return f"records of a {unit!r} in {earlier[0]} whose records are also in {private[0]}"
+    return ""
+
+
+def _records(path: Path, report: PrivacyReport, role: str, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:
+    """The records that the training of ``report``, which is at ``path``, read in a ``role``, and their columns.
+
+    Nothing if their files are missing or were changed.
+    """
+    files = [each for each in report.inputs if each.role == role]
     if report.step != _RETRAIN or not files:
         return
     parameters = parameters_as(TrainingParameters, report)
-    if parameters.task not in ONE_TEXT:
-        return
     data = data_as_recorded([(path_of(path, each), each) for each in files], read)
-    if data is None:
-        return
-    columns = Columns(text=parameters.text_column, label=parameters.label_column)
-    if of_texts(data, columns):
-        yield data, columns
+    if data is not None:
+        yield data, columns_of_task(parameters.task, parameters.text_column, parameters.label_column)

@@ -62,17 +62,20 @@ class AuditParameters:
 
     ``asked`` is the request; a report without it does not pass. ``score_conditions`` are the assumptions of an audit of
     scores that privctl did not compute, if it is tied to a model. ``canary_steps`` is the assumption of a bound on the
-    noise multiplier. ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
-    The first ``max_length`` tokens of each record were scored; ``cut`` is the number of longer records by side.
-    ``resize`` is the height and width to which images were resized, None if they were not.
+    noise multiplier. ``extraction`` and ``secrets`` hold the settings of these attacks, such as ``prefix_tokens`` and
+    ``candidates``. The first ``max_length`` tokens of each record were scored; ``cut`` is the number of longer records
+    by side. ``resize`` is the height and width to which images were resized, None if they were not. ``base_bits`` are
+    those of an adapter's base, None if it was loaded in full.
     """
 
     task: str | None = None
     attack: tuple[str, ...] = ()
     asked: AskedAudit | None = None
     extraction: Mapping[str, Any] | None = None
+    secrets: Mapping[str, Any] | None = None
     confidence: float | None = None
     dtype: str | None = None
+    base_bits: int | None = None
     least_auc: float | None = None
     claimed_epsilon: float | None = None
     claimed_delta: float | None = None

@@ -152,7 +152,8 @@ def _reader(kind: Any) -> Reader:
     if kind is Any:
         return _shallow
     if origin is tuple:
-        return _list_reader(get_args(kind)[0])
+        items = get_args(kind)
+        return _list_reader(items[0]) if items[-1] is Ellipsis else _fixed_list_reader(items)
     if origin is Mapping:
         return _object_reader(get_args(kind)[-1])
     if dataclasses.is_dataclass(kind):
@@ -169,6 +170,18 @@ def _list_reader(item: Any) -> Reader:
         if not isinstance(data, list):
             raise _mismatch(source, where, data, "a list")
         return tuple([read(x, source, f"{where}[{i}]", depth + 1) for i, x in enumerate(data)])
+
+    return call
+
+
+def _fixed_list_reader(items: tuple[Any, ...]) -> Reader:
+    readers = [_reader(item) for item in items]
+
+    def call(data: Any, source: str, where: str, depth: int) -> Any:
+        if not isinstance(data, list) or len(data) != len(readers):
+            raise _mismatch(source, where, data, f"a list of {len(readers)}")
+        pairs = zip(readers, data, strict=True)
+        return tuple([read(x, source, f"{where}[{i}]", depth + 1) for i, (read, x) in enumerate(pairs)])
 
     return call
 

@@ -207,7 +207,7 @@ class ExternalTrainingParameters:
     updates: int | None = None
     released_numbers: int | None = None
     noise_source: str | None = None
-    accountant_history: tuple[tuple[float, ...], ...] = ()
+    accountant_history: tuple[tuple[float, float, int], ...] = ()
     target_unclipped_quantile: float | None = None
     clip_norm_learning_rate: float | None = None
     unclipped_count_stddev: float | None = None

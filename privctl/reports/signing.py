@@ -137,9 +137,9 @@ def signer(path: Path, content: bytes) -> Signer:
     return Signer(path=path, key=key)
 
 
-def envelope(report: PrivacyReport, name: str, content: bytes, digest: str, key: Ed25519PrivateKey) -> bytes:
-    """A DSSE envelope for the report ``name``, whose bytes are ``content`` with BLAKE3 ``digest``."""
-    subjects = [{"name": name, "digest": {**_digest(digest), "sha256": sha256(content).hexdigest()}}]
+def envelope(report: PrivacyReport, name: str, sha256_digest: str, digest: str, key: Ed25519PrivateKey) -> bytes:
+    """A DSSE envelope for the report ``name``, whose bytes have BLAKE3 ``digest`` and SHA-256 ``sha256_digest``."""
+    subjects = [{"name": name, "digest": {**_digest(digest), "sha256": sha256_digest}}]
     subjects += [{"name": artifact.path, "digest": _digest(artifact.digest)} for artifact in report.outputs]
     statement = {
         "_type": STATEMENT,

@@ -9,8 +9,8 @@ from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFiles, walk
 
-#: Steps that train on their inputs with the role data.
-_TRAININGS = ("retrain", "external-training")
+#: Steps that train, and the roles of the inputs that they train on; public records have no noise added to them.
+_TRAININGS, LEARNED = ("retrain", "external-training"), ("data", "public")
 #: Prefixes of the roles of initial weights.
 _BEGUN_WITH = ("start-", "base-")
 
@@ -21,7 +21,7 @@ def earlier_training(starts: Sequence[Path], data: Collection[str]) -> Path | No
     Reports that are missing or were changed are ignored.
     """
     for path, report in trainings(starts):
-        if any(each.digest in data for each in report.inputs if each.role == "data"):
+        if any(each.digest in data for each in report.inputs if each.role in LEARNED):
             return path
     return None
 

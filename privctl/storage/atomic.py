@@ -222,8 +222,20 @@ def _kind(path: Path) -> int | None:
 
 
 def _link_target(path: Path) -> Path:
-    """The path that a write to ``path`` affects, with symbolic links resolved."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    """The path that a write to ``path`` affects, with symbolic links resolved.
+
+    Raises CommandError for a link that another user placed in a folder like ``/tmp``, as it may lead anywhere.
+    """
+    if not path.is_symlink():
+        return path
+    with writing(path):
+        link, folder = os.lstat(path), os.stat(path.parent)
+    open_to_all = stat.S_ISVTX | stat.S_IWOTH
+    if folder.st_mode & open_to_all == open_to_all and link.st_uid not in (os.geteuid(), folder.st_uid):
+        raise CommandError(
+            f"{path} is a link that another user placed in a folder that everybody may write to; choose another folder"
+        )
+    return Path(os.path.realpath(path))
 
 
 def _umask() -> int:

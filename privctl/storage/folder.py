@@ -100,8 +100,13 @@ def check_links(folder: Path) -> None:
 
 def holds_weights(name: str) -> bool:
     """Whether the file ``name`` in a model's folder holds weights, or makes a loader add some."""
-    last = PurePosixPath(name.lower()).name
-    return name not in (SINGLE_NAME, INDEX_NAME) and (last.endswith(_WEIGHTS) or last.startswith(_ADAPTERS))
+    weights = PurePosixPath(name.lower()).name.endswith(_WEIGHTS)
+    return name not in (SINGLE_NAME, INDEX_NAME) and (weights or adds_weights(name))
+
+
+def adds_weights(name: str) -> bool:
+    """Whether the file ``name`` in a model's folder makes a loader add an adapter's weights to it."""
+    return PurePosixPath(name.lower()).name.startswith(_ADAPTERS)
 
 
 def never_released(name: str, *, adapter: bool) -> bool:

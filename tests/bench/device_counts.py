@@ -38,8 +38,8 @@ from tests.train.contribution.planted import task
 _LENGTH, _ROWS, _VOCABULARY = 128, 4, 60
 #: Way -> in bfloat16, each micro-batch looked at, frozen base in bfloat16.
 WAYS = {
-    "float32, each looked at": (False, True, False),
-    "bfloat16, each looked at": (True, True, False),
+    "float32, checked per micro-batch": (False, True, False),
+    "bfloat16, checked per micro-batch": (True, True, False),
     "bfloat16": (True, False, True),
 }
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _TUNING_SEED = 1000
 HEADINGS = (
-    "weights", "training", "epsilon", "seeds", "held-out loss, nats", "less than before", "share in 4 bits",
-    "loss against another, 95 % interval",
+    "weights", "training", "epsilon", "seeds", "held-out loss, nats", "fall in loss", "share in 4 bits",
+    "loss minus that of another row, 95 % interval",
 )  # fmt: skip
 
 Row = dict[str, Any]
@@ -130,7 +130,7 @@ def _row(of_size: Row, cell: Cell, runs: Mapping[int, Row]) -> list[str]:
         f"{of_size['pretraining']['weights']:,}", cell.name, "-" if cell.epsilon is None else f"{cell.epsilon:g}",
         str(len(runs)), spread([run["loss"] for run in runs.values()]),
         spread([run["before"] - run["loss"] for run in runs.values()]), f"{mean(shares):.2f}" if shares else "-",
-        f"{against} than {cell.base}" if against else "-",
+        f"{against} against {cell.base}" if against else "-",
     ]  # fmt: skip
 
 

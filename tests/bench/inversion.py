@@ -23,8 +23,8 @@ from typing import Any
 from tests.bench.common import ROOT, publish, save
 
 HEADINGS = (
-    "network", "training", "left by training images", "by held-out", "attack", "correlation, training images",
-    "held-out", "p-values",
+    "network", "training", "left by training images", "left by held-out ones", "attack",
+    "correlation, training images", "correlation, held-out ones", "p-values",
 )  # fmt: skip
 SIZE, RECORDS, CLASSES = 8, 10, ("automobile", "frog")
 ATTACKS = {"conditions": "conditions", "class": "class inversion"}

@@ -35,8 +35,8 @@ BATCH, EPOCHS = 128, 3
 SIZE = Size(layers=2, width=64, heads=4, vocabulary=1024, positions=48, pretraining_tokens=750_000)
 EPSILONS = (8.0, 2.0)
 HEADINGS = (
-    "epsilon", "training", "seeds", "weight", "held-out loss, nats", "loss against dp-sgd, 95 % interval",
-    "against public first",
+    "epsilon", "training", "seeds", "weight", "held-out loss, nats", "loss minus that of dp-sgd, 95 % interval",
+    "minus that of public first",
 )  # fmt: skip
 ALONE, MIXED, FIRST = "dp-sgd", "dp-sgd, public mixed in", "public first, then dp-sgd"
 BOTH = "public first, then dp-sgd, public mixed in"

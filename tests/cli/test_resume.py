@@ -152,6 +152,38 @@ def test_other_weights_are_not_what_the_run_began_with(
     assert resume(tmp_path) == 0
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "chat_template.jinja"])
+def test_a_run_goes_on_with_the_files_beside_the_weights_that_it_began_with(
+    name: str, interrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = interrupted / "start" / name
+    kept = place.read_bytes() if place.exists() else None
+    place.write_bytes(b"{{ messages }}" if kept is None else kept + b" ")
+    assert resume(interrupted) == 2
+    assert f"was begun with another {name} beside the weights; resume with the same" in capsys.readouterr().err
+    if kept is None:
+        place.unlink()
+        return
+    place.write_bytes(kept)
+    settings = json.loads((interrupted / "out.run" / "settings.json").read_text())
+    assert difference({key: settings[key] for key in settings if key != "beside"}, settings) is None
+
+
+def test_a_tokenizer_that_was_changed_meanwhile_is_not_named_as_used(interrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(interrupted / "start", tmp_path / "start")
+    shutil.copy(interrupted / "train.jsonl", tmp_path)
+    tokenizer = tmp_path / "start" / "tokenizer.json"
+    kept = tokenizer.read_bytes()
+    with pytest.raises(InputError, match=r"the configuration or tokenizer of MODEL was changed since the run began"):
+        run_training(
+            prepare(request_in(tmp_path)),
+            Session(progress=unseen, on_epoch=lambda _: tokenizer.write_bytes(kept + b" ")),
+        )
+    assert not (tmp_path / "out").exists()
+    tokenizer.write_bytes(kept)
+    assert resume(tmp_path) == 0
+
+
 def test_data_that_were_changed_meanwhile_are_not_named_as_trained_on(interrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(interrupted / "start", tmp_path / "start")
     data = tmp_path / "train.jsonl"

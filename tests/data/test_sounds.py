@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from scipy.io import wavfile
 
 from privctl.data.columns import Columns, HeadKind
 from privctl.data.count import count_examples
-from privctl.data.recorded import data_digest, recorded_files
+from privctl.data.recorded import data_as_recorded, data_digest, recorded_files
 from privctl.data.sounds import read_sounds
 from privctl.data.wav import read_wav
 from privctl.domain.errors import InputError
+from privctl.reports.files import digested_artifact
+from privctl.storage.digest import NamedFiles
 from tests.zoo.shrink import write_wav
 
 RATE = 16000
@@ -128,3 +131,20 @@ def test_faults_of_data_sets(tmp_path: Path) -> None:
     (folder / "c").mkdir()
     with pytest.raises(InputError, match="holds no WAV file"):
         read_sounds(folder, rate=RATE)
+
+
+def test_sounds_and_classes_are_found_again_as_a_report_names_them(tmp_path: Path) -> None:
+    folder, listed = write(tmp_path / "d"), tmp_path / "list.jsonl"
+    listed.write_text('{"audio": "d/a/0.wav", "label": "x"}\n{"audio": "d/b/1.wav", "label": "y"}\n')
+    for data in (folder, listed):
+        report = tmp_path / "r.json"
+        named = [(each.path, digested_artifact("data", each, report)) for each in recorded_files(data)]
+        assert data_as_recorded(named, NamedFiles()) == data
+        write_wav(folder / "a" / "0.wav", tone(50, 0.1))
+        assert data_as_recorded(named, NamedFiles()) is None
+        write(tmp_path / "d")
+        assert data_as_recorded(named, NamedFiles()) == data
+    (folder / "a" / "0.wav").unlink()
+    os.mkfifo(folder / "a" / "0.wav")
+    with pytest.raises(InputError, match="is a device or a pipe"):  # which would never answer
+        data_as_recorded(named, NamedFiles())

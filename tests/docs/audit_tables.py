@@ -60,7 +60,7 @@ def _null_audits(found: dict[str, Any]) -> str:
         + [with_interval(each[name], each["sets"], each[f"{name}_interval"]) for name in ("refuted", "rejected")]
         for kind, each in found.items()
     ]
-    return as_table(["audit", "scores tested", "data sets", "refutes", "joint test rejects"], rows)
+    return as_table(["audit", "scores tested", "data sets", "verdict refutes", "joint test rejects"], rows)
 
 
 def _null_simulated(found: dict[str, Any]) -> str:
@@ -69,7 +69,7 @@ def _null_simulated(found: dict[str, Any]) -> str:
         + [with_interval(each[key]["count"], each[key]["sets"], each[key]["interval"]) for key in ("rejected", "found")]
         for name, each in found.items()
     ]
-    return as_table(["scores of", "sets", "rejects with nothing to find", "with a small leak"], rows)
+    return as_table(["scores of", "sets", "rejects with nothing to find", "rejects with a small leak"], rows)
 
 
 def _planted_leaks(found: dict[str, Any]) -> str:
@@ -139,7 +139,7 @@ def _extraction_null(found: dict[str, Any]) -> str:
         for part in ("audits", "reference", "pairs", "secrets", "prose")
         for kind, each in found[part].items()
     ]
-    return as_table(["of", "known to the model", "sets", "exceeds held-out text", "among texts alike too"], rows)
+    return as_table(["rows", "known to the model", "sets", "exceeds held-out text", "among texts alike too"], rows)
 
 
 def share(found: dict[str, Any], row: dict[str, Any], test: str) -> str:
@@ -178,8 +178,8 @@ def _users(found: dict[str, Any]) -> str:
         for each in nothing
     }
     names = [
-        "records a user", "shuffling records, nothing to find", "groups, nothing", "groups, a little",
-        "with `fused`, nothing", "with `fused`, a little",
+        "records a user", "shuffling records, no leak", "shuffling users, no leak", "shuffling users, small leak",
+        "with `fused`, no leak", "with `fused`, small leak",
     ]  # fmt: skip
     return as_table(names, [[str(each), *row] for each, row in rows.items()])
 

@@ -145,8 +145,8 @@ def _processes() -> str:
                 *(f"{a['peak_mib']:.0f} -> {b['peak_mib']:.0f}" for a, b in [(ours, ours_kept), (base, base_kept)]),
             ]
         )
-    titles = ["shape, rounds", "private, not kept", "private, kept", "non-private, kept", "private / non-private, kept"]
-    peaks = ["resident peak, MiB", "of a non-private step"]
+    titles = ["model, rounds", "private, returned", "private, kept", "non-private, kept", "private / non-private, kept"]
+    peaks = [f"resident peak of a {kind} step, MiB" for kind in ("private", "non-private")]
     return as_table([*titles, "page faults of a private step", *peaks], rows)
 
 
@@ -160,7 +160,7 @@ def _clipping_passes() -> str:
         rows.append(
             [one["model"], "yes" if one["checkpointed"] else "no", *peaks, f"{one['ms']:.0f}", f"{two['ratio']:.2f}"]
         )
-    names = ["model", "`--checkpointing`", "peak, MiB", "in two passes", "time, ms", "in two passes, one = 1"]
+    names = ["model", "`--checkpointing`", "peak, MiB", "in two passes, MiB", "time, ms", "time, two passes / one"]
     return as_table(names, rows)
 
 
@@ -172,7 +172,7 @@ def _dpquant() -> str:
         measured = found["measurements"][shape]
         times = (_number(costs[name]["to_unquantized"]) for name in formats)
         rows.append([shape, *times, _number(measured["steps"]), str(measured["layers"])])
-    return as_table(["step, unquantized = 1", *formats, "one measurement, in steps", "layers"], rows)
+    return as_table(["step, unquantized = 1", *formats, "one measurement / step", "layers"], rows)
 
 
 def _ferret() -> str:
@@ -220,12 +220,12 @@ def _device() -> str:
     names = [
         "model",
         "passes",
-        "waits a micro-batch, privctl + transformers",
-        "more waits a step",
-        "kernels, a micro-batch + more a step",
-        "bytes copied a micro-batch",
+        "waits per micro-batch, privctl + transformers",
+        "further waits per step",
+        "kernels per micro-batch + further per step",
+        "bytes copied per micro-batch",
         "weights, MiB",
-        "most held beside, MiB",
+        "peak besides weights, MiB",
     ]
     return as_table(names, rows)
 
@@ -244,7 +244,7 @@ def _device_methods() -> str:
         pairs = ([ways[way][key] for way in ("before", "after")] for key in ("waits", "kernels"))
         held = [f"{ways[way]['held'] / 2**20:.1f}" for way in ("before", "after")]
         rows.append([name, *(f"{before:,} -> {after:,}" for before, after in pairs), " -> ".join(held)])
-    return as_table(["step", "waits", "kernels", "most held beside, MiB"], rows)
+    return as_table(["step", "waits", "kernels", "peak besides weights, MiB"], rows)
 
 
 def _device_noise() -> str:
@@ -288,7 +288,7 @@ def _layers() -> str:
     rows = [
         [name, _number(found["rule"]), _number(found["generic"])] for name, found in results("layers")["layers"].items()
     ]
-    return as_table(["time, backward pass without clipping = 1", "by its rule", "run again"], rows)
+    return as_table(["time, backward pass without clipping = 1", "by its rule", "by running it again"], rows)
 
 
 def _gradient_noise() -> str:

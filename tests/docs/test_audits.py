@@ -175,7 +175,7 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
     for row in rows:
         found = measured["null"][row["audit"]]
         assert (row["scores tested"], row["data sets"]) == (str(len(found["attacks"])), str(found["sets"]))
-        for column, name in (("refutes", "refuted"), ("joint test rejects", "rejected")):
+        for column, name in (("verdict refutes", "refuted"), ("joint test rejects", "rejected")):
             low, high = metrics.clopper_pearson(found[name], found["sets"], 0.05)
             assert row[column] == f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
             assert low <= measured["level"], "the measurement does not exclude that the level holds"
@@ -193,7 +193,7 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
 def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records() -> None:
     measured = results("audit-power")
     level, sets = measured["level"], measured["sets"]
-    assert unwrapped(ERRORS).count(f"The share of {sets} made-up data sets") == 2
+    assert unwrapped(ERRORS).count(f"how often each test rejects in {sets} made-up data sets") == 2
     assert f"data sets of {measured['users']} users a side" in unwrapped(ERRORS)
     for row in measured["data_sets"] + measured["of_users"]:
         lowest = {test: metrics.clopper_pearson(count, sets, 0.01)[0] for test, count in row["rejected"].items()}
@@ -206,8 +206,8 @@ def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records(
 def test_repeats_keep_the_level_as_audited_and_not_by_side() -> None:
     measured = results("audit-repeats")
     level, sets = measured["level"], measured["sets"]
-    assert f"The share of {sets} made-up data sets with nothing to find" in unwrapped(ERRORS)
-    assert f"of {measured['lines']} lines" in unwrapped(ERRORS)
+    said = f"rejects in {sets} made-up data sets of {measured['lines']} lines with nothing to find"
+    assert said in unwrapped(ERRORS)
     for row in measured["found"]:
         found = {rule: metrics.clopper_pearson(count, sets, 0.01)[0] for rule, count in row["rejected"].items()}
         assert found["as_audited"] <= level, "the measurement does not exclude that the level holds"

@@ -80,6 +80,9 @@ def found(
         ({"resize": [32, 32]}, {"resize": [32, 32]}, PASS, ""),
         ({"resize": [32, 32]}, {"resize": [2, 2]}, INCONCLUSIVE, "resized to 2 x 2, and the training read them"),
         ({}, {"resize": [2, 2]}, INCONCLUSIVE, "as they are (--resize)"),
+        ({"base_bits": 4}, {"base_bits": 4}, PASS, ""),
+        ({"base_bits": 4}, {}, INCONCLUSIVE, "the adapter's base in full, and the training held it in 4 bits"),
+        ({}, {"base_bits": 4}, INCONCLUSIVE, "the adapter's base in 4 bits, and the training held it in full"),
     ],
 )
 def test_what_an_audit_scored_is_what_the_training_read(

@@ -182,6 +182,41 @@ def test_the_launcher_runs_its_own_checkout(root: Path, tmp_path: Path, folder: 
     assert done.stdout.startswith("gate: ")
 
 
+#: Prints where a module that it is to run comes from; "-m venv" makes what is expected of it.
+_ASKED = """#!/bin/sh
+for last; do :; done
+case "$*" in
+  *"-m venv"*)
+    mkdir -p "$last/bin"
+    cp "$0" "$last/bin/python"
+    exec {python} "${{1}}" -c 'import venv; print(venv.__file__)' ;;
+  *"-m pip"*) exec {python} "${{1}}" -c 'import pip; print(pip.__file__)' ;;
+  *"-m privctl"*) exec {python} "${{1}}" -c 'import privctl; print(privctl.__file__)' ;;
+esac
+exec {python} "$@"
+"""
+
+
+def test_the_launcher_imports_nothing_from_the_repository_that_it_judges(root: Path, tmp_path: Path) -> None:
+    """Planted: a pull request with a folder ``venv`` or ``pip``, which would be run, and could answer for the gate."""
+    folder, judged = launcher(root, tmp_path), tmp_path / "judged"
+    shutil.rmtree(folder / ".environment")
+    for name in ("venv", "pip", "privctl"):
+        (judged / name).mkdir(parents=True)
+        (judged / name / "__init__.py").write_text("")
+    python = tmp_path / "python"
+    python.write_text(_ASKED.format(python=shlex.quote(sys.executable)))
+    python.chmod(0o755)
+    more = {**os.environ, "PYTHON": str(python)}
+    call = [str(folder / "privctl"), "--version"]
+    done = subprocess.run(call, cwd=judged, env=more, capture_output=True, text=True, check=True)
+    found = [Path(line) for line in done.stdout.splitlines()]
+    assert [path.parent.name for path in found] == ["venv", "pip", "privctl"]
+    assert not any(path.is_relative_to(judged) for path in found)
+    gitlab = " ".join(example(root, "gitlab-ci.yml")["privacy gate"]["before_script"])
+    assert "python -I -m pip" in gitlab
+
+
 def test_the_launcher_refuses_an_old_python(root: Path, tmp_path: Path) -> None:
     folder = launcher(root, tmp_path)
     (folder / ".environment/installed.txt").write_text("another set\n")

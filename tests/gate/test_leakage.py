@@ -312,13 +312,15 @@ def test_a_training_that_names_no_data_shows_of_no_records_that_they_were_traine
 
 @pytest.mark.parametrize(("rule", "role"), [("max_auc", "nonmembers"), ("max_extracted", "heldout")])
 @pytest.mark.parametrize(("compared", "outcome"), [("another file", PASS), ("what was trained on", INCONCLUSIVE)])
+@pytest.mark.parametrize("learned", ["data", "public"])
 def test_training_data_are_no_records_to_compare_with(
-    tmp_path: Path, rule: str, role: str, compared: str, outcome: GateOutcome
+    tmp_path: Path, rule: str, role: str, compared: str, outcome: GateOutcome, learned: str
 ) -> None:
     """The audit names no parent: which data the model was trained on is known from the reports of the model."""
-    more = replace(DATA, path="more.jsonl", digest="blake3:" + "e" * 64)
+    more = replace(DATA, role=learned, path="more.jsonl", digest="blake3:" + "e" * 64)
     report = making(tmp_path / "m.json", PROVED, inputs=(DATA, more))
-    taken = [replace(each, role="members" if rule == "max_auc" else "train") for each in (DATA, more)]
+    read = [each for each in (DATA, more) if each.role == "data"]
+    taken = [replace(each, role="members" if rule == "max_auc" else "train") for each in read]
     other = replace(more, role=role, digest=more.digest if outcome is INCONCLUSIVE else "blake3:" + "f" * 64)
     item = auc(0.5, 0.4, 0.55) if rule == "max_auc" else extraction(0.02, 0.0, 0.05)
     looked = audit(tmp_path / "a.json", item, inputs=[weights("m"), *taken, other])

@@ -15,6 +15,7 @@ from privctl.domain.guarantee import PrivacyUnit, Status
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.gate.checks import RULES
 from privctl.gate.policy import read_policy
+from privctl.reports.signing import make_keys
 from tests.gate.made import (
     FAIL,
     INCONCLUSIVE,
@@ -42,6 +43,15 @@ def unread(folder: Path) -> Path:
     return making(
         folder / "b.json", PROVED, name="b", step="noise", inputs=[weights("a")], parents=[clipped], mechanism=NOISE
     )
+
+
+def test_a_gate_says_whose_word_it_is_whom_a_training_protected(tmp_path: Path) -> None:
+    """A unit that was edited in all reports passes a gate, which has no data: only a signature shows who vouches."""
+    place, (_, public) = making(tmp_path / "m.json", PROVED, parameters=PATIENTS), make_keys(tmp_path / "ci")
+    said = "whose records were trained on, by 'patient', is the word of reports that nobody had to sign"
+    assert any(said in note for note in judged(place, protects="patient").notes)
+    for flags in ({"protects": "patient", "require_signer": str(public)}, {"max_epsilon": "8"}):
+        assert not any(said in note for note in judged(place, **flags).notes)
 
 
 def protects(*reports: Path, field: str = "patient", **flags: str) -> Any:

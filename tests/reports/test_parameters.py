@@ -13,6 +13,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.files import read_report
 from privctl.reports.parameters import (
+    ExternalTrainingParameters,
     NoiseParameters,
     ParametersError,
     ProtectionParameters,
@@ -66,9 +67,20 @@ def test_reading_twice_is_reading_once() -> None:
         (TrainingParameters, {"plan": {"form": "pairwise"}}, r"parameters\.plan lacks the key 'digest'"),
         (TrainingParameters, {"history": [{"step": "first"}]}, r"history\[0\]\.step is 'first'"),
         (NoiseParameters, {"tensors_tied": [["a", 1]]}, r"tensors_tied\[0\]\[1\] is 1; expected a string"),
+        (
+            ExternalTrainingParameters,
+            {"program": "opacus", "accountant_history": [[1, 0.1]]},
+            r"y\[0\] is \[1, 0\.1\]; expected a list of 3",
+        ),
+        (
+            ExternalTrainingParameters,
+            {"program": "opacus", "accountant_history": [[1, 2, "3"]]},
+            r"y\[0\]\[2\] is '3'; expected a whole",
+        ),
         (ProtectionParameters, {"targets": {"email": [0.1]}}, r"targets of 'email' are 1 numbers; expected a prior"),
         (ScanParameters, {"dataset_size": 3}, r"parameters lacks the key 'found'"),
         (AuditParameters, {"canary_conditions": [{"name": "a", "statement": "b", "state": "so"}]}, r"state is 'so'"),
+        (AuditParameters, {"canary_curve": [[1, 2, 3]]}, r"curve\[0\] is \[1, 2, 3\]; expected a list of 2"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(kind: type, parameters: dict[str, Any], sentence: str) -> None:

@@ -9,10 +9,12 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from privctl.cli import run
+from privctl.gate import files
 from tests.gate.made import FAIL, PASS, PROVED, auc, audit, judged, making, only
 
 Capture = pytest.CaptureFixture[str]
@@ -38,6 +40,27 @@ def test_keys_are_the_owner_s_and_never_replaced(here: Path, capsys: Capture) ->
     assert run(["sign", "--new-key", "ci", "--force"]) == 2
     assert "a key is never replaced; choose another --new-key" in capsys.readouterr().err
     assert (here / "ci.key").read_bytes() == before
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_a_key_that_others_may_read_is_noted(here: Path, capsys: Capture, mode: int, *, said: bool) -> None:
+    (here / "ci.key").chmod(mode)
+    capsys.readouterr()
+    assert run(["sign", "m.report.json", "--key", "ci.key"]) == 0
+    assert ("ci.key may be read by other users" in " ".join(capsys.readouterr().err.split())) is said
+
+
+def test_a_report_is_read_once_to_be_signed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a report that is replaced while it is signed, of which a signature would name two."""
+    given, real = [], files.read_bounded
+
+    def counted(path: Path, *more: Any) -> bytes:
+        given.append(path.name)
+        return real(path, *more)
+
+    monkeypatch.setattr(files, "read_bounded", counted)
+    signed(here, "m.report.json")
+    assert given.count("m.report.json") == 1
 
 
 def test_a_signature_is_checked(here: Path, capsys: Capture) -> None:

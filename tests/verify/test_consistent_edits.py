@@ -207,9 +207,10 @@ def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:
 
 @pytest.mark.parametrize("role", ["nonmembers", "heldout"])
 @pytest.mark.parametrize("step", ["retrain", "external-training", "secrets-plan"])
-def test_records_trained_on_are_none_to_compare_with(role: str, step: str) -> None:
+@pytest.mark.parametrize("learned", ["data", "public"])
+def test_records_trained_on_are_none_to_compare_with(role: str, step: str, learned: str) -> None:
     fields = {"created": "2030-01-09T00:00:00Z", "versions": {"privctl": "0.1.0"}}
-    data = Artifact(role="data", path="records.jsonl", digest="blake3:" + "d" * 64, bytes=9)
+    data = Artifact(role=learned, path="records.jsonl", digest="blake3:" + "d" * 64, bytes=9)
     other = Artifact(role="data", path="more.jsonl", digest="blake3:" + "e" * 64, bytes=9)
     before = PrivacyReport(step=step, inputs=(other, data), **fields)
     for taken, refuted in ((data, step != "secrets-plan"), (Artifact(role=role, path="c", digest="x", bytes=1), False)):

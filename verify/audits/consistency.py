@@ -16,7 +16,8 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
-from verify.audits import asked, error_shares, figures, joint_test, secrets
+from verify.audits import asked, error_shares, figures, joint_test
+from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.audits.canaries.figures import planted_faults
 from verify.audits.canaries.noise import wrong_noise
@@ -28,6 +29,7 @@ from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.reach import detectable_fault
+from verify.audits.secrets import figures as secret_figures
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import sides_by_coins
 from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
@@ -101,9 +103,10 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
     yield from joint_test.baseline_faults(report.evidence)
+    yield from misstated_bounds(report, parameters)
     yield from planted_faults(report)
     yield from error_shares.faults(report, parameters)
-    yield from secrets.faults(report)
+    yield from secret_figures.faults(report)
     yield from _membership(report, parameters)
     yield from other_verdicts(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)

@@ -29,8 +29,19 @@ from verify.audits.canaries.kept_gradients import recount
 from verify.audits.canaries.kept_scores import recount_planted
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
-from verify.audits.ranks.figures import ROUNDING, Figures, auc_with_interval, largest_statistic, true_positive_rate, won
+from verify.audits.ranks import records_alone
+from verify.audits.ranks.figures import (
+    ROUNDING,
+    Figures,
+    auc_with_interval,
+    differences,
+    largest_statistic,
+    true_positive_rate,
+    won,
+)
+from verify.audits.ranks.records_alone import BlindBaseline
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
+from verify.audits.secrets.recounted import recount_secrets
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
 from verify.audits.terms import NOISE
 from verify.files.places import located
@@ -73,9 +84,17 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     is repeated. All other figures, or all figures if there are no ranks, are listed in an omission. An audit of given
     scores, of records or of models, is compared with the file of scores in the same way.
     """
-    found = Recomputed()
     if not report.evidence:
-        return found
+        return Recomputed()
+    try:
+        return _recomputed(path, report, files)
+    except (LookupError, ArithmeticError, ValueError) as fault:  # the check of consistency names the entry
+        text = f"it lacks an entry, or holds a number, with which its figures cannot be computed again ({fault})"
+        return Recomputed(verdicts=[Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text)])
+
+
+def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
+    found = Recomputed()
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
@@ -85,11 +104,13 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
     planted = recount_planted(path, report, files)
-    wrong += planted.wrong
-    recomputed += len(planted.items)
+    secrets = recount_secrets(path, report, files)
+    wrong += [*planted.wrong, *secrets.wrong]
+    recomputed += len(planted.items) + len(secrets.items)
     counted_before = [
         *gradients.bounds,
         *planted.items,
+        *secrets.items,
         *(i for i in report.evidence if gradients.bounds and i.method == NOISE),
     ]
     for item in (each for each in report.evidence if each not in counted_before):
@@ -171,6 +192,8 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
             line = read_arrays(file, {"line": "I64"}, what)["line"] if lined else None
             decided = {tensor.name for tensor in file.tensors} & _DECIDED.keys()
             by_records = read_arrays(file, _DECIDED, what) if decided == _DECIDED.keys() else {}
+            others = [tensor.name for tensor in file.tensors if tensor.name.startswith(records_alone.PREFIX)]
+            beside = read_arrays(file, dict.fromkeys(others, "F64"), what)
     except InputError as fault:
         return None, str(fault)
     if any(len(array) != len(member) for array in (*arrays.values(), *([] if line is None else [line]))):
@@ -179,12 +202,14 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
         return None, "the ranks at hand are not as many as the records"
     scores = {name.removeprefix(_SCORE): values for name, values in arrays.items() if name.startswith(_SCORE)}
     tested = {name.removeprefix(_TESTED): values for name, values in arrays.items() if name.startswith(_TESTED)}
+    same = report.versions.get("numpy") == np.__version__
     ranks = _Ranks(
         member=member,
         scores=scores,
+        alone=_records_alone(member, scores, by_records, beside, same=same),
         relabelled=_relabelled_inputs(member, scores, tested, by_records) if by_records else None,
         compared=frozenset(item.method for item in report.evidence if item.test is not None),
-        same=report.versions.get("numpy") == np.__version__,
+        same=same,
         guesses=RightGuesses(
             path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
         ),
@@ -212,6 +237,24 @@ def _given_ranks(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]
         guesses=RightGuesses(path, report, ranks, ()),
         source=_SCORES,
     ), "the scores do not give them"
+
+
+def _records_alone(
+    member: NDArray[np.bool_],
+    scores: Mapping[str, NDArray[np.float64]],
+    by_records: Mapping[str, NDArray[Any]],
+    kept: Mapping[str, NDArray[np.float64]],
+    *,
+    same: bool,
+) -> BlindBaseline | None:
+    """What the records tell without the model; None if an older audit did not keep it."""
+    blind, areas = scores.get("blind"), kept.get(records_alone.PREFIX + records_alone.AREAS)
+    if blind is None or areas is None or not by_records or np.isnan(blind).any() or member.all() or not member.any():
+        return None
+    ranks = {name.removeprefix(records_alone.PREFIX): each for name, each in kept.items() if each is not areas}
+    seed = int(by_records[_SEED].view(np.uint64)[0])
+    found = BlindBaseline(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
+    return found if found.is_whole else None
 
 
 def _relabelled_inputs(
@@ -245,6 +288,7 @@ class _Ranks:
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     guesses: RightGuesses
+    alone: BlindBaseline | None = None
     relabelled: Relabelled | None = None
     compared: frozenset[str] = frozenset()
     same: bool = False
@@ -253,6 +297,9 @@ class _Ranks:
     def of(self, item: Evidence) -> Figures | None:
         """The figures that ``item`` should state; None if these ranks do not determine them."""
         blind = item.method == _BLIND
+        if item.method in records_alone.METHODS and item.quantity == "AUC" and self.alone is not None:
+            name = records_alone.METHODS[item.method]
+            return self.alone.of_ranks(name, 1 - item.confidence, item.interval) if 0 < item.confidence < 1 else None
         scores = self.scores.get("blind" if blind else item.method)
         if scores is None or not 0 < item.confidence < 1:
             return None
@@ -266,12 +313,14 @@ class _Ranks:
         if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
             if not blind and self.relabelled is not None and self.same:
                 return self._of_fused(*sides, alpha)
-            # The blind baseline's deviation over relabellings depends on the records, which are not kept.
+            if blind and self.alone is not None:
+                return self.alone.of_blind(alpha)
+            # An older audit did not keep what the blind baseline's deviation over relabellings follows from.
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
             return auc_with_interval(*sides, alpha, item.interval)
         if item.quantity == _BEYOND:
-            return self._beyond(scores)
+            return self._beyond(scores, alpha, fitted=item.method == FUSED)
         rate = _RATE.fullmatch(item.quantity)
         return None if rate is None else true_positive_rate(*sides, float(rate[1]) / 100, alpha)
 
@@ -280,7 +329,7 @@ class _Ranks:
         if (figures := self.of(item)) is None:
             guessed = self.guesses.fault(item)
             return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []
-        wrong = [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures, self.source)]
+        wrong = [f"{item.method}: {item.quantity}: {text}" for text in differences(item, figures, self.source)]
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
     def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
@@ -314,8 +363,11 @@ class _Ranks:
                 f"deviations from chance, {side} the critical {test.critical:.4g}"
             )
 
-    def _beyond(self, scores: NDArray[np.float64]) -> Figures | None:
-        """The estimate without its interval, on the records that the baseline judges."""
+    def _beyond(self, scores: NDArray[np.float64], alpha: float, *, fitted: bool) -> Figures | None:
+        """The estimate on the records that the baseline judges, with its interval if enough was kept for it."""
+        if self.alone is not None and not (fitted and self.relabelled is None):
+            refitted = self.relabelled.refitted_areas if fitted and self.relabelled is not None else None
+            return self.alone.beyond(scores, alpha, refitted)
         blind = self.scores.get("blind")
         if blind is None:
             return None
@@ -325,26 +377,6 @@ class _Ranks:
             return None
         difference = won(scores[inside], scores[outside]) - won(blind[inside], blind[outside])
         return Figures(estimate=difference, samples=(int(inside.sum()), int(outside.sum())))
-
-
-def _differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
-    """Yields one sentence for each entry of ``item`` that differs from ``figures``."""
-    near = figures.near
-    pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
-    if figures.lower is not None:
-        pairs += [("lower limit", item.lower, figures.lower), ("upper limit", item.upper, figures.upper)]
-    elif figures.estimate is None:
-        pairs += [("lower limit", item.lower, None), ("upper limit", item.upper, None)]
-    pairs += [(name, item.details.get(name), value) for name, value in figures.details.items()]
-    pairs += [
-        (f"number of {side}", item.samples.get(side), count)
-        for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
-    ]
-    for name, stated, found in pairs:
-        if not _alike(stated, found, near):
-            yield f"its {name} is {_number(stated)}, but the {source} give {_number(found)}"
-    if figures.interval is not None and item.interval != figures.interval:
-        yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
 
 
 def _unsupported_conclusions(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
@@ -365,13 +397,3 @@ def _unsupported_conclusions(report: PrivacyReport, recomputed: bool) -> Iterato
                 f"its {len(kinds)} intervals are wrong with chance {spent:.3g} together, but it states "
                 f"{1 - confidence:.3g}"
             )
-
-
-def _alike(stated: float | None, found: float | None, near: float) -> bool:
-    if stated is None or found is None:
-        return stated is found
-    return abs(stated - found) <= near * max(1.0, abs(found))
-
-
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.9g}"

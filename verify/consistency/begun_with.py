@@ -15,6 +15,8 @@ from privctl.reports.parameters import TrainingParameters, parameters_as
 
 _STARTS, _MODEL, _DATA = ("start-", "base-"), "model", "data"
 _TRAININGS = ("retrain", "external-training")
+#: Roles of the records that a training learns from; to the gradients of public ones it adds no noise.
+LEARNED = (_DATA, "public")
 _NAME = "starting weights"
 _LEFT_OUT, _STATISTICS = "left out", ("running_mean", "running_var")
 
@@ -34,7 +36,7 @@ def faults(
         return
     own, *earlier = trainings
     for each in earlier:
-        if shared := sorted(_data(own) & _data(each)):
+        if shared := sorted(_read(own, _DATA) & _read(each, *LEARNED)):
             name = next(file.path for file in own.inputs if file.digest == shared[0])
             yield (
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
@@ -71,8 +73,8 @@ def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Seque
             return
 
 
-def _data(report: PrivacyReport) -> set[str]:
-    return {file.digest for file in report.inputs if file.role == _DATA}
+def _read(report: PrivacyReport, *roles: str) -> set[str]:
+    return {file.digest for file in report.inputs if file.role in roles}
 
 
 def _ancestors(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[PrivacyReport]:

@@ -1,24 +1,26 @@
 """Whether the initial weights of a training were trained on one of its records before, in another file.
 
-``begun_with`` compares files by their digests. Here texts are compared, where the files of both trainings are at hand.
+``begun_with`` compares files by their digests. Here records are compared, where both trainings' files are at hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
-from privctl.data.contents import first_shared, texts_at
-from privctl.data.count import of_texts
+from privctl.data.columns import Columns
+from privctl.data.contents import contents_at, first_shared, users_at
 from privctl.data.recorded import data_as_recorded
+from privctl.data.several import DataPath
 from privctl.domain.errors import PrivctlError
 from privctl.domain.guarantee import AssumptionState, Guarantee, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
-from verify.consistency.begun_with import trainings_behind
-from verify.files.data import columns_of
+from verify.consistency.begun_with import LEARNED, trainings_behind
+from verify.files.data import columns_of, unit_of
 from verify.files.places import located
 
 _NAME, _DATA = "starting weights", "data"
@@ -36,21 +38,33 @@ def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], fi
         return
     places = {id(each): place for place, each in ((path, report), *links)}
     trainings = trainings_behind(report, [each for _, each in links])
-    for each in trainings[1:]:
+    for each, role in product(trainings[1:], LEARNED):
         own = trainings[0]
         with suppress(PrivctlError):  # records that cannot be read are compared by nobody
-            ours, theirs = (_contents(places[id(one)], one, files) for one in (own, each))
-            shared = None if ours is None or theirs is None else first_shared(ours, theirs)
-            if shared is not None:
-                name = next(file.path for file in own.inputs if file.role == _DATA)
-                yield Verdict(
-                    subject=_NAME,
-                    outcome=Outcome.REFUTED,
-                    reason=f"the weights that its training began with were trained on record {shared} of {name} "
-                    f"before, which {places[id(each)].name} names in another file, so no guarantee covers "
-                    "what they hold of it",
-                )
+            reason = _shared((places[id(own)], own), (places[id(each)], each), role, files)
+            if reason:
+                yield Verdict(subject=_NAME, outcome=Outcome.REFUTED, reason=reason)
                 return
+
+
+def _shared(own: Placed, earlier: Placed, role: str, files: NamedFiles) -> str:
+    """Why the training ``own`` does not protect what an ``earlier`` one read in a ``role``; "" if nothing shows it."""
+    ours, theirs = _records(*own, _DATA, files), _records(*earlier, role, files)
+    if ours is None or theirs is None:
+        return ""
+    name, before = next(file.path for file in own[1].inputs if file.role == _DATA), earlier[0].name
+    if (shared := first_shared(contents_at(*ours), contents_at(*theirs))) is not None:
+        return (
+            f"the weights that its training began with were trained on record {shared} of {name} before, which "
+            f"{before} names in another file, so no guarantee covers what they hold of it"
+        )
+    unit = unit_of(own[1])
+    if unit is not None and users_at(*ours, unit) & users_at(*theirs, unit):
+        return (
+            f"the weights that its training began with were trained before on records of a {unit!r} whose records "
+            f"{name} holds, which {before} names in another file, so no guarantee covers what they hold of them"
+        )
+    return ""
 
 
 def _rests_on_it(guarantee: Guarantee) -> bool:
@@ -58,13 +72,11 @@ def _rests_on_it(guarantee: Guarantee) -> bool:
     return guarantee.status in _STANDING and not any(violated)
 
 
-def _contents(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[bytes] | None:
-    """The contents of the texts that the training with this report read; None for others, and if not at hand."""
-    artifacts = [each for each in report.inputs if each.role == _DATA]
+def _records(path: Path, report: PrivacyReport, role: str, files: NamedFiles) -> tuple[DataPath, Columns] | None:
+    """The records that the training with this report read in a ``role``, with their columns; None if not at hand."""
+    artifacts = [each for each in report.inputs if each.role == role]
     data, columns = (
         data_as_recorded([(located(path, each.path), each) for each in artifacts], files),
         columns_of(report),
     )
-    if data is None or columns is None or not of_texts(data, columns):
-        return None
-    return texts_at(data, columns)
+    return None if data is None or columns is None else (data, columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from privctl.data.columns import Columns, HeadKind
+from privctl.data.columns import Columns, columns_of_task
 from privctl.domain.events import Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -18,8 +18,6 @@ from verify.methods.expected import EXTERNAL, TRAINING
 from verify.stated import readable
 
 _SUBJECT = "data"
-#: Tasks whose records have fields other than a text and a label.
-_HEADS = {"token-classification": HeadKind.TOKENS, "question-answering": HeadKind.SPAN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +57,7 @@ def columns_of(report: PrivacyReport) -> Columns | None:
     parameters = readable(TrainingParameters, report)
     if report.step != TRAINING or parameters is None:
         return None
-    return Columns(
-        text=parameters.text_column,
-        label=parameters.label_column,
-        pair=parameters.task == "seq2seq-lm",
-        problem=_HEADS.get(parameters.task or "", HeadKind.ONE),
-    )
+    return columns_of_task(parameters.task, parameters.text_column, parameters.label_column)
 
 
 def record_limit_of(report: PrivacyReport) -> int | None:

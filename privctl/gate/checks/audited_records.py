@@ -14,6 +14,7 @@ from privctl.gate.judged_model import JudgedModel
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.audits.split.drawn import drawn_from
+from verify.consistency.begun_with import LEARNED
 
 #: The roles of the files that an audit took as training data, and of the files that it compared them with.
 MEMBERS, TRAIN = "members", "train"
@@ -46,7 +47,7 @@ def why_not_attacked(case: JudgedModel, report: LoadedReport, role: str) -> str:
         return ""  # scores of another tool; the policy decides whether to accept them
     asked = stated.asked or AskedAudit()
     readings = _readings(case, report, taken)
-    reason = _why_other_fields(readings, asked)
+    reason = _why_other_fields(readings, asked) or _why_other_bits(case, stated)
     if role == TRAIN:
         return reason or _why_harder(stated)
     return reason or _why_other_image_size(readings, stated) or _why_weak_attacks(asked)
@@ -126,7 +127,8 @@ def _why_other_records(case: JudgedModel, report: LoadedReport, role: str, taken
     trained = {digest for each in case.history for digest in _data_of(each)}
     if any(_names_no_data(each) for each in case.history):
         return "a training's report does not name its data, so these records may not have been trained on"
-    learned = [a for a in report.report.inputs if a.role == _UNSEEN[role] and a.digest in trained]
+    known = {a.digest for each in case.history for a in each.report.inputs if a.role in LEARNED}
+    learned = [a for a in report.report.inputs if a.role == _UNSEEN[role] and a.digest in known]
     if learned:
         return f"the non-members, {learned[0].path}, were trained on according to the model's reports"
     if not trained or holds_all(trained, taken, report):
@@ -167,6 +169,16 @@ def _why_other_fields(readings: Sequence[TrainingParameters], asked: AskedAudit)
                 found, known = (repr(each) if each else "the default field" for each in (audited, read))
                 return f"it audited {found} of the records, and the training read {known} ({option})"
     return ""
+
+
+def _why_other_bits(case: JudgedModel, stated: AuditParameters) -> str:
+    """Why the audited adapter had another base than in training, which weakens attacks; empty if it had the same."""
+    trainings = filter(None, map(_training, (*case.writers, *case.inherited)))
+    last = next((each.base_bits for each in trainings), stated.base_bits)
+    if last == stated.base_bits:
+        return ""
+    audited, trained = ("in full" if each is None else f"in {each} bits" for each in (stated.base_bits, last))
+    return f"it held the adapter's base {audited}, and the training held it {trained} (--base-bits)"
 
 
 def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:

@@ -121,13 +121,14 @@ def check_released(data: Any, path: Path) -> None:
 
 
 def without_code(data: Any) -> tuple[Any, tuple[str, ...]]:
-    """(``data`` without keys that name code, at any depth; the keys that were removed)."""
+    """(``data`` without keys that name code, at any depth; the keys that were removed). A null names none."""
     removed: set[str] = set()
 
     def strip(value: Any) -> Any:
         if isinstance(value, dict):
-            removed.update(key for key in STRIPPED if key in value)
-            return {key: strip(inner) for key, inner in value.items() if key not in STRIPPED}
+            code = {key for key in STRIPPED if value.get(key) is not None}
+            removed.update(code)
+            return {key: strip(inner) for key, inner in value.items() if key not in code}
         return [strip(inner) for inner in value] if isinstance(value, list) else value
 
     return strip(data), tuple(key for key in STRIPPED if key in removed)

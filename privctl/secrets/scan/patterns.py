@@ -91,7 +91,10 @@ def parse_patterns(options: Iterable[str], reserved_names: Iterable[str]) -> dic
 def _compile(name: str, expression: str) -> regex.Pattern[str]:
     # Nested counted repetitions take unbounded memory, which cannot be limited within this process.
     trial = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", _TRIAL], input=expression.encode(errors="replace"), capture_output=True, check=False
+        [sys.executable, "-P", "-c", _TRIAL],
+        input=expression.encode(errors="replace"),
+        capture_output=True,
+        check=False,
     )
     if trial.returncode:
         raise CommandError(

@@ -21,6 +21,7 @@ from privctl.models.guard.keys import without_code
 from privctl.models.loading import TrainingModel
 from privctl.models.quiet import quiet_transformers
 from privctl.storage.atomic import writing
+from privctl.storage.folder import adds_weights
 from privctl.storage.reader import ADAPTER_CONFIG
 from privctl.train.release.reload_check import ReferenceAnswers, answers, distance
 from privctl.train.release.saved import saved_files
@@ -110,6 +111,11 @@ def released_adapter(joined: Any, model: TrainingModel, request: ModelRequest) -
         raise InputError(f"{base} has no weights, and an adapter needs a base that has; train that first")
     if not base.is_dir():
         raise InputError(f"{base} is a file, and an adapter names the folder of its base; give that folder")
+    if added := sorted(each.name for each in base.iterdir() if adds_weights(each.name)):
+        raise InputError(
+            f"{base} also holds {added[0]}, by which a loader adds another adapter to this base; move it to another "
+            "folder"
+        )
     if request.adapter is not None:
         settings, _ = without_code(adapter_config(request.adapter / ADAPTER_CONFIG))
     else:

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
-from privctl.data.columns import Columns
-from privctl.data.contents import first_shared, texts_at
-from privctl.data.places import STDIN
+from privctl.data.columns import columns_of_task
+from privctl.data.contents import contents_at, first_shared, users_at
 from privctl.data.recorded import data_as_recorded, recorded_files
-from privctl.data.several import paths_of
 from privctl.domain.errors import PrivctlError
-from privctl.domain.report import PrivacyReport
-from privctl.models.choices import NOT_ON_TEXTS
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
 from privctl.reports.of_start import reports_of_copy, unfitting_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
-from privctl.reports.trained_before import earlier_training, trainings
+from privctl.reports.trained_before import LEARNED, earlier_training, trainings
 from privctl.storage.digest import NamedFiles
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.reading import contents_at
 
 _LESS = ", or leave out of --data every record that they were trained on"
+_LESS_OF_USERS = ", or leave out of --data everybody whose records they were trained on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,8 @@ def trained_before(job: TrainingJob) -> EarlierTraining | None:
     """An earlier training of the initial weights on a file of the data, or on a record of it; None if none is found.
 
     It is looked for in the reports of these weights, or of the same tensors in other files. Records are compared where
-    the earlier training's files are unchanged at the paths that its report names, texts as ``text_content`` does.
+    the earlier training's files are unchanged at the paths that its report names, as ``contents_at`` reads them; if
+    users are protected, those whom the records name in the same field.
     """
     return _earlier(
         job, [found.path for path in _weights(job) for found in (*own_reports(path), *reports_of_copy(path))]
@@ -108,29 +106,23 @@ def _weights(job: TrainingJob) -> Iterator[Path]:
 def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining | None:
     request, read = job.request, NamedFiles()
     own = request.data.train
-    if STDIN in paths_of(own):
-        return None  # read already, and only once
-    for path, report in trainings(starts):
+    for (path, report), role in product(trainings(starts), LEARNED):
         with suppress(PrivctlError):  # data that cannot be read as this training reads its own
-            contents = _contents(job, path, report, read)
-            if contents is None:
+            files = [(path_of(path, each), each) for each in report.inputs if each.role == role]
+            data = data_as_recorded(files, read)
+            if data is None or data == own:
                 continue
-            place = first_shared(contents_at(request, own), contents)
+            earlier, named = parameters_as(TrainingParameters, report), request.data.columns
+            ours = columns_of_task(request.task, named.text, named.label)
+            theirs = columns_of_task(earlier.task, earlier.text_column, earlier.label_column)
+            place = first_shared(contents_at(own, ours), contents_at(data, theirs))
             if place is not None:
                 return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,", otherwise=_LESS)
+            unit = request.data.unit
+            if unit is not None and users_at(own, ours, unit) & users_at(data, theirs, unit):
+                whose = f"other records of a {unit!r} whose records {own} holds,"
+                return EarlierTraining(path=path, on=whose, otherwise=_LESS_OF_USERS)
     return None
-
-
-def _contents(job: TrainingJob, path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[bytes] | None:
-    """The contents of the records that the training with the ``report`` at ``path`` read; None if not at hand."""
-    files = [(path_of(path, each), each) for each in report.inputs if each.role == "data"]
-    data = data_as_recorded(files, read)
-    if data is None or data == job.request.data.train:
-        return None
-    if job.request.task in NOT_ON_TEXTS:
-        return contents_at(job.request, data)
-    parameters = parameters_as(TrainingParameters, report)
-    return texts_at(data, Columns(text=parameters.text_column, label=parameters.label_column))
 
 
 def _data(job: TrainingJob) -> frozenset[str]:

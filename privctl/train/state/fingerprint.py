@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from privctl.data.recorded import data_digest, digest_of
+from privctl.models.language import CHAT_TEMPLATES, CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.loading import without_weights
 from privctl.storage.digest import file_digest
-from privctl.storage.reader import open_checkpoint
+from privctl.storage.reader import ADAPTER_CONFIG, open_checkpoint
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.method_settings import OPTION, MethodSettings, flag_of
 from privctl.train.settings.request import Method, PublicRequest, RetrainRequest
@@ -28,8 +29,12 @@ _DERIVED = {
 }  # fmt: skip
 #: Compared last, so that the message names the cause: the steps may be given, or follow from epochs and batch size.
 _COMPARED_LAST = ("steps", *_DERIVED)
-#: Key for the digests of the initial weights, which runs of earlier versions do not state.
-_WEIGHTS = "weights"
+#: Keys for the digests of the initial weights and of files beside them, which runs of earlier versions do not state.
+_WEIGHTS, BESIDE = "weights", "beside"
+_READ_BESIDE = (
+    CONFIG_NAME, "generation_config.json", "preprocessor_config.json", "processor_config.json", ADAPTER_CONFIG,
+    *TOKENIZER_FILES, *CHAT_TEMPLATES,
+)  # fmt: skip
 #: Prefix of the digest of a file.
 _DIGEST = "blake3:"
 #: Settings whose option has a different name.
@@ -56,6 +61,7 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
         _WEIGHTS: list(_digests(request, random=job.model.initial_weights == "random")),
+        BESIDE: files_beside(request),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
@@ -70,6 +76,7 @@ def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
         "public": _public_of(request),
         "held_out": None if data.held_out is None else data_digest(data.held_out),
         _WEIGHTS: list(_digests(request, random=request.model.from_scratch or without_weights(request.model.path))),
+        BESIDE: files_beside(request),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
@@ -92,6 +99,16 @@ def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:
             yield from (file_digest(file.path) for file in checkpoint.files)
 
 
+def files_beside(request: RetrainRequest) -> list[str]:
+    """The names and digests of the files that a run reads beside weights: configuration, tokenizer, vocabulary."""
+    model = request.model
+    folders = [place if place.is_dir() else place.parent for place in (model.path, model.adapter) if place is not None]
+    files = [folder / name for folder in folders for name in _READ_BESIDE]
+    if model.vocabulary not in (None, "private"):
+        files.append(Path(model.vocabulary))
+    return [f"{file.name} {file_digest(file)}" for file in files if file.is_file()]
+
+
 def difference(
     before: Mapping[str, Any], now: Mapping[str, Any], own: type[MethodSettings] = MethodSettings
 ) -> str | None:
@@ -102,7 +119,7 @@ def difference(
     """
     old, new = dict(_leaves(before)), dict(_leaves(now))
     for name in sorted(new, key=_COMPARED_LAST.__contains__):
-        if name == _WEIGHTS and name not in old:
+        if name in (_WEIGHTS, BESIDE) and name not in old:
             continue
         if old.get(name) != new[name]:  # an option that is newer than the saved run was not given then
             return _describe(name, old.get(name), new[name], own)
@@ -114,6 +131,9 @@ def _describe(name: str, before: Any, now: Any, own: type[MethodSettings]) -> st
         return f"as {before}, not {now}"
     if name == _WEIGHTS:
         return "from other weights than MODEL now holds"
+    if name == BESIDE:
+        changed = sorted({each.partition(" ")[0] for each in {*before} ^ {*now}})
+        return f"with another {changed[0] if changed else 'order of files'} beside the weights"
     if name == "examples":
         return f"with {before} records in --data, which now holds {now}"
     if name in _DERIVED:

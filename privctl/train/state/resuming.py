@@ -13,7 +13,7 @@ from privctl.storage.atomic import write_bytes, writing
 from privctl.storage.turns import Claim
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.places import begun_mark, run_folder
-from privctl.train.state.fingerprint import fingerprint_of
+from privctl.train.state.fingerprint import files_beside, fingerprint_of
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
 
@@ -64,14 +64,15 @@ def open_folder(
 def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[None]:
     """If the trained model cannot be written, extend the error to say that the training is saved.
 
-    Raises InputError on entry if the data of ``job`` have changed since the run began, as the report would then name
-    other data than were trained on.
+    Raises InputError on entry if the data of ``job``, or the files beside its initial weights, have changed since the
+    run began, as the report would then name others than it was trained with.
     """
     try:
         if folder is not None:
             public = job.request.public
             mixed = None if public is None else data_digest(public.data)
             folder.require_data(data_digest(job.request.data.train), mixed)
+            folder.require_beside(files_beside(job.request))
         yield
     except InputError as fault:
         if folder is None:

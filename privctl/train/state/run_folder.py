@@ -11,7 +11,7 @@ saved stay in the ledger, because they may have been released.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +26,7 @@ from privctl.storage.turns import Claim
 from privctl.train.network.tensors import mapped_tensors, write_tensors
 from privctl.train.preparation.places import RELEASED, STATE, remove_state
 from privctl.train.settings.method_settings import MethodSettings
-from privctl.train.state.fingerprint import difference
+from privctl.train.state.fingerprint import BESIDE, difference
 from privctl.train.state.public_seed import SEED_FILE
 from privctl.train.state.release_log import ReleaseLog
 from privctl.train.steps.saved_state import SavedState
@@ -139,6 +139,14 @@ class RunFolder:
             raise InputError(
                 "the data were changed since the run began, so that its report would name others than it was trained "
                 "on; put them back as they were"
+            )
+
+    def require_beside(self, now: Sequence[str]) -> None:
+        """Raise InputError if the files beside the initial weights are not ``now`` what they were as the run began."""
+        if self._fingerprint.get(BESIDE, [*now]) != [*now]:
+            raise InputError(
+                "the configuration or tokenizer of MODEL was changed since the run began, so that its report would "
+                "name others than it was trained with; put the files back as they were"
             )
 
     def mark(self, begun: int) -> None:

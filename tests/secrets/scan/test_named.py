@@ -199,3 +199,14 @@ def test_the_sieve_never_loses_a_word_that_is_in_enough_records(buckets: int, le
     assert enough <= kept
     if buckets == 1 << 20:
         assert len(kept) < 1.01 * len(enough) + 5  # with room enough it loses nearly all others
+
+
+def test_a_pattern_is_tried_without_modules_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: data that come with a file ``regex.py``, which would be run."""
+    for name in ("regex.py", "resource.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    assert [place.value for place in Pattern("p", r"T-\d+", 1.0)("ask T-12")] == ["T-12"]
+    assert not (tmp_path / "ran").exists()

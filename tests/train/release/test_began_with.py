@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privctl.data.columns import USUAL
 from privctl.domain.report import Artifact
+from privctl.models.choices import TaskName
 from privctl.storage.digest import file_digest
 from privctl.train.release.began_with import EarlierTraining, trained_before
 from tests.conftest import WriteModel
@@ -36,3 +38,32 @@ def test_an_earlier_training_is_found_beside_the_start(tmp_path: Path, write_mod
     assert trained_before(job) == EarlierTraining(path=tmp_path / "m.report.json", on="the same data")
     data.write_text(json.dumps({"text": "b"}) + "\n")
     assert trained_before(job) is None
+
+
+def test_an_image_in_another_file_is_an_earlier_training_on_it(tmp_path: Path, write_model: WriteModel) -> None:
+    (folder := tmp_path / "net").mkdir()
+    (folder / "config.json").write_text('{"model_type": "resnet", "num_channels": 3}')
+    model = write_model(folder / "model.safetensors", {"w": np.ones(3, np.float32)})
+    images, labels = np.arange(4 * 48, dtype=np.uint8).reshape(4, 4, 4, 3), np.arange(4) % 2
+    first, own = tmp_path / "first.npz", tmp_path / "own.npz"
+    np.savez(first, images=images, labels=labels)
+    weights = Artifact(
+        role="model", path="net/model.safetensors", digest=file_digest(model), bytes=model.stat().st_size
+    )
+    data = Artifact(role="data", path=first.name, digest=file_digest(first), bytes=first.stat().st_size)
+    making(tmp_path / "net.report.json", PROVED, inputs=[data], outputs=(weights,))
+    job: Any = SimpleNamespace(
+        model=SimpleNamespace(initial_weights="checkpoint"),
+        request=SimpleNamespace(
+            task=TaskName.IMAGE_CLASSIFICATION,
+            model=SimpleNamespace(adapter_only=False, path=folder, adapter=None),
+            data=SimpleNamespace(train=own, columns=USUAL, resize=None),
+        ),
+    )
+    others = 255 - images
+    np.savez(own, images=others, labels=labels)
+    assert trained_before(job) is None
+    np.savez(own, images=np.concatenate([others, images[3:]]), labels=np.arange(5) % 2)
+    found = trained_before(job)
+    assert found is not None
+    assert (found.path, found.on) == (tmp_path / "net.report.json", f"record 5 of {own}, from another file,")

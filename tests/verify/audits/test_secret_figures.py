@@ -10,7 +10,7 @@ from audits.secrets.evidence import _Rate, _with_interval
 from audits.secrets.planned_bound import markov_test
 from privctl.domain.evidence import Bound, Evidence
 from tests.verify.audits.test_reach import report
-from verify.audits.secrets import faults
+from verify.audits.secrets.figures import faults
 
 RECONSTRUCTION, COMPLETION = "secret reconstruction", "secret completion"
 
@@ -26,7 +26,7 @@ RATES = (
     rate(RECONSTRUCTION, "told first, kind pin", 7, 7, 30, told=7, control=9, control_told=1),
     rate(RECONSTRUCTION, "told first, kind name", 0, 0, 10, told=0),
     rate(COMPLETION, "written greedily, trained", 5, 6, 40, disclosed=5, undecided=1),
-    rate(COMPLETION, "found in 10 queries with probability 0.5, trained", 40, 40, 40, queries=10),
+    rate(COMPLETION, "found in 10 queries with probability 0.5, trained", 40, 40, 40, queries=10, probability=0.5),
     rate(COMPLETION, "in a beam of 20, trained", 3, 3, 40, found=3, width=20),
 )
 

@@ -183,7 +183,7 @@ def test_no_noise_on_a_clipped_training_of_such_a_start(
         capsys.readouterr()
         noise = ("noise", output, "--epsilon", 8, "-q", "-o", tmp_path / f"noised{shared}")
         assert run([*map(str, noise)]) == code
-    assert "own.jsonl before, which" in " ".join(capsys.readouterr().err.split())
+    assert "own.jsonl, which is also in" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "noised1").exists()
 
 

@@ -9,7 +9,9 @@ only, except that verify's own accountant is imported to bound the curve of a me
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from statistics import NormalDist
 
@@ -28,6 +30,8 @@ _SUBJECT = "): the mechanism stated in "
 #: Relative spacing of the grid. It may be coarse, as the points only must not be below the mechanism's curve.
 _GRID = 1e-3
 _ROUNDING = 1e-6
+#: What a consistent claim must be told from, and how often, less what six digits of the claim may change.
+_VIOLATION, _POWER = 2.0, 0.79
 
 
 def wrong_bound(item: Evidence) -> str:
@@ -92,6 +96,19 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     if refuted is not (verdict.outcome is Outcome.REFUTED):
         found = "refute" if refuted else "do not refute"
         yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {found} it"
+    elif verdict.outcome is Outcome.PROVED or (
+        verdict.outcome is Outcome.CONSISTENT and not _could_reject(tested, points)
+    ):
+        yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but no number of right guesses would refute it"
+
+
+def _could_reject(tested: Sequence[Evidence], points: Sequence[tuple[float, float]]) -> bool:
+    """Whether the curve would be rejected if all guesses were right."""
+    return any(curve_rejected(replace(item, details={**item.details, **_all_right(item)}), points) for item in tested)
+
+
+def _all_right(item: Evidence) -> dict[str, float]:
+    return {f"correct {i}": made for i, (_, made, _) in enumerate(counts_of(item), start=1)}
 
 
 def _too_little_noise(report: PrivacyReport) -> bool:
@@ -124,6 +141,12 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
         outcomes = [each.outcome for each in report.verdicts if each.subject == verdict.subject]
         if refuted and Outcome.REFUTED not in outcomes:
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts refute that"
+        elif verdict.outcome in (Outcome.CONSISTENT, Outcome.PROVED):
+            if verdict.outcome is Outcome.PROVED or not any(_would_tell(item, epsilon, delta) for item in bounds):
+                yield (
+                    f"its verdict on {verdict.subject!r} is {verdict.outcome}, but even a model of twice that epsilon "
+                    "would hardly have been told by so many guesses"
+                )
         elif verdict.outcome is Outcome.REFUTED and not possible:
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts do not refute that"
 
@@ -137,6 +160,24 @@ def _single_record_bounds(report: PrivacyReport) -> Iterator[Evidence]:
 def _rejects(item: Evidence, epsilon: float, delta: float) -> bool:
     share = (1 - item.confidence) / item.details["sets"]
     return any(_either_rejected(counts, max(0.0, epsilon), delta, share) for counts in counts_of(item))
+
+
+def _would_tell(item: Evidence, epsilon: float, delta: float) -> bool:
+    """Whether randomized response of twice the claimed epsilon would refute the claim with probability 0.8, or nearly.
+
+    An audit calls a claim consistent only then, and if Gaussian noise would be noticed as well.
+    """
+    share, claim = (1 - item.confidence) / item.details["sets"], epsilon * (1 - CLAIMED)
+    for canaries, guesses, _ in counts_of(item):
+
+        def rejects(right: int, canaries: int = canaries, guesses: int = guesses) -> bool:
+            return _either_rejected((canaries, guesses, right), claim, delta * (1 - CLAIMED), share)
+
+        if rejects(guesses):
+            fewest = 1 + bisect_left(range(1, guesses), True, key=rejects)
+            if math.fsum(_chances(guesses, _VIOLATION * epsilon)[fewest:]) >= _POWER:
+                return True
+    return False
 
 
 def either_rejects_zero(canaries: int, guesses: int, delta: float, alpha: float) -> Callable[[int], bool]:

@@ -6,6 +6,7 @@ Standard library only, like a gate over audits; ``kept_scores`` computes the fig
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
@@ -15,7 +16,10 @@ EXPOSURE, COMPLETION = "canary exposure", "canary completion"
 MEAN, MEDIAN, DISCLOSED = "mean bits, ", "median bits, ", "disclosed, "
 #: The sides of a comparison, by the beginnings of their names.
 SIDES = ("included", "left out")
-_INTERVAL = "Clopper-Pearson"
+#: What follows the beginnings: of the tests, and of figures by copies.
+_TESTED = re.compile(r"included|left out \(control\)")
+_BY_COPIES = re.compile("included, (1 copy|[0-9]+ copies)|left out")
+_INTERVAL, _FISHER = "Clopper-Pearson", "Fisher's test with Brown's correction"
 _CLOSE = 1e-6
 
 
@@ -31,7 +35,7 @@ def planted_faults(report: PrivacyReport) -> Iterator[str]:
 
 def _rate(item: Evidence) -> str:
     """What is wrong with the form of a rate; its interval is compared with its counts elsewhere."""
-    if not item.quantity.startswith(DISCLOSED) or item.bound is not Bound.TWO_SIDED or item.interval != _INTERVAL:
+    if not _is_named(item, DISCLOSED) or item.bound is not Bound.TWO_SIDED or item.interval != _INTERVAL:
         return "no audit states such a rate of canaries"
     missing = {"disclosed", "undecided", "safe"} - item.details.keys() or {"canaries"} - item.samples.keys()
     if missing:
@@ -44,11 +48,20 @@ def _rate(item: Evidence) -> str:
     return ""
 
 
+def _is_named(item: Evidence, begins: str) -> bool:
+    """Whether the quantity begins with ``begins``, and goes on as audits have it."""
+    rest = _TESTED if begins == MEAN else _BY_COPIES
+    return item.quantity.startswith(begins) and rest.fullmatch(item.quantity.removeprefix(begins)) is not None
+
+
 def _exposure(item: Evidence) -> str:
-    if item.bound is not Bound.NONE or not item.quantity.startswith((MEAN, MEDIAN)) or "canaries" not in item.samples:
+    mean = _is_named(item, MEAN)
+    if item.bound is not Bound.NONE or not (mean or _is_named(item, MEDIAN)) or "canaries" not in item.samples:
         return "no audit states such an exposure"
+    if item.interval != (_FISHER if mean else ""):
+        return f"no audit tests an exposure by {item.interval!r}"
     count, details = item.samples["canaries"], item.details
-    if item.quantity.startswith(MEAN):
+    if mean:
         needed = {"p_value", "level", "detected", "effective"}
     else:
         needed = {"mean", "max", "p_value_of_max", "ceiling"} if count else set()
@@ -56,9 +69,9 @@ def _exposure(item: Evidence) -> str:
         return f"its {min(missing)} is missing"
     if (item.estimate is None) is (count > 0):
         return "it has an estimate if and only if it counts canaries"
-    if item.quantity.startswith(MEAN) and not 0 <= details["effective"] <= count * (1 + _CLOSE):
+    if mean and not min(1, count) * (1 - _CLOSE) <= details["effective"] <= count * (1 + _CLOSE):
         return f"{count} canaries cannot tell as much as {details['effective']:.6g}"
-    if item.quantity.startswith(MEAN) or item.estimate is None:
+    if mean or item.estimate is None:
         return ""
     highest = details["max"]
     if max(item.estimate, details["mean"]) > highest + _CLOSE or highest > details["ceiling"] + _CLOSE:

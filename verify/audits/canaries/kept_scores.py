@@ -32,6 +32,8 @@ _KINDS = {
     "canary.exposure": "F64", "canary.among": "I64", "canary.score": "F64", "canary.completion": "U8",
     "canary.scored": "BOOL", "canary.included": "BOOL", "canary.copies": "I64",
 }  # fmt: skip
+#: Which canaries share their references, and how many; older audits did not keep these.
+_PEERS = {"canary.group": "I64", "canary.references": "I64"}
 _INCLUDED = re.compile(r"included, ([0-9]+) (?:copy|copies)")
 _DISCLOSED, _UNDECIDED = 1, 2
 _CLOSE = 1e-9
@@ -79,7 +81,8 @@ def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, 
     if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
         return None
     with SafetensorsFile(place) as file:
-        arrays = read_arrays(file, _KINDS, "an audit's scores of canaries")
+        layout = _KINDS | (_PEERS if any(tensor.name in _PEERS for tensor in file.tensors) else {})
+        arrays = read_arrays(file, layout, "an audit's scores of canaries")
     if len({len(array) for array in arrays.values()}) > 1:
         raise InputError(f"{place} holds other numbers of scores and coins")
     return {name.removeprefix("canary."): array for name, array in arrays.items()}
@@ -162,11 +165,20 @@ def _exposures(
             "estimate": float(np.median(bits)), "mean": float(bits.mean()), "max": float(bits.max()),
             "ceiling": float(np.log2(kept["among"][side].max())),
         }  # fmt: skip
+    from scipy.special import gammaincc
+
     wanted = {"estimate": float(bits.mean())}
+    if "group" in kept:
+        # Brown's correction (1975): c canaries that share n references tell as much as c / (1 + (c - 1) / n).
+        sizes = np.unique(kept["group"][side], return_counts=True)[1]
+        references = kept["references"][side][np.unique(kept["group"][side], return_index=True)[1]]
+        spreads = [1 + (c - 1) / n if n else 1.0 for c, n in zip(sizes.tolist(), references.tolist(), strict=True)]
+        wanted["effective"] = math.fsum(c / spread for c, spread in zip(sizes.tolist(), spreads, strict=True))
+        share = len(bits) / math.fsum(c * spread for c, spread in zip(sizes.tolist(), spreads, strict=True))
+        wanted["p_value"] = float(gammaincc(len(bits) * share, math.log(2) * float(bits.sum()) * share))
+        return wanted
     effective = item.details.get("effective", 0.0)
     if effective > 0 and (stated.canary_groups == 1 or math.isclose(effective, len(bits))):
-        # Brown's correction (1975) for canaries that share their references; of several groups it needs their sizes.
-        from scipy.special import gammaincc
-
+        # An older audit: of several groups the correction needs their sizes.
         wanted["p_value"] = float(gammaincc(effective, math.log(2) * float(bits.sum()) * effective / len(bits)))
     return wanted

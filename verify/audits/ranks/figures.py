@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privctl.domain.evidence import Evidence
 from verify.audits.ranks.relabelled import RATES
 from verify.laws.common import beta_quantile, beta_upper_quantile, normal_quantile, student_quantile
 
@@ -40,7 +41,7 @@ class Figures:
     near: float = ROUNDING
 
 
-def _below(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+def share_below(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
     """The fraction of ``others`` below each of ``values``, with ties counted half."""
     ordered = np.sort(others)
     twice = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
@@ -49,7 +50,7 @@ def _below(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
 
 def won(members: NDArray[Any], others: NDArray[Any]) -> float:
     """The AUC: the fraction of pairs in which the member ranks above the other record, with ties counted half."""
-    return float(np.mean(_below(members, others)))
+    return float(np.mean(share_below(members, others)))
 
 
 def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
@@ -60,7 +61,7 @@ def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float,
     Chernoff's inequality.
     """
     m, n = len(members), len(others)
-    above, beneath = _below(members, others), 1 - _below(others, members)
+    above, beneath = share_below(members, others), 1 - share_below(others, members)
     value = float(above.mean())
     variance = float(above.var(ddof=1) / m + beneath.var(ddof=1) / n) if min(m, n) > 1 else math.nan
     few = _FEW_ONCE if called == _DELONG else _FEW
@@ -176,3 +177,33 @@ def _binomial(hits: int, trials: int, alpha: float) -> tuple[float, float]:
     alpha = min(alpha, 1.0)
     lower = beta_quantile(alpha / 2, hits, trials - hits + 1) if hits else 0.0
     return lower, beta_upper_quantile(alpha / 2, hits + 1, trials - hits) if hits < trials else 1.0
+
+
+def differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
+    """Yields one sentence for each entry of ``item`` that differs from ``figures``."""
+    near = figures.near
+    pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
+    if figures.lower is not None:
+        pairs += [("lower limit", item.lower, figures.lower), ("upper limit", item.upper, figures.upper)]
+    elif figures.estimate is None:
+        pairs += [("lower limit", item.lower, None), ("upper limit", item.upper, None)]
+    pairs += [(name, item.details.get(name), value) for name, value in figures.details.items()]
+    pairs += [
+        (f"number of {side}", item.samples.get(side), count)
+        for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
+    ]
+    for name, stated, found in pairs:
+        if not _alike(stated, found, near):
+            yield f"its {name} is {_number(stated)}, but the {source} give {_number(found)}"
+    if figures.interval is not None and item.interval != figures.interval:
+        yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
+
+
+def _alike(stated: float | None, found: float | None, near: float) -> bool:
+    if stated is None or found is None:
+        return stated is found
+    return abs(stated - found) <= near * max(1.0, abs(found))
+
+
+def _number(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.9g}"

@@ -91,6 +91,10 @@ class Relabelled:
         """The mean and standard deviation of the fused score's AUC over its own relabellings."""
         return float(self._own.mean()), float(self._own.std())
 
+    def refitted_areas(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The AUC of the fused score under each row of ``labels`` [rows, records], learned from it."""
+        return _areas(self._fitted(labels), labels)
+
     def joint_test(self, level: float) -> Tested:
         """The joint test of all scores here, at ``level``."""
         if level not in self._done:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,13 @@ from privctl.storage.reader import read_text
 from verify.audits.split import groups as split_groups
 from verify.audits.split.choice import has_skipped_units
 from verify.audits.terms import BEYOND, BOUND, METHODS, NO_BOUNDS, of_split, sides_by_coins
+from verify.consistency.begun_with import LEARNED
 from verify.files.places import as_recorded
 from verify.methods.expected import EXTERNAL, TRAINING
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
+#: Part of the reason why a split that the model was not trained on bounds nothing.
+_OTHER_DATA = "names other training data than"
 #: The roles of files that the model must not have been trained on.
 UNSEEN = ("nonmembers", "heldout")
 #: The fraction of an audit's failure probability that its bounds share.
@@ -51,7 +54,7 @@ def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
     if stated.split_commitment is None:
         return
     try:
-        outcome, reason = _judged(path, report, stated)
+        outcome, reason = _judged(path, report, stated, parents)
     except (InputError, ValueError, TypeError, KeyError, AttributeError) as fault:
         outcome, reason = Outcome.REFUTED, f"its manifest cannot be read ({fault})"
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
@@ -61,13 +64,7 @@ def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     """Refutes each file of supposedly unseen records that a training of the model names as its data, by digest."""
     if report.step != "audit":
         return
-    trained = {
-        artifact.digest
-        for parent in parents
-        if parent.step in (TRAINING, EXTERNAL)
-        for artifact in parent.inputs
-        if artifact.role == "data"
-    }
+    trained = _files_of_trainings(parents, LEARNED)
     for artifact in report.inputs:
         if artifact.role in UNSEEN and artifact.digest in trained:
             reason = (
@@ -118,7 +115,9 @@ def _record_digests(file: Path) -> Iterator[bytes]:
         yield from (blake3(content).digest(length=16) for line in lines if (content := line.strip()))
 
 
-def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
+def _judged(
+    path: Path, report: PrivacyReport, stated: AuditParameters, parents: Sequence[PrivacyReport]
+) -> tuple[Outcome, str]:
     place = _at_hand(path, report, _ROLE)
     if place is None:
         return Outcome.INCONCLUSIVE, "its manifest is not at hand, without which nothing shows that privctl drew it"
@@ -129,7 +128,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, f"it states {stated.split_records} records, its manifest {manifest['records']}"
     if wrong := split_groups.unit_mismatch(manifest, stated):
         return Outcome.REFUTED, wrong
-    if wrong := _overspent(report, stated.confidence):
+    if wrong := _overspent(report, stated.confidence) or _said_elsewhere(report, stated, manifest, parents):
         return Outcome.REFUTED, wrong
     return _check_coins(path, report, stated, manifest)
 
@@ -271,6 +270,24 @@ def _overspent(report: PrivacyReport, confidence: float | None) -> str:
     if spent <= _BOUNDS_SHARE * (1 - (confidence or 1.0)) + _ROUNDING:
         return ""
     return f"its {len(bounds)} bounds are wrong with chance {spent:.3g} together, more than half of the audit's"
+
+
+def _said_elsewhere(
+    report: PrivacyReport, stated: AuditParameters, manifest: Mapping[str, Any], parents: Sequence[PrivacyReport]
+) -> str:
+    """A sentence if bounds are withheld since the model was trained on other data, and its report names the split's."""
+    trained = _files_of_trainings(parents, ("data",))
+    withheld = any(of_split(item, stated) and _OTHER_DATA in item.reason for item in report.evidence)
+    drawn = manifest["train"] or manifest["members"]
+    if withheld and trained == {drawn["digest"]}:
+        return "it withholds its bounds as if the model was trained on other data, and its report names the split's"
+    return ""
+
+
+def _files_of_trainings(parents: Sequence[PrivacyReport], roles: Collection[str]) -> set[str]:
+    """The digests of the files with these roles that the trainings among ``parents`` name."""
+    trainings = (parent for parent in parents if parent.step in (TRAINING, EXTERNAL))
+    return {item.digest for training in trainings for item in training.inputs if item.role in roles}
 
 
 def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:

@@ -21,11 +21,13 @@ from verify.audits.canaries.figures import planted_faults as faults
 from verify.audits.canaries.kept_scores import recount_planted
 
 COUNT, REFERENCES = 240, 63
+#: How many references the canaries of each prefix share; 0 if they are ranked among all secrets.
+SHARED = (REFERENCES, 40, 0)
 COMMITMENT = "blake3:" + 64 * "0"
 
 
 def arrays() -> dict[str, Any]:
-    """Scores and coins of canaries with 1 or 4 copies, all after one prefix; a few have no score."""
+    """Scores and coins of canaries with 1 or 4 copies, after three prefixes; a few have no score."""
     source = np.random.default_rng(3)
     included, copies = source.random(COUNT) < 0.5, np.where(source.random(COUNT) < 0.5, 1, 4)
     scored = source.random(COUNT) < 0.95
@@ -39,6 +41,8 @@ def arrays() -> dict[str, Any]:
         "canary.scored": scored,
         "canary.included": included,
         "canary.copies": copies.astype(np.int64),
+        "canary.group": np.where(scored, np.arange(COUNT) % len(SHARED), -1),
+        "canary.references": np.where(scored, np.array(SHARED)[np.arange(COUNT) % len(SHARED)], 0),
     }
 
 
@@ -46,8 +50,11 @@ def evidence() -> list[Evidence]:
     kept = {name.removeprefix("canary."): array for name, array in arrays().items()}
     pairs = zip(kept["included"].tolist(), kept["copies"].tolist(), strict=True)
     manifest: Any = SimpleNamespace(canaries=[SimpleNamespace(included=a, copies=b) for a, b in pairs])
-    peers = SimpleNamespace(members=np.flatnonzero(kept["scored"]), references=REFERENCES)
-    scores: Any = SimpleNamespace(peers=[peers], **kept)
+    peers = [
+        SimpleNamespace(members=np.flatnonzero(kept["group"] == number), references=shared or None)
+        for number, shared in enumerate(SHARED)
+    ]
+    scores: Any = SimpleNamespace(peers=peers, **kept)
     found = [*leak_tests(manifest, scores, 0.0125), *completions(manifest, scores, 0.0125)]
     found += exposures_by_copies(manifest, scores)
     for sets in levels(register(kept["copies"].tolist())):
@@ -64,7 +71,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PrivacyRepo
     named = Artifact(role="scores", path=scores.name, digest=NamedFiles().digest(scores), bytes=scores.stat().st_size)
     return path, PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, outputs=(named,), evidence=tuple(evidence()),
-        parameters={"canary_commitment": COMMITMENT, "canary_groups": 1},
+        parameters={"canary_commitment": COMMITMENT, "canary_groups": len(SHARED)},
     )  # fmt: skip
 
 
@@ -86,7 +93,7 @@ def test_genuine_figures_stand_and_all_are_counted_again(audited: tuple[Path, Pr
 def test_a_changed_number_is_noticed_by_the_kept_scores(audited: tuple[Path, PrivacyReport]) -> None:
     tried = 0
     for index, item in enumerate(audited[1].evidence):
-        names = {"p_value", "mean", "max", "ceiling", "disclosed", "undecided"}
+        names = {"p_value", "effective", "mean", "max", "ceiling", "disclosed", "undecided"}
         names |= {name for name in item.details if name.startswith(("correct ", "made "))}
         if item.method.startswith("one run"):
             names.remove("ceiling")  # of the bound, which follows from the number of canaries

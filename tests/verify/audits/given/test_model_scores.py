@@ -195,3 +195,15 @@ def test_a_verdict_that_so_few_models_do_not_support(tmp_path: Path) -> None:
         assert any("but its figures make it" in fault or "would not notice more" in fault for fault in found_faults), (
             options
         )
+
+
+def test_an_entry_that_is_missing_is_an_answer_and_no_error(tmp_path: Path) -> None:
+    """Planted: a report that ends its verification, so that nothing is said of it."""
+    place = audited(normal(1.5), tmp_path, threshold=1.0)
+    report = json.loads(place.read_text())
+    for item in report["evidence"]:
+        item["details"].pop("threshold")
+    place.write_text(json.dumps(report))
+    (answer,) = found(place)
+    assert answer[0] is Outcome.REFUTED
+    assert "'threshold'" in answer[1]

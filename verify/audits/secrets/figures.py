@@ -1,15 +1,18 @@
 """Figures of an audit of secrets: rates with their counts, kinds with their totals, the test of a plan's bounds.
 
-The ranks behind the tests of traces are not looked at. Standard library only, like ``verify.audits.consistency``.
+Standard library only, like ``verify.audits.consistency``; ``recounted`` computes the figures again where the ranks that
+the audit kept are at hand.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
+from verify.audits.secrets import comparisons
 from verify.laws.counts import is_limit
 
 _RATES = _RECONSTRUCTION, _COMPLETION = ("secret reconstruction", "secret completion")
@@ -18,6 +21,10 @@ _CONTROLS = ("told first, never drawn (control)", "told first, held out (control
 _INTERVAL, _MARKOV = "Clopper-Pearson, as for independent secrets", "Markov's inequality, whatever the dependence"
 #: Entries that repeat the number of secrets that a rate counts.
 _COUNTED = ("told", "disclosed", "found")
+_NAMED = (
+    re.compile(r"found in (?P<queries>[0-9]+) queries with probability (?P<probability>[0-9.e-]+), .+"),
+    re.compile(r"in a beam of (?P<width>[0-9]+), .+"),
+)
 _MOST, _CLOSE = 100_000_000, 1e-6
 
 
@@ -25,10 +32,15 @@ def faults(report: PrivacyReport) -> Iterator[str]:
     """Yields one sentence for each figure on secrets that its own counts contradict."""
     rates = [item for item in report.evidence if item.method in _RATES]
     for item in report.evidence:
-        wrong = _rate(item) if item.method in _RATES else _bounds(item) if item.method == _PROTECTION else ""
+        wrong = ""
+        if item.method in _RATES:
+            wrong = _rate(item) or _named(item)
+        elif item.method == _PROTECTION:
+            wrong = _bounds(item)
         if wrong:
             yield f"{item.method}, {item.quantity}: {wrong}"
     yield from _totals(rates)
+    yield from comparisons.faults(report.evidence)
 
 
 def _rate(item: Evidence) -> str:
@@ -38,7 +50,9 @@ def _rate(item: Evidence) -> str:
         return "it is no rate of secrets as audits state them"
     if not total:
         return "" if limits == (None, None, None) else "it counts no secret, and has a rate"
-    low, value, high = (math.nan if each is None else float(each) for each in limits)
+    if None in limits:
+        return f"it counts {total} secrets, and lacks its rate or a limit of it"
+    low, value, high = (float(each) for each in limits if each is not None)
     found, unsure = value * total, item.details.get("undecided", 0.0)
     named = [item.details[name] for name in _COUNTED if name in item.details]
     if not all(math.isclose(found, each, abs_tol=_CLOSE * total) for each in named or [found]):
@@ -49,6 +63,15 @@ def _rate(item: Evidence) -> str:
     fits = 0 <= sure <= most <= total and is_limit(low, sure - 1, total, 1 - tail, at_end=sure == 0, end=0.0)
     fits = fits and is_limit(high, most, total, tail, at_end=most == total, end=1.0)
     return "" if fits else f"its interval is not that of {sure} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _named(item: Evidence) -> str:
+    """What is wrong with the numbers that a rate repeats of its name."""
+    matches = (each.fullmatch(item.quantity) for each in _NAMED)
+    for name, value in (entry for match in matches if match is not None for entry in match.groupdict().items()):
+        if f"{item.details.get(name, math.nan):g}" != f"{float(value):g}":
+            return f"its {name} is {item.details.get(name)}, and its name says {value}"
+    return ""
 
 
 def _bounds(item: Evidence) -> str:
