@@ -33,7 +33,7 @@ def test_a_public_record_that_is_private_too_is_refused_unless_it_may_be(
     files = ["--data", str(folder / "train.jsonl"), "--public", str(folder / "both.jsonl")]
     assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 0
     capsys.readouterr()
-    compared = ["--members", str(place / "train.jsonl"), "--nonmembers", str(place / "both.jsonl"), "--device", "cpu"]
+    compared = ["--members", str(folder / "train.jsonl"), "--nonmembers", str(folder / "both.jsonl"), "--device", "cpu"]
     assert run(["audit", str(tmp_path / "a"), *compared, "-q"]) == 2
     assert "both.jsonl of --nonmembers is what the model was trained on" in capsys.readouterr().err
 
