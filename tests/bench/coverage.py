@@ -145,8 +145,8 @@ def _silenced(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 HEADINGS = (
-    "task", "pairs", "privctl right", "refused", "wrong", "Opacus right", "right with less trained", "wrong", "fails",
-    "not tried",
+    "task", "pairs", "privctl right", "privctl refuses", "privctl wrong", "Opacus right",
+    "Opacus right with less trained", "Opacus wrong", "Opacus fails", "Opacus not tried",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.bench.coverage import FAILS, LESS, NONE, REFUSED, RIGHT, WRONG
 from tests.docs import coverage_tables
 from tests.docs.figures import results
+from tests.docs.pages import pages, table
 
 
 def row(kind: str, ours: str, theirs: str = "", reason: str = "") -> dict[str, Any]:
@@ -54,3 +55,14 @@ def test_every_pair_is_in_the_results_once() -> None:
     assert len(set(named)) == len(named) == data["pairs"]
     built = [row for row in data["rows"] if row["privctl"]["outcome"] != NONE]
     assert all(each["privctl"]["difference"] <= 1e-3 for each in built if each["privctl"]["outcome"] == RIGHT)
+
+
+def test_the_page_begins_with_the_totals() -> None:
+    page = pages()["architectures.md"]
+    total = table(page, "Results by task")[-1]
+    lead = " ".join(page.split("<!--", 1)[0].split())
+    assert f"{total['privctl right']} of {total['pairs']} pairs" in lead
+    assert f"refuses the other {total['privctl refuses']}; none was wrong" in lead
+    assert total["privctl wrong"] == "0"
+    less = total["Opacus right with less trained"]
+    assert f"Opacus is right for {total['Opacus right']}, and for {less} more if less is trained" in lead
