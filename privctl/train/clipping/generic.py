@@ -86,9 +86,12 @@ class ChunkedGradient:
         return add_or_take(total, self.whole.weighted(self.name, factors), fresh=fresh)
 
 
-def _is_altered(module: nn.Module) -> bool:
-    """Whether ``forward`` of the module or a submodule is replaced for now, so that earlier findings may not hold."""
-    return any("forward" in part.__dict__ for part in module.modules())
+def _altered(module: nn.Module) -> frozenset[str]:
+    """The parts whose ``forward`` is replaced for now: what was found while it was that of others may not hold.
+
+    Some activations of transformers replace their own for good.
+    """
+    return frozenset(name for name, part in module.named_modules() if "forward" in part.__dict__)
 
 
 def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -111,7 +114,7 @@ def _way(rerun: RepeatableUse) -> Way | None:
     Batches of one example are remembered separately, as what works for them may not work for others.
     """
     module, use = rerun.module, rerun.use
-    key = rerun.signature(), rerun.count > 1, module.training, use.names, _is_altered(module)
+    key = rerun.signature(), rerun.count > 1, module.training, use.names, _altered(module)
     known: list[Way | None] = use.ways.setdefault(key, [])
     for way in known:
         if way is None or rerun.fits(way):

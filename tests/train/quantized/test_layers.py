@@ -295,6 +295,26 @@ class Patches(nn.Module):
         return torch.cat([self.token.expand(len(x), -1, -1), self.projection(x).flatten(2).mT], 1)
 
 
+class Head(nn.Module):
+    """A bias of its own makes the engine run it again; the activation replaces its own ``forward`` for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.act, self.bias = nn.Linear(8, 4), nn.Tanh(), nn.Parameter(torch.zeros(4))
+        self.act.forward = torch.tanh  # type: ignore[method-assign]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.linear(x)) + self.bias
+
+
+def test_a_module_that_was_run_again_without_quantization() -> None:
+    model = shaken(nn.Sequential(nn.Linear(8, 8), Head()))
+    layers, batch = quantized(model), {"x": torch.randn(4, 8, dtype=torch.float64)}
+    expected = alone(layers, squared, batch, KEYS)
+    found, _ = together(layers, squared, batch, KEYS, 0.5)
+    assert distance(found, clipped_sum(expected, 0.5)) < 1e-5
+
+
 def test_modules_that_the_engine_runs_again() -> None:
     model = shaken(nn.Sequential(Patches(), nn.Linear(8, 4)))
     layers = quantized(model)
