@@ -84,7 +84,7 @@ def test_a_report_of_no_file_counts_no_checks(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert run(["verify", str(path), "-q"]) == 0
     stdout = " ".join(capsys.readouterr().out.split())
-    assert "the report names no file that could be checked, and no fault was found in its parameters" in stdout
+    assert "The report names no file that could be checked, and no fault was found in its parameters." in stdout
     assert "checks of files" not in stdout
 
 

@@ -20,7 +20,7 @@ def words(text: str) -> str:
 
 def test_a_report_that_names_no_file_counts_no_checks() -> None:
     text = words(verify_text((), ()))
-    assert "the report names no file that could be checked, and no fault was found in its parameters" in text
+    assert "The report names no file that could be checked, and no fault was found in its parameters." in text
     of_one = verify_text((Verdict(subject="files", outcome=Outcome.PROVED, reason="as named"),), ())
     assert "1 of 1 check of files, reports and parameters passed" in words(of_one)
     assert "Simulated" not in text + of_one

@@ -68,7 +68,7 @@ def verify_text(
 def _checks(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
     """How many checks passed, and each that did not."""
     if not integrity:
-        yield paragraph("the report names no file that could be checked, and no fault was found in its parameters")
+        yield paragraph("The report names no file that could be checked, and no fault was found in its parameters.")
         return
     good = [v for v in integrity if v.outcome in (Outcome.PROVED, Outcome.CONSISTENT)]
     subjects = {verdict.subject for verdict in integrity}
