@@ -81,7 +81,7 @@ def _best(
         for input_names in _input_names(network):
             ended = {
                 "outcome": FAILS,
-                **run(partial(called, given=input_names, still=frozen), network),
+                **run(partial(called, input_names=input_names, still=frozen), network),
                 "given": list(input_names),
             }
             if "fails" in ended:

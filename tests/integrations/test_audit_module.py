@@ -48,7 +48,7 @@ def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def private_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split, and beside it a network that was trained privately on its members for one pass."""
     folder = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
@@ -62,8 +62,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def split(trained: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+def split(private_training: Path, tmp_path: Path) -> Path:
+    shutil.copytree(private_training, tmp_path, dirs_exist_ok=True)
     return tmp_path / "split"
 
 

@@ -57,7 +57,7 @@ def test_an_image_in_another_file_is_an_earlier_training_on_it(tmp_path: Path, w
         request=SimpleNamespace(
             task=TaskName.IMAGE_CLASSIFICATION,
             model=SimpleNamespace(adapter_only=False, path=folder, adapter=None),
-            data=SimpleNamespace(train=own, columns=USUAL, resize=None),
+            data=SimpleNamespace(train=own, columns=USUAL, resize=None, unit=None),
         ),
     )
     others = 255 - images
