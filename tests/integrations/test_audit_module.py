@@ -48,7 +48,7 @@ def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor
 
 
 @pytest.fixture(scope="module")
-def private_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split, and beside it a network that was trained privately on its members for one pass."""
     folder = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
@@ -62,8 +62,8 @@ def private_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def split(private_training: Path, tmp_path: Path) -> Path:
-    shutil.copytree(private_training, tmp_path, dirs_exist_ok=True)
+def split(own_training: Path, tmp_path: Path) -> Path:
+    shutil.copytree(own_training, tmp_path, dirs_exist_ok=True)
     return tmp_path / "split"
 
 
@@ -76,7 +76,7 @@ def train(split: Path) -> None:
     model = Own()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = privctl.make_private(
-        model, optimizer, DataLoader(data, batch_size=15), noise_multiplier=1.0, clip_norm=5.0
+        model, optimizer, DataLoader(data, batch_size=15), noise_multiplier=4.0, clip_norm=5.0
     )
     for inputs, labels in training.loader:
         training.backward(lambda i=inputs, n=labels: F.cross_entropy(model(i), n, reduction="none"))  # type: ignore[misc]
