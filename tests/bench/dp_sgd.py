@@ -193,7 +193,7 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
     from tests.bench.dp_sgd_parties import OURS, PARTLY, WITHOUT_CODE
 
     if name in (OURS, PARTLY) and kind == "cpu":
-        tested_code(["F32"])  # what LLVM takes to compile is the same for every model
+        tested_code(["F32"])  # LLVM holds as much for any model
     count_what_is_held()
     before = status_mib("RssAnon")
     step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
