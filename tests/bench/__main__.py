@@ -30,6 +30,7 @@ BENCHES = {
     "dpquant": ("tests.bench.dpquant", "what rounding layers costs, and a measurement of them, against private steps"),
     "zeroth-order": ("tests.bench.zeroth_order", "a step of DP-ZO beside one of DP-SGD and a forward pass"),
     "extraction-null": ("tests.bench.extraction_null", "extraction audits of models that saw no record"),
+    "families": ("tests.bench.families", "private training steps of many architectures, against non-private ones"),
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
     "finetune": ("tests.bench.finetune", "held-out loss by FERRET and DPQuant, against DP-SGD of the same epsilon"),
     "first-output": ("tests.bench.first_output", "how long each job takes to its first line and to its end"),

@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from privctl.domain.errors import InputError
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import embedding, embedding_bag, scaled_embedding
+from privctl.train.clipping.experts import experts, is_experts
 from privctl.train.clipping.generic import attention, generic
 from privctl.train.clipping.linear import linear, linear_transposed
 from privctl.train.clipping.normalisation import (
@@ -54,10 +55,10 @@ BY_POSITION: frozenset[Rule] = frozenset(
 )
 
 #: Rules that locate the examples in inputs and outputs themselves, as no single dimension may hold them.
-OWN_LAYOUT: frozenset[Rule] = frozenset((embedding_bag, recurrent, attention))
+OWN_LAYOUT: frozenset[Rule] = frozenset((embedding_bag, recurrent, attention, experts))
 
 #: Rules that run a module again, which may draw random numbers.
-RERUN: frozenset[Rule] = frozenset((generic, recurrent, attention))
+RERUN: frozenset[Rule] = frozenset((generic, recurrent, attention, experts))
 
 #: Modules that use their children's parameters without calling the children, and so own everything below them.
 WHOLE: tuple[type[nn.Module], ...] = (nn.MultiheadAttention,)
@@ -72,6 +73,8 @@ def rule_for(module: nn.Module) -> Rule:
             return rule
     if isinstance(module, nn.Embedding) and type(module).__name__.endswith("ScaledWordEmbedding"):
         return scaled_embedding
+    if is_experts(module):
+        return experts
     return scaled_rms_norm if is_scaled_rms_norm(module) else generic
 
 

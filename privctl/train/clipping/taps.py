@@ -56,6 +56,7 @@ class Site:
     whole: bool = False
     repeated: bool = False
     ways: dict[Any, list[Any]] = field(default_factory=dict)
+    agreed: dict[str, bool] = field(default_factory=dict)
     spent: TimeSpent = field(default_factory=TimeSpent)
 
 
@@ -342,6 +343,7 @@ class Recorder:
                 count=rows,
                 whole=site.whole,
                 ways=site.ways,
+                agreed=site.agreed,
                 spent=site.spent,
                 casts=self._casts,
             )

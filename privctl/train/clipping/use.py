@@ -180,8 +180,9 @@ class ModuleCall:
     losses for each floating-point output tensor in order, or None if no loss depends on it. ``names`` are the module's
     own trained parameters. Inside ``unrecorded()`` modules can be called without being recorded. ``count`` is the
     number of examples. ``whole`` means that the module is differentiated with all its submodules, which may mix
-    examples. ``ways`` and ``spent`` are kept from one use of the module to the next: how its examples were separated
-    (None if its output does not depend on ``names``), and the time that took.
+    examples. ``ways``, ``agreed`` and ``spent`` are kept from one use of the module to the next: how its examples were
+    separated (None if its output does not depend on ``names``), whether a rule's formula gave the module's output, and
+    the time that running the module again took.
     """
 
     arguments: tuple[Any, ...]
@@ -193,6 +194,7 @@ class ModuleCall:
     count: int
     whole: bool
     ways: dict[Any, list[Any]]
+    agreed: dict[str, bool]
     spent: TimeSpent
     casts: LastCast = field(default_factory=LastCast)
 
