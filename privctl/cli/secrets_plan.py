@@ -24,7 +24,7 @@ _SWEEP = "sweep"
 
 @DATA
 @click.option(
-    "--secrets", type=_FILE, required=True, help="The book of secrets: a file that privctl secrets scan, or you, made."
+    "--secrets", type=_FILE, required=True, help="The book of secrets, made by privctl secrets scan or by you."
 )
 @click.option("--steps", type=COUNT, required=True, help="Steps of the training: epochs x records / batch size.")
 @click.option("--batch-size", type=COUNT, required=True, help="Expected records per batch.")
