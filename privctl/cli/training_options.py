@@ -99,7 +99,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--max-length",
                 type=COUNT,
-                help="Most tokens of a text, if fewer than the model's context; for sounds, most samples.",
+                help="Most tokens of a text, if fewer than the model's context; for sounds, the samples of each one.",
             ),
             click.option(
                 "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."

@@ -56,8 +56,8 @@ def runs_law_option() -> Any:
     """The field ``runs_law``."""
     return option(
         None,
-        "Distribution of that number. logarithmic costs less, and more often gives a single run; poisson varies least, "
-        "and may give no run at all, and no model.  [default: geometric]",
+        "Distribution of the number of runs. logarithmic costs less, and more often gives a single run; poisson varies "
+        "least, and may give no run at all, and no model.  [default: geometric]",
     )
 
 
