@@ -26,7 +26,7 @@ def table(results: Row) -> str:
     parts = []
     for settings, said in (
         (KNOWN, "Epsilon that each accountant gives for a noise multiplier:"),
-        (SOUGHT, "Noise multiplier that each accountant asks for, and the epsilon that follows from that noise:"),
+        (SOUGHT, "Noise multiplier that each accountant requires, and the epsilon that follows from that noise:"),
     ):
         there = [setting for setting in settings if setting.key in answers]
         if there:
@@ -67,7 +67,7 @@ def _runs(results: Row) -> Iterator[str]:
     told = results["settings"]
     yield (
         f"A GPT-2 of two layers after {told['epochs']} epochs on {results['prepared']['records']} notes, with the "
-        f"noise that each accountant asks for at ε = {told['epsilon']:g}; canaries of a model that remembers nothing "
+        f"noise that each accountant requires at ε = {told['epsilon']:g}; canaries of a model that memorized nothing "
         f"have an exposure of {NOTHING} bits on average:"
     )
     yield ""

@@ -77,7 +77,7 @@ def _claims(results: Row) -> Iterator[str]:
 def _models(results: Row) -> Iterator[str]:
     told = results["settings"]["models"]
     yield (
-        f"A GPT-2 of two layers that knows its {told['notes'] // 2} or so records by heart, noised, at "
+        f"A GPT-2 of two layers that memorized about {told['notes'] // 2} records, then with noise, at "
         f"δ = {told['delta']:g}:"
     )
     yield ""
@@ -91,7 +91,7 @@ def _models(results: Row) -> Iterator[str]:
             else f"{mean(row['perplexity'] for row in runs):.4g}",
             interval(runs, "auc"),
         ])  # fmt: skip
-    heads = ["noise by", "ε asked for", "noise stddev", "ε if convex", "ε for any loss", "held-out perplexity",
+    heads = ["noise by", "requested ε", "noise stddev", "ε if convex", "ε for any loss", "held-out perplexity",
              "attack AUC"]  # fmt: skip
     yield from table_lines(heads, rows)
 

@@ -21,7 +21,7 @@ Cell = tuple[str, bool, str, float | None]
 
 HEADINGS = (
     "task", "training", "layers in LUQ-FP4", "held-out accuracy", "lowest to highest", "median", "held-out loss",
-    "products in 4 bits", "speed, by a model", "ε of measurements", "runs",
+    "products in 4 bits", "speed, by a cost model", "ε of measurements", "runs",
 )  # fmt: skip
 
 NAMES = {
@@ -82,11 +82,11 @@ def _notes(results: Row) -> Iterator[str]:
     told = results["settings"]
     held = {row["task"]: row["held_out"] for row in results["runs"]}
     yield (
-        f"Private: ({told['epsilon']:g}, {told['delta']:g})-DP, measurements and all. ± is Student's 95 % interval for "
-        "the mean over seeds; runs of one seed differ in their secret noise and batches too. Held-out examples: "
+        f"Private: ({told['epsilon']:g}, {told['delta']:g})-DP, including measurements. ± is Student's 95 % interval "
+        "for the mean over seeds; runs of one seed also differ in their secret noise and batches. Held-out examples: "
         + ", ".join(f"{count} {task}" for task, count in sorted(held.items()))
         + f"; trained on: {', '.join(f'{n} {task}' for task, n in sorted(results['examples'].items()))}. "
-        "Measured in full precision. Speeds are by a model: 4 times as fast in 4 bits, nothing but these products."
+        "Measured in full precision. Speeds come from a cost model: 4 times as fast in 4 bits, for these products only."
     )
     for task in sorted(held):
         yield ""
@@ -106,7 +106,7 @@ def _loss_of_bits(results: Row, task: str) -> str:
     for private, (whole, few) in found.items():
         if whole is not None and few is not None:
             said.append(f"{'with' if private else 'without'} privacy {whole:.3f} becomes {few:.3f}")
-    return f"{task}, all layers in LUQ-FP4: {'; '.join(said)}." if said else f"{task}: not all was run."
+    return f"{task}, all layers in LUQ-FP4: {'; '.join(said)}." if said else f"{task}: not all runs were made."
 
 
 def plot(results: Row) -> bytes:

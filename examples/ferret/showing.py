@@ -26,8 +26,8 @@ HEADINGS = (
     "AUC, loss attack",
     "AUC, best attack",
     "processor seconds of training",
-    "of plain's time",
-    "steps that fired, of",
+    "share of plain's time",
+    "steps that published, of",
     "numbers published",
     "guarantee",
     "runs",
@@ -120,11 +120,11 @@ def _notes(results: Row) -> Iterator[str]:
     runs = [*results["runs"], *([results["base"]] if results["base"] else [])]
     each = {row["confidence_each"] for row in runs}
     yield (
-        "ε and nats are not comparable, whatever their numbers: ε is that of a worst case, nats are an average. "
-        f"{told['members']} members and {told['nonmembers']} non-members, {told['batch_size']} records a step "
+        "ε and nats cannot be compared: ε bounds the worst case, and nats an average. "
+        f"{told['members']} members and {told['nonmembers']} non-members, {told['batch_size']} records per step "
         "(10 times as many where the method says so), "
-        f"records cut to {told['max_length']} tokens. Intervals hold at {_percents(each)} each, so that all of one "
-        "audit hold together at 95 %. Several runs: mean of the estimates, widest ends of the intervals."
+        f"records truncated to {told['max_length']} tokens. Intervals hold at {_percents(each)} each, so that all of "
+        "one audit hold together at 95 %. Several runs: mean of the estimates, widest ends of the intervals."
     )
     if results["left_out"]:
         yield ""
@@ -137,7 +137,7 @@ def _notes(results: Row) -> Iterator[str]:
         yield ""
         yield (
             f"Learning rates, with the perplexity of records kept for tuning after {told['tuned_at']['epochs']} epochs "
-            f"at ε, or nats, of {told['tuned_at']['epsilon']:g}; no guarantee counts this choice:"
+            f"at ε, or nats, of {told['tuned_at']['epsilon']:g}; no guarantee covers this choice:"
         )
         yield ""
         yield from (f"- {METHODS[name].label}: {_tried(results, name)}" for name in METHODS if _tried(results, name))

@@ -41,7 +41,7 @@ def table(results: Row) -> str:
 def _caps(found: Row) -> Iterator[str]:
     yield (
         f"{found['secrets']} rare words in {found['records_with_a_secret']} records, at most {found['largest_secret']} "
-        "records each. What each cap keeps of the records' weight, and the noise every word then needs:"
+        "records each. The share of the records' weight that each cap keeps, and the noise that every word requires:"
     )
     yield ""
     rows = [
@@ -60,8 +60,8 @@ def _caps(found: Row) -> Iterator[str]:
 def _models(results: Row) -> Iterator[str]:
     told = results["settings"]["weights"]
     yield (
-        f"Masked language models after {told['steps']} steps of {told['batch_size']} records; every word's chance of "
-        f"being named stays below {told['posterior']:g} from {told['prior']:g}, but in the first row:"
+        f"Masked language models after {told['steps']} steps of {told['batch_size']} records. Except in the first row, "
+        f"every word's posterior stays below {told['posterior']:g}, from a prior of {told['prior']:g}:"
     )
     yield ""
     rows = []
@@ -95,8 +95,8 @@ def _extraction(results: Row) -> Iterator[str]:
     count = found["runs"][0]["secrets"] if found["runs"] else 0
     yield (
         f"{count} planted numbers of {told['digits']} digits in {told['copies']} records each, among "
-        f"{found['records']} records; {told['steps']} steps of {told['batch_size']} records. Told first among "
-        f"{told['candidates']} candidates, with the audit's interval; and what no attack can have more of:"
+        f"{found['records']} records; {told['steps']} steps of {told['batch_size']} records. Share ranked first "
+        f"among {told['candidates']} candidates, with the audit's interval, and upper bounds for any attack:"
     )
     yield ""
     rows = []
@@ -113,12 +113,12 @@ def _extraction(results: Row) -> Iterator[str]:
                 str(len(runs)),
             ]
         )
-    heads = ["noise multiplier", "told first", "written greedily", "bound, trade-off curve", "bound, Fano", "ε of any one record", "runs"]  # fmt: skip # noqa: E501
+    heads = ["noise multiplier", "ranked first", "written greedily", "bound, trade-off curve", "bound, Fano", "ε of any one record", "runs"]  # fmt: skip # noqa: E501
     yield from table_lines(heads, rows)
     yield ""
     before = mean(row["told_before"][0] for row in found["runs"]) if found["runs"] else 0.0
     yield (
-        f"Before training {100 * before:.3g} % are told first; chance is {100 / told['candidates']:.3g} %. The noise "
+        f"Before training {100 * before:.3g} % rank first; chance is {100 / told['candidates']:.3g} %. The noise "
         f"multiplier at which Fano's bound is 0.1 is {found['needed']:.4g}."
     )
 

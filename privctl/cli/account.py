@@ -57,7 +57,7 @@ _SHOWN = (
 @click.option("--dataset-size", type=COUNT, help="Number of examples, with --batch-size and --epochs.")
 @data_option(
     "--data",
-    "Training data, to count its records, or with --unit FIELD its owners (repeatable).",
+    "Training data, to count its records, or its owners with --unit FIELD (repeatable).",
 )
 @click.option("--unit", help="With --data: field that names a record's owner, to count owners.")
 @TEXT_COLUMN
@@ -91,7 +91,7 @@ _SHOWN = (
     "--method",
     "methods",
     multiple=True,
-    help="Methods to show beside the main one (repeatable): naive, advanced, optimal, rdp, gdp-clt, ...",
+    help="Methods to compare with the main one (repeatable): naive, advanced, optimal, rdp, gdp-clt, ...",
 )
 @click.option("--no-peers", is_flag=True, help="Skip other packages' accountants (importing Opacus takes seconds).")
 @click.option("--plot", type=click.Path(), help="Draw epsilon over steps and the trade-off curve: FILE.svg or .png.")

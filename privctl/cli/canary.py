@@ -65,7 +65,7 @@ def canary() -> None:
     type=COUNT,
     help="Copies of each included canary; repeat it to use several numbers of copies.  [default: 1]",
 )
-@data_option("--prefix-from", "Records whose first words are put before the secrets (repeatable).")
+@data_option("--prefix-from", "Records whose first words precede the secrets (repeatable).")
 @click.option("--tokenizer", type=_FILE, help="Model whose tokenizer --kind tokens draws from.")
 @click.option(
     "--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of the bounds that the audit will give."
@@ -100,14 +100,14 @@ def plant_command(
     """Write DATA with canaries among its records, and a manifest of them.
 
     A fair coin from the operating system decides for each canary whether it is included, with all its copies. The
-    printed hash commits to the coins, the secrets and the numbers of guesses: publish it before training, and keep the
+    printed hash commits to the coins, the secrets and the numbers of guesses. Publish it before training, and keep the
     manifest from the people who train. DATA holds records with "text", or with "prompt" and "response"; canaries have
-    these fields and no others. With --prefix-from each canary has its own prefix, which the model can be asked to
+    these fields and no others. With --prefix-from, each canary has its own prefix, which the model can be asked to
     complete.
 
-    The number of canaries limits the epsilon that an audit can certify. --to-see says before training whether they can
-    refute a claim, and how many could. The audit also tests the mechanism that the training's report states, which
-    needs far fewer.
+    The number of canaries limits the epsilon that an audit can certify. --to-see says before training whether these
+    canaries can refute a claim, and how many could. The audit also tests the mechanism that the training's report
+    states, which needs far fewer canaries.
 
     \b
     Example:

@@ -89,10 +89,11 @@ def claims() -> None:
 def papers_command(papers: tuple[str, ...], **options: Any) -> None:
     """Judge the privacy claims of five papers, and statements that private training relies on, one by one.
 
-    PROVED and REFUTED rest on exact numbers and a solver's proof; a refutation names what to check by hand. CONSISTENT
-    rests on an example and proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster; or correlated (noise),
-    batches, steps (adaptive clipping, zeroth order, public gradients, search), or releases (counts, answers, choices,
-    zCDP). Exit code 0: every verdict is the expected one. 1: at least one is not. 3: at least one was not reached.
+    PROVED and REFUTED follow from exact numbers and a solver's proof; a refutation names what to check by hand.
+    CONSISTENT means that an example agrees, which proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster;
+    or correlated (noise), batches, steps (adaptive clipping, zeroth order, public gradients, search), or releases
+    (counts, answers, choices, zCDP). Exit code 0: every verdict is the expected one. 1: at least one is not. 3: at
+    least one was not reached.
 
     \b
     Example:

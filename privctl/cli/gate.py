@@ -80,10 +80,10 @@ def gate(
 ) -> None:
     """Check REPORTS against a policy, and stop a build whose model does not meet it.
 
-    Give the report that was written with the model, and those of its audits. Or give the model alone: then --model is
-    this model, and the reports are those beside it that match its weights. Exit code 0: every requirement holds. 1: one
-    does not. 3: one cannot be decided, as an audit was too small, or a report or step is missing. 2: the policy or the
-    call is malformed.
+    Give the report that was written with the model, and those of its audits. Or give only the model: this sets --model,
+    and the reports are those beside it that match its weights. Exit code 0: every requirement holds. 1: one does not.
+    3: one cannot be decided, because an audit was too small, or a report or step is missing. 2: the policy or the call
+    is malformed.
 
     \b
     Example:
@@ -92,8 +92,8 @@ def gate(
       privctl gate m.report.json m.audit.report.json --model m/
     \f
     The policy is read from privctl-policy.toml or pyproject.toml. A flag overrides an environment variable such as
-    PRIVCTL_GATE_MAX_EPSILON, which overrides the file. Measurements of an audit are judged by the end of their
-    confidence interval, never by the estimate. The status of a guarantee is recomputed from its assumptions.
+    PRIVCTL_GATE_MAX_EPSILON, which overrides the file. Limits apply to the end of an audit's confidence interval, never
+    to the estimate. The status of a guarantee is recomputed from its assumptions.
 
     \b
     More examples:

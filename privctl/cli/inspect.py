@@ -54,15 +54,15 @@ def inspect(
     """Show the chain of reports behind MODEL, and its tensors with their digests.
 
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1: one
-    no longer matches, or a report beside the model, under its name, describes other weights. 3: the model's own report,
-    or a file that it names, is missing. The claims of the reports are shown as written, not recomputed. Without
+    of them does not match, or a report beside the model, under its name, describes other weights. 3: the model's own
+    report, or a file that it names, is missing. The claims of the reports are shown as written, not recomputed. Without
     --verbose, tensors whose names differ only in numbers share a line.
 
-    With --group-size K, the guarantee for one example becomes one for K examples, such as all records of one user. It
-    is computed from the ledger, by the privacy loss distribution of the group, in real arithmetic.
+    With --group-size K, the guarantee for one example is converted to one for K examples, such as all records of one
+    user. It is computed from the ledger, by the privacy loss distribution of the group, in real arithmetic.
 
-    With --write-report, a model of another program gets a report of its files alone. Then verify, gate and report
-    accept it, and audits and noise can refer to it. A gate with a limit on epsilon fails.
+    With --write-report, a model of another program gets a report that covers only its files. Then verify, gate and
+    report accept the model, and audits and noise can refer to it. A gate with a limit on epsilon fails.
 
     For a log of audits (.jsonl), inspect lists the audits and prints the head of the hash chain, which covers all
     lines; exit code 3 means that the chain is broken.

@@ -42,7 +42,7 @@ _SHOWN = (
 @click.option("--learning-rate", type=AMOUNT, help="Learning rate, which must have been constant.")
 @click.option("--clip-norm", type=AMOUNT, help="L2 norm that each example's gradient was clipped to.")
 @click.option("--dataset-size", type=COUNT, help="Number of training examples.")
-@click.option("--batch-size", type=COUNT, help="Examples per batch, by which summed gradients were divided.")
+@click.option("--batch-size", type=COUNT, help="Examples per batch, by which the sum of gradients was divided.")
 @click.option("--steps", type=COUNT, help="Optimizer steps.  [default: epochs * dataset-size / batch-size, rounded up]")
 @click.option("--optimizer", type=click.Choice([str(o) for o in Optimizer]), help="Update rule.  [default: sgd]")
 @click.option("--momentum", type=BELOW_ONE, help="Heavy-ball factor, with --optimizer momentum.")
@@ -57,7 +57,7 @@ _SHOWN = (
     "--noise-stddev",
     type=POSITIVE,
     multiple=True,
-    help="Add noise of this standard deviation, which guarantees nothing. Repeatable.",
+    help="Add noise of this standard deviation, which guarantees nothing; repeatable.",
 )
 @click.option(
     "--calibration",
@@ -83,7 +83,7 @@ _SHOWN = (
 @click.option("--include", multiple=True, help="Add noise only to tensors matching this glob (repeatable).")
 @click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
 @click.option("--base", type=MODEL, help="Public model: tensors that are identical in it get no noise.")
-@data_option("--evaluate", "Records to measure perplexity, or accuracy, on (repeatable).")
+@data_option("--evaluate", "Records to measure perplexity or accuracy on (repeatable).")
 @click.option(
     "--dry-run", is_flag=True, help="Show the table and write nothing; without facts, show the noise for typical ones."
 )

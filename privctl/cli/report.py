@@ -37,15 +37,15 @@ def report(
 ) -> None:
     """Make one page from the REPORTs of a model and the reports they build on.
 
-    A model in place of a REPORT means the reports beside it that match its weights: its own, if it has one, and those
-    of its audits and verifications.
+    You can give a model in place of a REPORT. It stands for the reports beside it that match its weights: its own, if
+    it has one, and those of its audits and verifications.
 
     The page is a single HTML file that needs no network. It shows what is proved, conditional, claimed or refuted,
     which attacks were run and how well they worked, the chain of steps, the numbers behind it, and what was not
     checked. Curves are drawn from the scores stored beside an audit's report.
 
     The model card is written between two markers in a new or existing README.md. A second run replaces it and leaves
-    the rest of the file as it is. The in-toto statement is not signed.
+    the rest of the file unchanged. The in-toto statement is not signed.
 
     \b
     Example:

@@ -24,7 +24,7 @@ _SWEEP = "sweep"
 
 @DATA
 @click.option(
-    "--secrets", type=_FILE, required=True, help="The book of secrets: a file that privctl secrets scan, or you, made."
+    "--secrets", type=_FILE, required=True, help="The book of secrets, made by privctl secrets scan or by you."
 )
 @click.option("--steps", type=COUNT, required=True, help="Steps of the training: epochs x records / batch size.")
 @click.option("--batch-size", type=COUNT, required=True, help="Expected records per batch.")
@@ -111,10 +111,10 @@ def plan(
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 \\
           --batch-size 64 --cap sweep
     \f
-    In other words, without the secret's records, a guess of its value is right with probability at most the prior.
-    After training on them, no guess by any method is right with probability above the bound, over the randomness of
-    the training. The trade-off curve derives the bound from the best test between the two trainings. Fano's inequality
-    derives it from the information released, which is looser and so needs more noise.
+    In other words: without the secret's records, a guess of its value is right with probability at most the prior.
+    After training on them, no guess by any method is right with probability above the posterior, over the randomness of
+    the training. The trade-off curve derives this bound from the best test between the two trainings. Fano's inequality
+    derives it from the information released, which is looser and so requires more noise.
 
     \b
     More examples:

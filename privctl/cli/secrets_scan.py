@@ -86,26 +86,28 @@ def scan(
       privctl secrets scan train.jsonl
       privctl secrets scan train.jsonl -o secrets.jsonl
     \f
-    DATA is what a training reads: JSON lines, parquet, a datasets folder, CSV, text and more (see docs/data.md), with
-    "text", or "prompt" and "response", or the field that --text-column names; several are read as one. The scan looks
-    for payment cards, IBANs and NHS numbers (with valid check digits), US social security numbers (ssn), medical record
-    numbers (mrn) and dates of birth (dob) behind a word that announces them, keys, tokens and passwords, e-mail
-    addresses, phone numbers, and whatever --pattern, --literals, --by and --rare-words describe. Spellings of one
-    secret (the case of an e-mail address, the separators of a number) count as one. Where matches of several kinds
-    overlap, the longest wins; your own patterns and literals are found everywhere. Names of people, addresses and other
-    national numbers have no kind: only --pattern, --literals and --by find them, and the recognizers of Microsoft
-    Presidio, which --presidio adds where presidio-analyzer is installed (English; guesses of its language model, at a
-    score from 0.4).
+    DATA is what a training reads: JSON lines, Parquet, a datasets folder, CSV, text and more (see docs/data.md), with
+    "text", or "prompt" and "response", or the field that --text-column names. Several are read as one. The scan looks
+    for payment cards, IBANs and NHS numbers (with valid check digits); US social security numbers (ssn), medical record
+    numbers (mrn) and dates of birth (dob) after a word that announces them; keys, tokens and passwords; e-mail
+    addresses and phone numbers; and whatever --pattern, --literals, --by and --rare-words describe. Spellings of one
+    secret (the case of an e-mail address, the separators of a number) count as one. If matches of several kinds
+    overlap, the longest wins; your own patterns and literals are found everywhere.
+
+    Names of people, addresses and other national numbers have no kind. Only --pattern, --literals and --by find them,
+    and the recognizers of Microsoft Presidio, which --presidio adds if presidio-analyzer is installed (English; guesses
+    of its language model, with a score of 0.4 or more).
 
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.
 
     Without --output, the number of secrets of each kind is printed, and nothing is written. The book that --output
-    names holds the secrets themselves and is readable by its owner only. A report without them is written beside it. If
-    no secret is found, only the report is written, and the exit code is 0.
+    names holds the secrets themselves, so only its owner can read it. A report without them is written beside it. If no
+    secret is found, only the report is written, and the exit code is 0.
 
-    With --shard I/N only one of N shards of the data is read, which together hold each record once, and --output names
-    a partial result, as private as the book; `privctl secrets merge` joins those of all N shards (see docs/scale.md).
+    With --shard I/N, only one of N shards of the data is read; together, the shards hold each record once. --output
+    then names a partial result, which is as private as the book. `privctl secrets merge` joins the results of all N
+    shards (see docs/scale.md).
 
     \b
     More examples:
@@ -167,9 +169,9 @@ def _planned(data: DataPath, text_column: str | None, book: Path, report: Privac
 def merge(parts: tuple[Path, ...], output: Path | None, force: bool, as_json: bool, quiet: bool) -> None:
     """Join the partial results PARTS of all shards of a scan.
 
-    What is written and shown is what one scan of all data would have written and shown. PARTS are what `privctl secrets
-    scan --shard I/N` wrote for each I from 1 to N, in any order; parts of other data, options or versions, and missing
-    ones, are refused. The data are not read again. The parts hold secrets: remove them afterwards.
+    The result is the same as that of one scan of all data. PARTS are what `privctl secrets scan --shard I/N` wrote for
+    each I from 1 to N, in any order. Parts of other data, options or versions, and missing parts, are refused. The data
+    are not read again. The parts hold secrets: remove them afterwards.
 
     \b
     Example:

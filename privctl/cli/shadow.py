@@ -39,7 +39,7 @@ _SHOWN = (
 
 @click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.argument("model", type=MODEL)
-@data_option("--data", "Records to train on halves of: members and non-members (repeatable).", required=True)
+@data_option("--data", "Members and non-members; each model trains on a random half (repeatable).", required=True)
 @TEXT_COLUMN
 @LABEL_COLUMN
 @click.option("--count", type=COUNT, default=16, show_default=True, help="Number of shadow models.")
@@ -102,7 +102,7 @@ _SHOWN = (
 @click.option("--vectorize", type=COUNT, help="Models trained at once.  [default: by their size]")
 @click.option("--keep-models", is_flag=True, help="Keep the models' weights, not only their scores.")
 @click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
-@click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
+@click.option("--bf16", is_flag=True, help="Compute in bfloat16 if that is safe.")
 @click.option(
     "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
     help="float32 or bfloat16: format of the passes that score. Give the audit the same.  [default: float32]",
@@ -123,7 +123,7 @@ def shadow(**options: Any) -> None:
     config.json and no weights, or an adapter's directory, of which only the adapter is trained. Give all records of the
     audit, members and non-members, and the settings of the audited model's training. Each model scores all records, and
     only the scores are kept. Run the command again to continue an interrupted run (models trained together are lost
-    together), or with a larger --count to add models. Processes that torchrun starts share the models among them.
+    together), or with a larger --count to add models. Processes that torchrun starts share the models.
 
     \b
     Example:

@@ -40,18 +40,18 @@ def sign(
     """Sign REPORTS or logs of audits with an Ed25519 key, or check who signed them.
 
     The signature is written beside each report as NAME.dsse.json: a DSSE envelope with an in-toto statement, which
-    names the report and its output files by digest. It shows who issued the report, not that the report is true.
-    `privctl gate --require-signer NAME.pub` accepts only reports with such a signature. A model in place of a report
-    means the reports beside it.
+    names the report and its output files by digest. It shows who vouches for the report, not that the report is true.
+    `privctl gate --require-signer NAME.pub` accepts only reports with such a signature. You can give a model in place
+    of its reports.
 
-    For a log (.jsonl), the head of its hash chain is signed, which covers all lines so far: a log that is later
-    truncated or rewritten no longer has that head. Sign it again after each audit, and publish the signature.
+    For a log (.jsonl), the head of its hash chain is signed. It covers all lines so far, so a log that is later
+    truncated or rewritten no longer has that head. Sign the log again after each audit, and publish the signature.
 
     Bundles that Sigstore's model_signing made with a key are accepted too, as NAME.sigstore.json beside a report or log
     (`model_signing sign key m.report.json --private_key ec.key --signature m.sigstore.json`): --check and
-    `--require-signer` take its public key. Signing without a key (keyless) needs a network and an identity
-    provider, which privctl does not use: sign and verify the files with `model_signing sign sigstore` and
-    `model_signing verify sigstore`, or cosign. A gate does not read such signatures.
+    --require-signer take its public key. Signing without a key (keyless) needs a network and an identity provider,
+    which privctl does not use, and a gate does not read such signatures. Sign and verify the files with
+    `model_signing sign sigstore` and `model_signing verify sigstore`, or cosign.
 
     With --check, exit code 1 means that a report or log is not signed by any of the keys, or was changed afterwards.
     Lines that were added to a log after it was signed are named, and do not change the exit code.

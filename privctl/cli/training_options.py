@@ -32,7 +32,7 @@ _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 def data(*, required: bool = True) -> Callable[[Command], Command]:
     """The option ``--data``, whose help mentions ``--replay`` where it is not ``required``."""
-    help_text = "Private examples: files, folders, patterns or -. Repeatable; - is standard input; see docs/data.md."
+    help_text = "Private examples: files, folders, patterns or -. - is standard input (docs/data.md); repeatable."
     if not required:
         help_text += " Not with --replay."
     return data_option("--data", help_text, required=required)
@@ -43,7 +43,7 @@ def training(command: Command) -> Command:
     for option in reversed(
         (
             click.argument("model", type=MODEL),
-            data_option("--held-out", "Other examples, to evaluate on (repeatable).", alias="--heldout"),
+            data_option("--held-out", "Other examples to evaluate on (repeatable).", alias="--heldout"),
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
@@ -76,7 +76,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--vocabulary",
                 type=click.Path(),
-                help="Public file of words to build a tokenizer from; or the word private, to use those of the data.",
+                help="Public file of words to build a tokenizer from, or the word private to use those of the data.",
             ),
             click.option(
                 "--norm",
@@ -89,7 +89,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--unit",
                 help="Field of owners, such as patients, to protect. All records of an owner are protected together. "
-                "With 'fold(FIELD)' spellings of a name may differ in case, spaces and Unicode form.",
+                "With 'fold(FIELD)', spellings of a name may differ in case, spaces and Unicode form.",
             ),
             click.option(
                 "--long",
@@ -99,7 +99,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--max-length",
                 type=COUNT,
-                help="Most tokens of a text, if fewer than the model's context; for sounds, the samples of each.",
+                help="Most tokens of a text, if fewer than the model's context; for sounds, the samples of each one.",
             ),
             click.option(
                 "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."
@@ -195,7 +195,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
             "default": "1",
             "show_default": True,
             "help": "Backward passes of a micro-batch. With --checkpointing, 2 need less memory and more time; auto "
-            "takes 2 where memory does not suffice for one record in one pass.",
+            "uses 2 if memory does not suffice for one record in one pass.",
         },
     ),
     "schedule": (
@@ -239,13 +239,13 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "--public",
         {
             **DATA_PATHS,
-            "help": "Public records, in the form of --data. Each step adds their gradient to the private one, at no "
-            "cost in epsilon (repeatable).",
+            "help": "Public records, in the form of --data (repeatable). Each step adds their gradient to the private "
+            "one, at no cost in epsilon.",
         },
     ),
     "public_weight": (
         "--public-weight",
-        {"type": AMOUNT_OR_ZERO, "help": "Factor of the mean public gradient.  [default: 1]"},
+        {"type": AMOUNT_OR_ZERO, "help": "Weight of the mean public gradient.  [default: 1]"},
     ),
     "public_batch_size": (
         "--public-batch-size",
@@ -255,7 +255,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "--public-overlap",
         {
             "type": _choices(PublicOverlap),
-            "help": "What to do if --data holds a public record too: refuse to train, or keep it in both.  [default: "
+            "help": "What to do if a public record is also in --data: refuse to train, or keep it in both.  [default: "
             "refuse]",
         },
     ),

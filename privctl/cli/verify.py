@@ -61,18 +61,18 @@ def verify(
 ) -> None:
     """Verify REPORT: its chain and files, its internal consistency, and every guarantee in it.
 
-    A model in place of REPORT means its own report: the one beside it that was written with these weights, or else the
-    one that names its files, which are then refuted.
+    You can give a model in place of REPORT. Its report is the one beside it that was written with these weights, or
+    else the one that names its files; the weights are then refuted.
 
-    Each guarantee is recomputed by code that is independent of the code behind the claim, and is PROVED, REFUTED with a
-    counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
-    initial weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
-    available), and the released weights must be within reach of its steps and its noise. With --data the examples are
-    counted; with --public too, public records are compared with them. Results of an audit are recomputed from the ranks
-    in its files, and its entry in the log of audits is checked; other measurements are not repeated. Only the author of
-    a report vouches that an assumption was enforced; privctl sign shows who that is.
+    Each guarantee is recomputed by code that is independent of the code behind the claim. It is then PROVED, REFUTED
+    with a counterexample, CONSISTENT or INCONCLUSIVE. If the model without the noise is available, the noise is
+    measured. The initial weights of a training are drawn again from its seed (or read, if it began with a checkpoint
+    that is available), and the released weights must be within reach of its steps and its noise. With --data, the
+    examples are counted; with --public too, public records are compared with them. Results of an audit are recomputed
+    from the ranks in its files, and its entry in the log of audits is checked; other measurements are not repeated.
+    Only the author of a report vouches that an assumption was enforced; privctl sign shows who that is.
 
-    Exit code 1 means that a digest, a parameter or a guarantee is refuted, 3 that one remains undecided. Guarantees
+    Exit code 1 means that a digest, a parameter or a guarantee is refuted, and 3 that one remains undecided. Guarantees
     that the report itself marks as claimed do not affect the exit code.
 
     \b

@@ -23,8 +23,8 @@ _INTRODUCTION = """\
 Every command takes `--help` and ends with one of these [exit codes](reports.md#exit-codes). Results go to standard
 output, progress and messages to standard error. `--json` prints the [report](reports.md) itself.
 
-Every option can be set without typing it: by a variable named after command and option
-(`PRIVCTL_RETRAIN_DP_SGD_BATCH_SIZE=512`), or in one file in the current folder, `privctl.toml` or `[tool.privctl...]`
+Every option can also be set by an environment variable named after command and option
+(`PRIVCTL_RETRAIN_DP_SGD_BATCH_SIZE=512`), or in one file in the current folder: `privctl.toml`, or `[tool.privctl...]`
 in `pyproject.toml`, with a table for each command:
 
 ```toml
@@ -33,11 +33,11 @@ batch-size = 512
 clip-norm = 0.5
 ```
 
-The command line wins over the environment, and that over the file. Unknown tables and keys are refused, and the names
-of the settings taken from a file are always shown. `gate`, `verify` and `sign` take nothing from it, and no file sets
-`--force`, `--show-unprotected`, `--quiet`, `--debug`, `retrain --log`, what an audit logs or keeps of private records,
-or the seed of noise or canaries ([why](threat-model.md#whoever-supplies-a-file)). The gate reads variables of its own
-together with its policy.
+The command line overrides variables, which override the file. Unknown tables and keys are refused, and the names of
+the settings taken from a file are always shown. `gate`, `verify` and `sign` take nothing from a file. No file can set
+`--force`, `--show-unprotected`, `--quiet`, `--debug`, `retrain --log`, where an audit is logged, what it keeps of
+private records, or the seed of noise or canaries ([why](threat-model.md#settings-files)). The gate reads its own
+variables together with its policy.
 """
 
 

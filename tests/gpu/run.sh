@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that a GPU can show, within 40 minutes of its time. Each part has a time limit and writes its figures to
+# All that a GPU can show, in at most 27 minutes. Each part has a time limit and writes its figures to
 # tests/bench/results/NAME-cuda.json as soon as they are known; the next is run whatever became of it.
 #
 #   tests/gpu/run.sh [PART...]              the parts named, or all of them in their order, on a machine with a GPU

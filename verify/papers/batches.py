@@ -99,25 +99,25 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="batch-shuffled",
-            statement="Shuffled batches cost what Poisson ones do: 10,000 of a pass at noise 0.5 are (1.96, 1e-6)-DP.",
+            statement="A shuffled pass costs as much as a Poisson one: 10,000 steps at noise 0.5 are (1.96, 1e-6)-DP.",
             expected=Outcome.REFUTED,
             judge=_shuffled,
         ),
         PublishedClaim(
             key="batch-poisson",
-            statement="With Poisson batches they are (3.9, 1e-6)-DP.",
+            statement="With Poisson batches, they are (3.9, 1e-6)-DP.",
             expected=Outcome.PROVED,
             judge=_poisson,
         ),
         PublishedClaim(
             key="batch-bins",
-            statement="Balls-and-bins batches cost at most what Poisson batches do, at every delta.",
+            statement="Balls-and-bins batches cost at most as much as Poisson batches, at every delta.",
             expected=Outcome.REFUTED,
             judge=_bins,
         ),
         PublishedClaim(
             key="batch-passes",
-            statement="Ten passes of noise 1 that use a record once each, in any order, are (17.86, 1e-5)-DP.",
+            statement="Ten passes at noise 1 that use each record once, in any order, are (17.86, 1e-5)-DP.",
             expected=Outcome.PROVED,
             judge=gaussian_claim(
                 "passes-any-order", "told where the record is, ten Gaussians", Fraction("17.86"), _DELTA, Fraction(10)
@@ -125,7 +125,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="batch-replaced",
-            statement="A record replaced costs what a record removed does.",
+            statement="Replacing a record costs as much as removing it.",
             expected=Outcome.REFUTED,
             judge=_replaced,
         ),
@@ -137,25 +137,25 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="unit-shift",
-            statement="A user with two records costs what one does at half of the noise, (10, 1e-5) at noise 1.",
+            statement="A user with two records costs as much as one record at half the noise, (10, 1e-5) at noise 1.",
             expected=Outcome.PROVED,
             judge=gaussian_claim("group-shift", "a shift of 2", 10, _DELTA, Fraction(4)),
         ),
         PublishedClaim(
             key="batch-cut",
-            statement="Keeping at most so many of a batch costs nothing.",
+            statement="Truncating batches to a largest size costs nothing.",
             expected=Outcome.REFUTED,
             judge=_cut,
         ),
         PublishedClaim(
             key="batch-fixed",
-            statement="A batch of fixed size, a tenth of the records, at noise 1, one replaced, is (6.58, 1e-5)-DP.",
+            statement="A batch of a fixed tenth of the records, at noise 1, is (6.58, 1e-5)-DP if one is replaced.",
             expected=Outcome.PROVED,
             judge=_fixed(_FIXED, "batch-fixed"),
         ),
         PublishedClaim(
             key="batch-fixed-poisson",
-            statement="It costs what a Poisson batch of rate 0.1 does where a record is removed, epsilon 1.69.",
+            statement="It costs as much as a Poisson batch of rate 0.1 with a record removed, epsilon 1.69.",
             expected=Outcome.REFUTED,
             judge=_fixed(Fraction("1.69"), "batch-fixed-poisson"),
         ),
@@ -167,19 +167,19 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="batch-redrawn-fixed",
-            statement="They cost what a batch of fixed size does, epsilon 6.58.",
+            statement="They cost as much as a batch of fixed size, epsilon 6.58.",
             expected=Outcome.REFUTED,
             judge=_redrawn(_FIXED, "batch-redrawn-fixed"),
         ),
         PublishedClaim(
             key="unit-mean",
-            statement="The mean of a user's records, each clipped, moves a sum no further than one record.",
+            statement="The mean of a user's clipped gradients moves a sum no further than one record.",
             expected=Outcome.PROVED,
             judge=theorem_claim(training.records_of_user(), because="a mean of short vectors is short"),
         ),
         PublishedClaim(
             key="unit-sum",
-            statement="So does their sum.",
+            statement="Their sum also moves it no further.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 training.records_of_user(mean=False),

@@ -90,13 +90,13 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="mf-apart",
-            statement="Uses of a record, as many steps apart as there are bands, cost what so many Gaussians do.",
+            statement="Uses of a record as many steps apart as there are bands cost as much as that many Gaussians.",
             expected=Outcome.PROVED,
             judge=theorem_claim(training.uses_apart(), because="columns so far apart have no row in common"),
         ),
         PublishedClaim(
             key="mf-early",
-            statement="So do uses that are one step closer.",
+            statement="Uses that are one step closer cost the same.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 training.uses_that_meet(), because="they meet in a row and add up", correct=training.uses_apart()
@@ -104,25 +104,25 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="mf-amplified",
-            statement="400 steps at rate 0.01 and noise 1 in 8 bands, parts in turn, are (4.81, 1e-5)-DP.",
+            statement="400 steps at rate 0.01 and noise 1 in 8 bands, with parts in turn, are (4.81, 1e-5)-DP.",
             expected=Outcome.PROVED,
             judge=_amplified,
         ),
         PublishedClaim(
             key="mf-plain-rate",
-            statement="They cost what such steps of independent noise do, epsilon 1.58.",
+            statement="They cost as much as such steps with independent noise, epsilon 1.58.",
             expected=Outcome.REFUTED,
             judge=_plain_rate,
         ),
         PublishedClaim(
             key="mf-equal-uses",
-            statement="Where no two columns have a negative inner product, equal contributions are the worst.",
+            statement="If no two columns have a negative inner product, equal contributions are the worst case.",
             expected=Outcome.PROVED,
             judge=theorem_claim(training.equal_uses_are_worst(), because="no inner product of contributions exceeds 1"),
         ),
         PublishedClaim(
             key="mf-any-sign",
-            statement="Equal contributions are the worst for every matrix.",
+            statement="Equal contributions are the worst case for every matrix.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 training.equal_uses_are_worst(inner=False),
@@ -132,7 +132,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="blt-as-if-apart",
-            statement="With buffers, k uses of a record cost what k single uses do (4 passes of 8 steps, noise 20).",
+            statement="With buffers, k uses of a record cost as much as k single uses (4 passes of 8 steps, noise 20).",
             expected=Outcome.REFUTED,
             judge=_uses_as_if_apart,
         ),
@@ -150,7 +150,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="tree-passes",
-            statement="Passes over one tree that does not restart cost what passes over trees that do (noise 10).",
+            statement="Passes over one tree without restarts cost as much as passes over trees with them (noise 10).",
             expected=Outcome.REFUTED,
             judge=_one_tree,
         ),

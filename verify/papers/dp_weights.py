@@ -155,7 +155,7 @@ _CLAIMS = (
     ),
     PublishedClaim(
         key="dpw-sensitivity",
-        statement="DW = E eta C / (N B) bounds what one example moves the weights.",
+        statement="DW = E eta C / (N B) bounds how far one example moves the weights.",
         expected=Outcome.REFUTED,
         judge=theorem_claim(
             weights.published_shift_bounds_motion(),
@@ -177,7 +177,7 @@ _CLAIMS = (
     ),
     PublishedClaim(
         key="dpw-adam",
-        statement="DW bounds what one example moves the weights when training with AdamW.",
+        statement="DW bounds how far one example moves the weights when training with AdamW.",
         expected=Outcome.REFUTED,
         judge=_adam,
     ),

@@ -90,7 +90,7 @@ CLAIMS = (
     ),
     PublishedClaim(
         key="dpw-classical",
-        statement="sqrt(2 ln(1.25/delta)) / epsilon is noise enough at every epsilon it uses (here 10).",
+        statement="sqrt(2 ln(1.25/delta)) / epsilon is enough noise at every epsilon it uses (here 10).",
         expected=Outcome.REFUTED,
         judge=lambda prover: _classical(prover, 10),
     ),
@@ -102,7 +102,7 @@ CLAIMS = (
     ),
     PublishedClaim(
         key="dpw-series",
-        statement="Ten terms of the exponential series stand for the normal density in its solver script.",
+        statement="Ten terms of the exponential series can replace the normal density in its solver script.",
         expected=Outcome.REFUTED,
         judge=_series,
     ),

@@ -44,7 +44,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="dpq-negligible",
-            statement="Its measurements cost next to nothing (epsilon 0.1 at most), here on training batches.",
+            statement="Its measurements cost next to nothing (epsilon at most 0.1), here on training batches.",
             expected=Outcome.REFUTED,
             judge=_measurements,
         ),
@@ -68,7 +68,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="dpq-repetitions",
-            statement="Two repetitions of a measurement cost what one does (epsilon 10 at noise 0.5, all data).",
+            statement="Two repetitions of a measurement cost the same as one (epsilon 10 at noise 0.5, all data).",
             expected=Outcome.REFUTED,
             judge=gaussian_claim(
                 "dpquant-repetitions", "two of shift 2 are one of shift sqrt(8)", 10, _DELTA, 2 / _NOISE**2
@@ -96,7 +96,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="dpq-variance",
-            statement="Proposition 1: variance grows as the largest magnitude squared (top bin: M^2 / 16 at most).",
+            statement="Proposition 1: variance grows as the largest magnitude squared (top bin: at most M^2 / 16).",
             expected=Outcome.PROVED,
             judge=theorem_claim(quantizer.variance_at_most(16), because="(high - x)(x - low) is most in the middle"),
         ),

@@ -164,19 +164,19 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="ferret-budget",
-            statement="G T s p ln 2 nats bound what its signs tell of a record; p* is the largest p within a budget.",
+            statement="G T s p ln 2 nats bound what its signs reveal of a record; p* is the largest p within a budget.",
             expected=Outcome.PROVED,
             judge=_budget,
         ),
         PublishedClaim(
             key="ferret-table-3",
-            statement="Two groups have 6.93 nats at most, and p* is 0.072 for 0.5 (table 3).",
+            statement="Two groups reveal at most 6.93 nats, and p* is 0.072 for 0.5 nats (table 3).",
             expected=Outcome.PROVED,
             judge=_table,
         ),
         PublishedClaim(
             key="ferret-any-budget",
-            statement="p* = epsilon / epsilon_max is a fire probability for any budget.",
+            statement="p* = epsilon / epsilon_max is a probability of publishing for any budget.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 theorems.fire_always_probability(),
@@ -193,13 +193,13 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="ferret-as-dp-sgd",
-            statement="Epsilon 0.5 means as much here as for DP-SGD.",
+            statement="Epsilon 0.5 means the same for FERRET as for DP-SGD.",
             expected=Outcome.REFUTED,
             judge=_as_strong,
         ),
         PublishedClaim(
             key="ferret-1-nat",
-            statement="A budget of 1 or 2 nats limits what is learnt of whether a record was used.",
+            statement="A budget of 1 or 2 nats limits what an attacker learns about whether a record was used.",
             expected=Outcome.REFUTED,
             judge=_one_nat,
         ),
@@ -217,7 +217,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="ferret-response",
-            statement="What holds instead: a sign told by randomized response of odds e^a is ln(1 + s (e^a - 1))-DP.",
+            statement="What holds instead: a sign by randomized response of odds e^a is ln(1 + s (e^a - 1))-DP.",
             expected=Outcome.PROVED,
             judge=theorem_claim(theorems.response_on_batch(), because="all four ratios of likelihoods stay within it"),
         ),

@@ -173,31 +173,31 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="hush-fano",
-            statement="A divergence of at most kl(p, r) keeps every posterior at p or below, from priors up to r.",
+            statement="A divergence of at most kl(p, r) keeps every posterior at or below p, for priors up to r.",
             expected=Outcome.PROVED,
             judge=_fano,
         ),
         PublishedClaim(
             key="hush-success",
-            statement="Accounting for a secret's absence bounds guesses between its contents.",
+            statement="Accounting for a secret's absence bounds guesses among its possible values.",
             expected=Outcome.CONSISTENT,
             judge=_bounds_success,
         ),
         PublishedClaim(
             key="hush-tight",
-            statement="The posterior that it prints is what an attacker reaches, within 0.01.",
+            statement="An attacker reaches the posterior that it prints, within 0.01.",
             expected=Outcome.REFUTED,
             judge=_tight,
         ),
         PublishedClaim(
             key="hush-pairwise",
-            statement="The divergence between a content and none bounds that between two, which lemma 3.2 needs.",
+            statement="The divergence between a value and none bounds that between two values, as lemma 3.2 requires.",
             expected=Outcome.REFUTED,
             judge=_pairwise,
         ),
         PublishedClaim(
             key="hush-protected",
-            statement="Noise 1.378 on 10 records drawn at 0.005 for 500 steps keeps a guess from 0.01 at 0.2.",
+            statement="Noise 1.378 on 10 records at rate 0.005 for 500 steps keeps a posterior from prior 0.01 at 0.2.",
             expected=Outcome.PROVED,
             judge=_protected,
         ),

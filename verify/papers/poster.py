@@ -113,25 +113,25 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="poster-naive",
-            statement="Its naive formula gives noise enough for epsilon 1 (batches that partition the data).",
+            statement="Its naive formula gives enough noise for epsilon 1 (batches that partition the data).",
             expected=Outcome.PROVED,
             judge=_naive,
         ),
         PublishedClaim(
             key="poster-advanced-printed",
-            statement="Its advanced formula, as printed, gives noise enough for epsilon 1.",
+            statement="Its advanced formula, as printed, gives enough noise for epsilon 1.",
             expected=Outcome.REFUTED,
             judge=_printed,
         ),
         PublishedClaim(
             key="poster-advanced",
-            statement="Its advanced formula, with the fraction turned over, gives noise enough for epsilon 1.",
+            statement="Its advanced formula, with the fraction inverted, gives enough noise for epsilon 1.",
             expected=Outcome.PROVED,
             judge=_upright,
         ),
         PublishedClaim(
             key="poster-moments",
-            statement="Moments need far less noise than the naive formula.",
+            statement="The moments accountant needs far less noise than the naive formula.",
             expected=Outcome.PROVED,
             judge=_ranking,
         ),
@@ -143,7 +143,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="poster-central-limit",
-            statement="The Gaussian limit (GDP) of sampled steps gives noise enough for epsilon 1.",
+            statement="The Gaussian limit (GDP) of sampled steps gives enough noise for epsilon 1.",
             expected=Outcome.REFUTED,
             judge=_limit,
         ),

@@ -162,37 +162,37 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="dgauss-count",
-            statement="Discrete Gaussian noise of deviation 4 on a count that moves by 2 is (1.989, 1e-5)-DP.",
+            statement="Discrete Gaussian noise of parameter 4 on a count that changes by 2 is (1.989, 1e-5)-DP.",
             expected=Outcome.PROVED,
             judge=_counts_of_people,
         ),
         PublishedClaim(
             key="dgauss-as-continuous",
-            statement="At every epsilon it costs at most what continuous Gaussian noise does.",
+            statement="At every epsilon, it costs at most as much as continuous Gaussian noise.",
             expected=Outcome.REFUTED,
             judge=_as_continuous,
         ),
         PublishedClaim(
             key="dlaplace-count",
-            statement="Discrete Laplace noise of decay 0.3 on a count that moves by 2 is (0.509, 0.05)-DP.",
+            statement="Discrete Laplace noise of decay 0.3 on a count that changes by 2 is (0.509, 0.05)-DP.",
             expected=Outcome.PROVED,
             judge=_geometric(Fraction("0.509"), Fraction(1, 20), "discrete-laplace"),
         ),
         PublishedClaim(
             key="dlaplace-decay",
-            statement="It is (0.3, 0)-DP, its decay.",
+            statement="It is (0.3, 0)-DP: its decay is its epsilon.",
             expected=Outcome.REFUTED,
             judge=_geometric(Fraction(3, 10), Fraction(0), "discrete-laplace-decay"),
         ),
         PublishedClaim(
             key="kary-four",
-            statement="Telling the true one of four answers with probability 1/2, others alike, is (1.0987, 0)-DP.",
+            statement="Giving the true one of four answers with probability 1/2, others equally, is (1.0987, 0)-DP.",
             expected=Outcome.PROVED,
             judge=_many_ways,
         ),
         PublishedClaim(
             key="kary-as-two",
-            statement="It tells nothing, as the true one of two answers with probability 1/2 does.",
+            statement="It reveals nothing, like the true one of two answers with probability 1/2.",
             expected=Outcome.REFUTED,
             judge=_two_ways,
         ),

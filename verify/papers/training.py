@@ -63,7 +63,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="adaptive-from-zero",
-            statement="So they do if bits are 0 or 1.",
+            statement="They also do if the bits counted are 0 or 1.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 training.sum_and_count(centred=False),
@@ -73,13 +73,13 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="zo-vector",
-            statement="Derivatives along several directions cost what one does, clipped as one vector.",
+            statement="Derivatives along several directions, clipped as one vector, cost as much as one derivative.",
             expected=Outcome.PROVED,
             judge=theorem_claim(training.directions_clipped(), because="the vector is no longer than the clip norm"),
         ),
         PublishedClaim(
             key="zo-each",
-            statement="So they do if each is clipped by itself.",
+            statement="They also do if each is clipped separately.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 training.directions_clipped(together=False),
@@ -95,7 +95,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="public-left-out",
-            statement="It costs nothing if public records are left out where they stand in the private data.",
+            statement="It costs nothing if public records that are also in the private data are left out.",
             expected=Outcome.REFUTED,
             judge=theorem_claim(
                 training.public_gradient(fixed=False),
@@ -111,7 +111,7 @@ PAPER = Paper(
         ),
         PublishedClaim(
             key="search-for-nothing",
-            statement="The best of ten runs costs what one run does (one Gaussian of noise 1, delta 1e-5).",
+            statement="The best of ten runs costs as much as one run (one Gaussian of noise 1, delta 1e-5).",
             expected=Outcome.REFUTED,
             judge=_best_for_nothing,
         ),

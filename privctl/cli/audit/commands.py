@@ -33,7 +33,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     """Does MODEL reveal its training data? Run every attack for which there are files.
 
     MODEL is a Hugging Face directory, a .safetensors file or a LoRA adapter's directory. Records are JSONL, CSV,
-    parquet, `datasets` folders or images (docs/data.md). The exit code is 1 if a claim of privacy was refuted and 0
+    Parquet, `datasets` folders or images (docs/data.md). The exit code is 1 if a claim of privacy was refuted, and 0
     otherwise: privctl gate judges all other findings. All options of the subcommands below work here too; --help-all
     shows them.
 
@@ -57,14 +57,15 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
 @given.A_MODEL
 @given.taking(*given.MEMBERSHIP, *given.OF_ANY_MODEL)
 def membership(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Tell training records from others. The two files should be a random split of one source (docs/audits.md).
+    """Tell members from non-members. The two files should be a random split of one source (docs/audits.md).
 
     \b
     Example:
       privctl audit membership model/ --members train.jsonl --nonmembers held-out.jsonl
     \f
-    With --thorough the attacks min-k++-half, surp, slope, rises, neighbour, pac, repeat, recall, con-recall, augmented,
-    label-only, gradient-norm and gradient-alignment run too, where they apply to MODEL; --attack runs single ones.
+    With --thorough, the attacks min-k++-half, surp, slope, rises, neighbour, pac, repeat, recall, con-recall,
+    augmented, label-only, gradient-norm and gradient-alignment also run if they apply to MODEL. --attack runs single
+    ones.
     """
     _of_model(model, output, force, as_json, quiet, options)
 
@@ -73,7 +74,7 @@ def membership(model: str, output: Path | None, force: bool, as_json: bool, quie
 @given.A_MODEL
 @given.taking(*given.CANARIES, *given.OF_ANY_MODEL)
 def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Measure what the model remembers of planted secrets.
+    """Measure what the model memorized of planted secrets.
 
     Secrets planted at random before training (`privctl canary plant`) give a certified lower bound on epsilon from one
     model. So does a random choice of training records (`privctl audit split`).
@@ -89,7 +90,7 @@ def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet:
 @given.A_MODEL
 @given.taking(*given.EXTRACTION, *given.OF_ANY_MODEL)
 def extraction(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Test which training records the model writes word for word.
+    """Test which training records the model reproduces.
 
     \b
     Example:
@@ -105,8 +106,8 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
 def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Rank true secrets among other values of the same form.
 
-    With --plan, test whether the planned protection held. Only values drawn at random can refute a plan, so plant
-    canaries and give --canaries too.
+    With --plan, the audit tests whether the planned protection held. Only values drawn at random can refute a plan, so
+    plant canaries and give --canaries too.
 
     \b
     Example:
@@ -117,7 +118,7 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 
 
 @_subcommand()
-@click.argument("file", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE...", nargs=-1, required=True)
 @click.option(
     "--score-column", multiple=True, default=("score",), metavar="NAME",
     help="Column of scores; repeatable.  [default: score]",
@@ -151,13 +152,13 @@ def scores(
 ) -> None:
     """Judge the scores that another attack tool gave to records.
 
-    FILE is CSV, TSV or JSON lines, or Parquet files or a pattern of them, with a row for each record: its id, its
-    score (higher for likely members), and whether it is a member. Of files of `privctl audit score-records` all scores
-    are judged. Scores of a --split, whose ids are members:17 for line 17 and so on, also bound epsilon and mu. With
-    --model the report is about that checkpoint, on your word (docs/audits.md).
+    FILE is CSV, TSV, JSON lines or Parquet, or a pattern of Parquet files. A row has a record's id, its score (higher
+    for likely members), and whether it is a member. All scores of `privctl audit score-records` are judged. Scores of a
+    --split, whose ids are members:17 for line 17 and so on, also bound epsilon and mu. With --model, the report is
+    about that checkpoint; you assert that it gave the scores.
 
-    With --models the file holds a score for each of many models, trained with (member 1) or without one record, as
-    CSV, JSON {"with": [...], "without": [...]} or safetensors of these two. They bound epsilon and test a --claim.
+    With --models, FILE has a score for each of many models, trained with (member 1) or without one record: CSV, JSON
+    {"with": [...], "without": [...]}, or safetensors of these two. They bound epsilon and test a --claim.
 
     \b
     Example:
@@ -181,13 +182,13 @@ def scores(
 @given.A_MODEL
 @given.taking(*given.SCORING)
 def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Score records for a membership audit, to be judged by `privctl audit scores`.
+    """Score records for a membership audit, which `privctl audit scores` then judges.
 
-    Only attacks that score each record by itself are run: loss, zlib, min-k, min-k++, min-k++-all and, with
-    --reference, reference; --thorough adds all others of this kind. A row of the Parquet file holds the scores of a
-    record, but none of single tokens; the file is readable by its owner only. Each process that torchrun starts scores
-    a share of the records and writes its own file (scores-00000-of-00004.parquet), so that there may be very many
-    records (docs/scale.md). No report is written, and nothing is entered into the log of audits.
+    Only attacks that score each record separately run: loss, zlib, min-k, min-k++, min-k++-all and, with --reference,
+    reference; --thorough adds all others of this kind. A row of the Parquet file holds the scores of one record, but no
+    scores of single tokens. Only its owner can read the file. Each process that torchrun starts scores a share of the
+    records and writes its own file (scores-00000-of-00004.parquet), so there may be very many records (docs/scale.md).
+    No report is written, and nothing is entered into the log of audits.
 
     \b
     Example:

@@ -103,14 +103,14 @@ _REFERENCE = click.option("--reference", type=MODEL, help="Model trained on neit
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
-        help=f"Repeatable; by default all of {', '.join(ATTACKS)}. {FUSED}: all as one.",
+        help=f"Attack; repeatable. By default {', '.join(ATTACKS)}, {FUSED} (all as one).",
     ),
     THOROUGH_FLAG,
     _REFERENCE,
     click.option("--shadow", type=_FILE, help="Folder of shadow models from privctl shadow."),
     click.option(
         "--group-by", metavar="FIELD",
-        help="Judge groups, such as users; none: records.",
+        help="Judge groups, such as users; none: single records.",
     ),
     LEAST_AUC,
 )  # fmt: skip
@@ -122,7 +122,7 @@ _CANARIES: tuple[Decorator, ...] = (
     ),
     click.option(
         "--exact/--no-exact", default=None,
-        help="Rank among all possible secrets; default: if cheap.",
+        help="Rank among all possible secrets; by default if cheap.",
     ),
 )  # fmt: skip
 CLAIM = click.option("--claim", metavar="EPS,DELTA", help="Claimed (epsilon, delta) to test.")
@@ -163,19 +163,19 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
     click.option(
         "--adversarial-budget", type=COUNT, metavar="N",
-        help="With --adversarial: forward passes to search a prefix with; a gradient counts as three.  [default: 1000]",
+        help="With --adversarial: forward passes to spend on a prefix; a gradient counts as three.  [default: 1000]",
     ),
     click.option(
         "--adversarial-tokens", type=COUNT, metavar="N",
         help="With --adversarial: tokens of the prefix; a quarter of --suffix-tokens by default.",
     ),
-    data_option("--prompts", "Prompts of your own, to continue; repeatable."),
+    data_option("--prompts", "Your own prompts to continue; repeatable."),
     click.option("--divergence", is_flag=True, help="Add prompts that repeat a word, and a control."),
     click.option("--continuations", type=COUNT, metavar="N", help="Texts for each prompt; 4 by default."),
     click.option(
         "--continuation-tokens", type=COUNT, metavar="N",
-        help="With --prompts or --divergence: the most tokens of a text; by default 256, or three quarters of what "
-        "the model sees at once if that is less.",
+        help="With --prompts or --divergence: the most tokens of a text; by default 256, or three quarters of the "
+        "model's context if that is less.",
     ),
     click.option(
         "--sampling-seed", type=Whole(ranges.SEED), metavar="N",
@@ -190,9 +190,9 @@ _SECRETS: tuple[Decorator, ...] = (
     ),
     data_option("--held-out-data", "Data of that book; --nonmembers by default.", alias="--heldout-data"),
     click.option("--plan", type=_FILE, help="Plan of the training from privctl secrets plan."),
-    click.option("--base", type=MODEL, help="MODEL before training; of an adapter, its base."),
+    click.option("--base", type=MODEL, help="MODEL before training; for an adapter, its base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
-    click.option("--beam", type=COUNT, metavar="N", help="Look for each in N guesses of a beam search too."),
+    click.option("--beam", type=COUNT, metavar="N", help="Also look for each in N guesses of a beam search."),
     click.option("--most-secrets", type=COUNT, metavar="N", help="Most secrets and controls to use; 1000 by default."),
 )  # fmt: skip
 BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")
@@ -211,7 +211,7 @@ SCORING: tuple[Decorator, ...] = (
     click.option("-o", "--output", type=_FILE, required=True, help="Parquet file of scores to write."),
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH]), metavar="NAME",
-        help="Repeatable; all that score a record by itself by default.",
+        help="Attack to run; repeatable. By default all that score records separately.",
     ),
     THOROUGH_FLAG,
     _REFERENCE,

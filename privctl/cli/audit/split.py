@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write the split to.")
 @click.option(
     "--records", type=COUNT, metavar="N",
-    help="Draw only N records, or groups, and train on all others too.  [default: all]",
+    help="Draw only N records, or groups, and also train on all others.  [default: all]",
 )  # fmt: skip
 @click.option(
     "--group-by", metavar="FIELD", help="Toss one coin for all records with the same value of FIELD, such as a user's."
@@ -53,15 +53,15 @@ def split(
     """Draw members and non-members from DATA by fair coins, before a model is trained on the members.
 
     A fair coin decides for each distinct record whether it is a member, so both files come from one distribution by
-    construction. Train on members.jsonl (with --records on train.jsonl, which holds all others too), and give the
-    audit the manifest (--split). The files and the manifest are readable by their owner only. Publish the printed
-    commitment before training, and keep the manifest secret: it says which records are members.
+    construction. Train on members.jsonl, or with --records on train.jsonl, which also holds all other records. Give the
+    audit the manifest (--split). Only their owner can read the files and the manifest. Publish the printed commitment
+    before training, and keep the manifest secret: it says which records are members.
 
-    With --group-by the audit is about groups, such as users: all records of a group share a coin, and the audit bounds
-    the epsilon of a group, which is what retrain --unit FIELD guarantees.
+    With --group-by, the audit is about groups, such as users: all records of a group share a coin. The audit then
+    bounds the epsilon of a group, which is what retrain --unit FIELD guarantees.
 
-    The number of coins limits the epsilon that an audit can certify. --to-see says before training whether they can
-    refute a claim, and how many records, or groups, could.
+    The number of coins limits the epsilon that an audit can certify. --to-see says before training whether this many
+    coins can refute a claim, and how many records or groups could.
 
     \b
     Example:

@@ -16,8 +16,8 @@ def canaries_option() -> Any:
     """The field ``gradient_canaries``."""
     return option(
         None,
-        "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release. "
-        "They take part in the steps like a record, or like a user.",
+        "Audit run: mix in this many canary gradients, each by a coin toss, for a lower bound on epsilon; not for "
+        "release. They take part in the steps like records, or like users.",
         within=Range(low=2, high=100_000),
     )
 

@@ -42,8 +42,8 @@ def search_option() -> Any:
     return option(
         None,
         "Choose settings by results on --held-out: train a random number of times, each with values drawn from these "
-        "lists, and release the best run alone, as in 'learning-rate=1e-4,1e-3 clip-norm=0.5,1'. Epsilon is that of "
-        "the whole search.",
+        "lists, and release only the best run. Example: 'learning-rate=1e-4,1e-3 clip-norm=0.5,1'. Epsilon covers the "
+        "whole search.",
     )
 
 
@@ -56,8 +56,8 @@ def runs_law_option() -> Any:
     """The field ``runs_law``."""
     return option(
         None,
-        "Law of that number: logarithmic costs less, and more often gives one run alone; poisson varies least, and may "
-        "give no run at all, and no model.  [default: geometric]",
+        "Distribution of the number of runs. logarithmic costs less, and more often gives a single run; poisson varies "
+        "least, and may give no run at all, and no model.  [default: geometric]",
     )
 
 

@@ -52,67 +52,69 @@ METHOD = TrainingMethod(
       privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
           --epochs 3 --batch-size 512 -o private/
     \f
-    The noisy gradients go to any --optimizer: sgd makes it DP-SGD proper, adam DP-Adam, and adamw, the default, DP-Adam
-    with decoupled weight decay.
+    The noisy gradients go to any --optimizer: sgd makes it DP-SGD, adam makes it DP-Adam, and the default, adamw, is
+    DP-Adam with decoupled weight decay.
 
     A directory with a config.json and no weights is trained from scratch. Ctrl-C ends a run after the current step; its
     state is kept in OUTPUT.run until the run is complete.
 
     Before the output gets its final name, it is loaded by transformers alone and compared with the trained network.
     Name the classes of a classifier with --labels: names collected from the private data void the guarantee. Batch
-    normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
-    public, like the starting weights. --convert batch-norm moves them into the layer's scales and shifts first, and
-    leaves the statistics of a new layer, 0 and 1. The architecture stays, so that transformers loads the model with the
-    accuracy that the report states: no config.json can name group normalisation in its place.
+    normalisation mixes examples and is refused. With --norm frozen it keeps its running statistics, which must be
+    public, like the starting weights. --convert batch-norm first moves them into the layer's scales and shifts, and
+    leaves the statistics of a new layer, 0 and 1. The architecture does not change, because no config.json can replace
+    batch normalisation by group normalisation. So transformers loads the model with the accuracy that the report
+    states.
 
-    Of a LoRA adapter's directory, as peft writes it, the base is frozen, and the output is an adapter. With --lora-rank
-    new adapters are trained and merged into the weights, or written alone with --save-adapter.
+    If MODEL is a LoRA adapter's directory, as peft writes it, the base is frozen, and the output is an adapter. With
+    --lora-rank, new adapters are trained and merged into the weights, or written separately with --save-adapter.
 
-    With --bands, noise is correlated from step to step (matrix factorization), which leaves less of it in the weights
-    where batches are large or epochs few. The state of an unfinished run then holds the noise of so many steps, twice
-    the size of the gradients each.
+    With --bands, noise is correlated between steps (matrix factorization). This leaves less noise in the weights if
+    batches are large or epochs few. The state of an unfinished run then holds the noise of that many steps, each twice
+    the size of the gradients.
 
     With --buffers, noise is correlated over all steps by a few buffers (BLT), for runs of so many steps that bands
-    would take too much memory. Every record is used once an epoch, in an order that does not change, and no
-    amplification by sampling is counted. The state of an unfinished run holds each buffer, twice the size of the
+    would take too much memory. Every record is used once an epoch, in an order that does not change, and there is no
+    amplification by sampling. The state of an unfinished run holds each buffer, which is twice the size of the
     gradients.
 
-    With --largest-batch, of a batch above that size so many examples are kept, drawn uniformly: the longest step is
-    bounded, as steps compiled for one shape need it. A record can then push another one out, and epsilon covers that.
-    Five standard deviations above the expected size it costs next to nothing, and at three far more; --dry-run shows
-    the price.
+    With --largest-batch, a batch above that size is truncated to it, uniformly at random. This bounds the longest step,
+    as steps compiled for one shape require. A record can then displace another one, and epsilon covers that. A limit
+    five standard deviations above the expected size costs next to nothing; three cost far more. --dry-run shows the
+    cost.
 
     With --records-per-draw, a user that a step draws (--unit) takes part with several records, and the mean of their
-    gradients is clipped as one: users are protected at the same epsilon, and their gradients vary less.
+    gradients is clipped as one. Users are protected at the same epsilon, and their gradients vary less.
 
-    With --search, settings are chosen by results and the guarantee is that of the choice. The number of runs and the
-    settings of each are drawn first; the runs are made in OUTPUT.search, the best by held-out loss is released, and the
-    others are deleted. The held-out examples choose, so they are taken to be public, and no guarantee covers them. Keep
-    the number of runs, and how long the search took, to yourself. `privctl account --mechanism search` shows the price.
+    With --search, settings are chosen by results, and the guarantee covers this choice. The number of runs and the
+    settings of each are drawn first. The runs are made in OUTPUT.search, the best by held-out loss is released, and the
+    others are deleted. The choice depends on the held-out examples, so they are assumed to be public, and no guarantee
+    covers them. Keep the number of runs, and how long the search took, secret. `privctl account --mechanism search`
+    shows the cost.
 
-    With --target-unclipped-quantile, the clip norm follows the gradients (adaptive clipping), and --clip-norm is only
-    where it begins. Each step then also releases how many gradients of its batch are not clipped, with noise; epsilon
-    covers both, and the noise on the sum rises by some percent at most in return. The report holds the clip norms.
+    With --target-unclipped-quantile, the clip norm adapts to the gradients (adaptive clipping), and --clip-norm is only
+    its initial value. Each step then also releases how many gradients of its batch are not clipped, with noise. Epsilon
+    covers both; in return, the noise on the sum rises by a few percent at most. The report holds the clip norms.
 
     With --shared-records, the field of --unit may hold a list of users (a JSON array, also in the cell of a table, or a
-    list in parquet and Arrow). Each user is then protected together with all records that name them. With all, every
-    record is used, and a user may be added or removed with their records. With the other rules no more than
-    --max-records-per-user of a user's records are used, and what is protected is what they hold, while which users each
-    record names is taken to be public: without a user, other records might have been chosen. --dry-run shows what each
-    rule keeps.
+    list in Parquet and Arrow). Each user is then protected together with all records that name them. With all, every
+    record is used, and neighbours differ by a user with all their records. With the other rules, at most
+    --max-records-per-user of a user's records are used. They protect what these records contain, while which users each
+    record names is assumed to be public: without a user, other records might have been chosen. --dry-run shows what
+    each rule keeps.
 
-    With --public, each step adds --public-weight times the mean gradient of public records to the noisy private one,
-    which costs no epsilon: the public gradient is neither clipped nor noised, and no guarantee covers those records. A
-    record that stands in both files is refused, since one of them is then not what it is taken for; --public-overlap
-    keep says that it may. Training on public records first (retrain plain) helped more where both were measured, at the
-    same cost, and a pass mixed in did less than one before.
+    With --public, each step adds --public-weight times the mean gradient of public records to the noisy private one.
+    This costs no epsilon: the public gradient is neither clipped nor noised, and no guarantee covers those records. A
+    record that is in both files is refused, because it cannot be both private and public; --public-overlap keep accepts
+    it. Training on public records first (retrain plain) helped more where both were measured, at the same cost, and a
+    pass mixed in helped less than one before.
 
     With --gradient-canaries, the run is an audit of itself: `privctl audit canaries` bounds epsilon from below by what
-    was seen of the canaries, and tests the mechanism of the report. Not with --secrets or --search.
+    was observed of the canaries, and tests the mechanism that the report states. Not with --secrets or --search.
 
-    With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
-    may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
-    size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
+    With --secrets, every record is drawn with the probability that the plan gives. The report states what an attacker
+    may still learn about each secret, in addition to the guarantee for one record. The plan sets the steps, the
+    expected batch size and the least noise; --noise-multiplier or --epsilon may require more noise.
 
     \b
     More examples:

@@ -38,44 +38,44 @@ class DpSgdSettings(MethodSettings):
 
     batches: Batches = option(
         Batches.POISSON,
-        "How batches are drawn: each record with its own coin in every step, or in one random step of each pass.",
+        "How batches are drawn: each record by its own coin in every step, or for one random step of each pass.",
         choices=(str(Batches.POISSON), str(Batches.BALLS_AND_BINS)),
     )
     largest_batch: int | None = option(
         None,
-        "Keep so many examples of a batch that is larger, drawn uniformly, so that no step takes more memory or time; "
-        "epsilon covers it. `privctl account --mechanism truncated-poisson` shows what it costs.",
+        "Truncate larger batches to this many examples, drawn uniformly, so that no step takes more memory or time; "
+        "epsilon covers it. `privctl account --mechanism truncated-poisson` shows the cost.",
         within=COUNT,
     )
     bands: int | None = option(
         None,
-        "Correlate the noise of so many steps, so that it cancels in part where they add up; parts of the data take "
-        "turns, one a step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
+        "Correlate the noise of this many steps, so that part of it cancels in their sum. Parts of the data take "
+        "turns, one per step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
         within=BANDS,
     )
     buffers: int | None = option(
         None,
-        "Correlate the noise of all steps by so many buffers (BLT), for long runs; every record is used once an epoch, "
-        "always in the same place, and nothing is amplified. `privctl account --mechanism blt` shows what it is worth.",
+        "Correlate the noise of all steps by this many buffers (BLT), for long runs. Every record is used once an "
+        "epoch, always at the same step, without amplification. `privctl account --mechanism blt` shows the benefit.",
         within=BUFFERS,
     )
     records_per_draw: int | None = option(
         None,
-        "With --unit: a user that a step draws takes part with up to so many records, whose mean gradient is clipped "
-        "as one. It costs no privacy, and as many times the work.  [default: 1]",
+        "With --unit: a user that a step draws takes part with up to this many records, whose mean gradient is clipped "
+        "as one. It costs no privacy, but that many times the work.  [default: 1]",
         within=Range(low=1, high=1024),
     )
     max_records_per_user: int | None = option(
         None,
-        "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
-        "without it, a step draws users and uses one record of each, or --records-per-draw.",
+        "With --unit: clip every record separately, use at most the first N of each user, and protect them together. "
+        "Without it, a step draws users and uses one record of each, or --records-per-draw.",
         within=IN_GROUP,
     )
     shared_records: SharedRecords | None = option(
         None,
-        "Records may name several users, in a list: use all and refuse data where a user is in more than "
-        "--max-records-per-user, or choose such that nobody is, for neighbours in which records name the same users: "
-        "greedy, most of them (slower), or the first of each user.",
+        "Records may name several users, in a list. all: use all records, and refuse data in which a user is in more "
+        "than --max-records-per-user. Otherwise choose records so that nobody is, for neighbours in which records name "
+        "the same users. greedy: greedily; most: as many as possible (slower); first: the first of each user.",
     )
     target_unclipped_quantile: float | None = option(
         None,
@@ -84,7 +84,7 @@ class DpSgdSettings(MethodSettings):
     )
     clip_norm_learning_rate: float | None = option(
         None,
-        "How fast the clip norm follows --target-unclipped-quantile: the factor on its logarithm.  [default: "
+        "How fast the clip norm adapts to --target-unclipped-quantile: the factor on its logarithm.  [default: "
         f"{LEARNING_RATE:g}]",
         within=AMOUNT,
     )

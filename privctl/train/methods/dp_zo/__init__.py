@@ -67,13 +67,14 @@ METHOD = TrainingMethod(
       privctl retrain dp-zo model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
           --epochs 20 --batch-size 128 --learning-rate 1e-4 -o private/
     \f
-    Each step draws a public random direction and compares each example's loss a little ahead of the weights and a
-    little behind. The differences are clipped and summed over a random batch, one Gaussian number is added, and the
-    weights move along the direction by the sum. With --directions K, a step has K of them, clipped together.
+    Each step draws a public random direction, and compares each example's loss slightly ahead of the weights with that
+    slightly behind. The differences are clipped and summed over a random batch, one Gaussian number is added, and the
+    weights move along the direction by the noisy sum. With --directions K, a step has K directions, whose differences
+    are clipped together.
 
-    Weights are moved where they are and come back exactly, so nothing is kept beside them. A step learns one number
-    of a gradient that has as many as there are weights, so runs take many more steps than dp-sgd, at learning rates
-    far lower than other methods'. Where dp-sgd fits into memory, prefer it: it reaches lower losses in less time.
+    Weights are moved in place and restored exactly, so no copy of them is kept. A step learns a single number of a
+    gradient that has as many as there are weights. So runs need many more steps than dp-sgd, at far lower learning
+    rates than other methods. If dp-sgd fits into memory, prefer it: it reaches lower losses in less time.
 
     \b
     More examples:

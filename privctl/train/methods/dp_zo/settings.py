@@ -23,7 +23,7 @@ class DpZoSettings(MethodSettings):
 
     directions: int = option(
         1,
-        "Random directions of a step; each takes two passes over the batch, and all share the clip norm.",
+        "Random directions per step; each takes two passes over the batch, and all share the clip norm.",
         within=Range(low=1, high=10_000),
         usual=True,
     )

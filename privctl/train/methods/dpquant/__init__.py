@@ -46,25 +46,26 @@ def _plan(job: TrainingJob) -> TrainingPlan:
 
 METHOD = TrainingMethod(
     name="dpquant",
-    help="""Train MODEL as dp-sgd does, with most layers in few bits (simulated, but for FP8 where a GPU has it).
+    help="""Train MODEL like dp-sgd, with most layers in few bits (simulated, except FP8 on a GPU that has it).
 
     \b
     Example:
       privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
           --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
     \f
-    Every epoch some layers are drawn to be quantized; with --layers dpquant, those that hurt less (by their scores) are
-    more likely. How much a layer hurts is measured every few epochs on made-up inputs: no record is read, no epsilon
-    spent. With --sensitivity private it is measured on a few private examples, as the method's paper does: each
-    example's loss differences are clipped, and their sum is noised. These releases are in the same ledger as the
-    steps, and --epsilon covers all of them; the report states what they cost, and what the paper would have claimed.
+    Every epoch, some layers are drawn to be quantized. With --layers dpquant, layers whose quantization hurts less,
+    according to their scores, are more likely to be drawn. These scores are measured every few epochs on synthetic
+    inputs: no record is read, and no epsilon is spent. With --sensitivity private, they are measured on a few private
+    examples, as in the method's paper: each example's loss differences are clipped, and noise is added to their sum.
+    These releases are in the same ledger as the steps, and --epsilon covers all of them. The report states what they
+    cost, and what the paper would have claimed.
 
-    With adapters, all layers that a pass goes through can be quantized, those of the frozen base too: most of the
-    multiply-adds are theirs.
+    With adapters, all layers that a pass goes through can be quantized, including those of the frozen base, which need
+    most of the multiply-adds.
 
     With --gradient-canaries, the run is an audit of its steps: `privctl audit canaries` bounds epsilon from below by
-    what was seen of the canaries, and tests the noise that the report states. They take part in no measurement. Not
-    with --secrets.
+    what was observed of the canaries, and tests the noise that the report states. The canaries take part in no
+    measurement. Not with --secrets.
 
     \b
     More examples:

@@ -78,7 +78,7 @@ class DpquantSettings(MethodSettings):
     smoothing: float = option(0.5, "Weight of old scores when new ones are measured.", within=BELOW_ONE)
     sensitivity: Sensitivity | None = option(
         None,
-        "What layers are measured on: made-up inputs, which takes no epsilon; private examples; --measure-on.  "
+        "What layers are measured on: synthetic inputs, which cost no epsilon; private examples; or --measure-on.  "
         "[default: synthetic, or public with --measure-on]",
     )
     every: int = option(2, "Epochs between measurements.", flag="--measure-every", within=COUNT)
@@ -100,7 +100,7 @@ class DpquantSettings(MethodSettings):
     clip: float = option(0.01, "Clip norm of measurements, in nats.", flag="--measure-clip", within=AMOUNT)
     public_records: Path | None = option(
         None,
-        "public: records to measure layers on, as --data is read: exactly, and at no cost in epsilon.",
+        "public: records to measure layers on, in the form of --data: exactly, and at no cost in epsilon.",
         flag="--measure-on",
     )
     public_seed: bytes | None = option(

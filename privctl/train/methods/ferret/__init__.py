@@ -58,15 +58,15 @@ METHOD = TrainingMethod(
     Example:
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 2 -o private/
     \f
-    In each step each group publishes with the fire probability, by coins that are independent of the data. Steps in
-    which no group does cost nothing. With --release published, the method is that of the paper: --epsilon is then in
-    nats of mutual information, an average that bounds no worst case, and sets the fire probability. With --release
-    gaussian or randomized-response, --epsilon at --delta is a guarantee and sets the noise; the fire probability is
-    then 1 / groups by default. With --release gaussian, more --directions teach more at the same epsilon; each takes as
-    much memory as the weights.
+    In each step, each group publishes with the fire probability, by coins that are independent of the data. Steps in
+    which no group publishes cost nothing. With --release published, the method is that of the paper: --epsilon is then
+    in nats of mutual information, an average that does not bound the worst case, and it sets the fire probability. With
+    --release gaussian or randomized-response, --epsilon at --delta is a guarantee and sets the noise; the fire
+    probability is then 1 / groups by default. With --release gaussian, more --directions teach more at the same
+    epsilon; each takes as much memory as the weights.
 
-    OUTPUT.updates.safetensors holds everything that the training released, one bit per sign. With MODEL it reproduces
-    the weights bit for bit. Of an adapter, groups and directions are those of its own tensors alone.
+    OUTPUT.updates.safetensors holds everything that the training released, one bit per sign. Together with MODEL, it
+    reproduces the weights bit for bit. For an adapter, groups and directions consist only of its own tensors.
 
     \b
     More examples:

@@ -61,7 +61,7 @@ class FerretSettings(MethodSettings):
     """
 
     groups: str = option(
-        "max", "Groups of tensors. max: each tensor by itself; eighth: eight tensors each; or a number."
+        "max", "Groups of tensors. max: one tensor each; eighth: eight tensors each; or a number of groups."
     )
     release: ReleaseKind = option(
         ReleaseKind.PUBLISHED,
