@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,27 @@ from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.terms import CACHED_BYTES, Dense, GradientTerm, chunk_bytes, chunks
 from privctl.train.clipping.use import ModuleCall
 
+_FIRST, _LAST = "channels_first", "channels_last"
+
 
 def layer_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Torch's LayerNorm."""
     assert isinstance(module, nn.LayerNorm)
     shape = module.normalized_shape
     return _scale_and_shift(use, len(shape), lambda x: functional.layer_norm(x, shape, eps=module.eps))
+
+
+def has_data_format(module: nn.Module) -> bool:
+    """Whether ``module`` is a subclass of LayerNorm that says which dimension has the channels, as in ConvNeXt."""
+    return isinstance(module, nn.LayerNorm) and getattr(module, "data_format", None) in (_FIRST, _LAST)
+
+
+def channel_layer_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
+    """A LayerNorm of the channels, which are the second dimension or the last; see ``has_data_format``."""
+    if module.data_format == _LAST:
+        return layer_norm(module, use)
+    inputs, gradients = use.first.movedim(1, -1), use.gradient.movedim(1, -1)
+    return layer_norm(module, replace(use, arguments=(inputs,), keywords={}, gradients=(gradients,)))
 
 
 def rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:

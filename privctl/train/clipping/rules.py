@@ -17,7 +17,9 @@ from privctl.train.clipping.generic import attention, generic
 from privctl.train.clipping.linear import linear, linear_transposed
 from privctl.train.clipping.normalisation import (
     batch_norm,
+    channel_layer_norm,
     group_norm,
+    has_data_format,
     instance_norm,
     is_scaled_rms_norm,
     layer_norm,
@@ -75,6 +77,8 @@ def rule_for(module: nn.Module) -> Rule:
         return scaled_embedding
     if is_experts(module):
         return experts
+    if has_data_format(module):
+        return channel_layer_norm
     return scaled_rms_norm if is_scaled_rms_norm(module) else generic
 
 

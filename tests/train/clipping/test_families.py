@@ -9,9 +9,12 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from transformers.models.convnext.modeling_convnext import ConvNextLayerNorm
 
 from privctl.domain.errors import InputError
-from tests.train.clipping.support import agree, causal, classified, masked, run, tokens
+from privctl.train.clipping.normalisation import channel_layer_norm
+from privctl.train.clipping.rules import rule_for
+from tests.train.clipping.support import agree, causal, classified, masked, run, squared, tokens
 
 TEXT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 WIDE = {**TEXT, "intermediate_size": 24, "max_position_embeddings": 16}
@@ -88,3 +91,21 @@ def test_resnet_needs_frozen_statistics() -> None:
     with pytest.raises(InputError, match=r"module '.*' \(BatchNorm2d\) normalizes .*; put it in evaluation mode"):
         run(model, classified, batch, 1.0)
     agree(model.eval(), classified, batch)
+
+
+@pytest.mark.parametrize("data_format", ["channels_first", "channels_last"])
+def test_convnext_normalizes_the_channels_by_its_own_rule(data_format: str) -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), ConvNextLayerNorm(4, data_format=data_format), nn.Conv2d(4, 2, 1))
+    nn.init.normal_(model[1].weight)
+    assert rule_for(model[1]) is channel_layer_norm
+    agree(model, squared, {"x": torch.randn(5, 4, 4, 4)})  # as many pixels a row as channels
+
+
+def test_convnext() -> None:
+    torch.manual_seed(0)
+    config = hf.ConvNextConfig(
+        image_size=16, patch_size=2, hidden_sizes=[4, 6], depths=[1, 2], num_stages=2, layer_scale_init_value=0.5
+    )
+    agree(hf.ConvNextForImageClassification(config), classified, {
+        "pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 1, 0]),
+    })  # fmt: skip
