@@ -84,7 +84,8 @@ def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Ma
 def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: Path) -> None:
     """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or differs from ``model``.
 
-    In an adapter's folder the tensors have the names that peft gives them.
+    It may hold no tensor beside those of ``model`` either: a report that lists it would speak for it. In an adapter's
+    folder the tensors have the names that peft gives them.
     """
     with open_checkpoint(place) as checkpoint:
         files = [file.path for file in checkpoint.files]
@@ -94,6 +95,12 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
     for name, parameter in trained.items():
         if names.get((parameter.data_ptr(), parameter.shape), name) not in held:
             raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
+    stranger = next((name for name in held if name not in saved), None)
+    if stranger is not None:
+        raise InputError(
+            f"{place} holds {stranger!r}, which the module does not have; save the module alone there, or give the "
+            "module that was saved"
+        )
     for name, tensor in saved.items():
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):

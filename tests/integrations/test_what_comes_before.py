@@ -29,6 +29,18 @@ def test_a_batch_that_fails_ends_the_training(tmp_path: Path) -> None:
             go_on()  # type: ignore[operator]
 
 
+def test_a_file_with_more_than_the_model_gets_no_report(tmp_path: Path) -> None:
+    """The report would list the further tensor, so that a gate passes a file that may hold the records themselves."""
+    loop = Loop()
+    loop.train()
+    place = tmp_path / "model.safetensors"
+    save_file({**loop.model.state_dict(), "memory": loop.data.tensors[0]}, place)
+    with pytest.raises(InputError, match="holds 'memory', which the module does not have"):
+        loop.private.report(place)
+    loop.save(place)
+    assert [each.name for each in loop.private.report(place).outputs[0].tensors] == sorted(loop.model.state_dict())
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_a_batch_that_was_interrupted_and_passed_over_ends_the_training(kind: type[BaseException]) -> None:
     loop = Loop()
