@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 from privctl.data.columns import Columns
@@ -19,7 +18,7 @@ from privctl.domain.guarantee import AssumptionState, Guarantee, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
-from verify.consistency.begun_with import LEARNED, trainings_behind
+from verify.consistency.begun_with import roles_behind, trainings_behind
 from verify.files.data import columns_of, unit_of
 from verify.files.places import located
 
@@ -38,7 +37,7 @@ def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], fi
         return
     places = {id(each): place for place, each in ((path, report), *links)}
     trainings = trainings_behind(report, [each for _, each in links])
-    for each, role in product(trainings[1:], LEARNED):
+    for each, role in ((earlier, role) for earlier in trainings[1:] for role in roles_behind(earlier)):
         own = trainings[0]
         with suppress(PrivctlError):  # records that cannot be read are compared by nobody
             reason = _shared((places[id(own)], own), (places[id(each)], each), role, files)
