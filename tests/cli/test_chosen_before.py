@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from privctl.cli import run
 from privctl.domain.guarantee import Status
+from privctl.train.steps.loop import Trainer
 from tests.cli.dpquant_runs import WORDS, call, records, report_of
 from tests.verify.consistency.test_begun_with import edited
 
@@ -74,3 +76,29 @@ def test_a_report_names_what_layers_were_measured_on(
     assert run(["verify", str(report_path)]) == 0, "reports of earlier versions have the digest alone"
     again = private(output, public, tmp_path / "again")
     assert report_of(again).guarantees[0].status is Status.VOID
+
+
+def test_a_run_goes_on_with_the_records_that_it_measured_layers_on(
+    start_of_two_layers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report would name others than those that chose the first layers."""
+    public = written(tmp_path / "public.jsonl", *(f"the old {word} sat on a mat" for word in WORDS))
+    asked = call(start_of_two_layers, records(tmp_path / "train.jsonl"), tmp_path / "out", "--epsilon", "3")
+    asked += ["--measure-on", str(public)]
+
+    save = Trainer._save
+
+    def interrupted(*arguments: Any) -> None:
+        save(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_save", interrupted)
+        assert run(asked) == 130
+    first = public.read_text()
+    written(public, *(f"the old {word} sat on a dog" for word in WORDS))
+    capsys.readouterr()
+    assert run([*asked, "--resume"]) == 2
+    assert "was begun with another file as --measure-on" in " ".join(capsys.readouterr().err.split())
+    public.write_text(first)
+    assert run([*asked, "--resume"]) == 0
