@@ -27,6 +27,7 @@ from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.logs import withheld
+from privctl.train.logs.held_out import shared_warning
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.preparation.prepare import text_options
@@ -122,6 +123,7 @@ def report_for(
             *unprotected_users(job.request),
             *unsure_names(job),
             *withheld.caveats(job.request),
+            *shared_warning(job),
             *(() if plan is None else (KEEP_THE_PLAN,)),
             *(() if withheld.withholds(job.request) else zeroed_warning(finished)),
         ),

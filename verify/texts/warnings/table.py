@@ -38,6 +38,11 @@ IN_FOUR_BITS = form(
 HELD_OUT_IS_PUBLIC = form(
     "held-out measures are exact and no guarantee covers them: the held-out data is taken to be public"
 )
+HELD_OUT_IS_TRAINED_ON = form(
+    "record {count} of the held-out data stands in the training data too: held-out measures are then exact measures of "
+    "private records, and no guarantee covers them; leave what is trained on out of --held-out",
+    count=COUNT,
+)
 KEEP_THE_PLAN = form(
     "the plan of protection tells which records hold secrets and how they are called; keep it to yourself like the data"
 )
@@ -214,6 +219,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "users of the records": FIXED_GRAPH,
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,
+        "held-out records trained on": HELD_OUT_IS_TRAINED_ON,
         "plan of protection": KEEP_THE_PLAN,
         "no finite gradient": form(ZEROED, share=NUMBER),
         "earlier searches": form(EARLIER, searches=either("earlier search", "earlier searches")),
