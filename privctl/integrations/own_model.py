@@ -1,4 +1,4 @@
-"""Checks of the model and the optimizer before and after a private training in the user's own loop."""
+"""The model and the optimizer of a private training in the user's own loop: checks, and a margin for rounding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from privctl.domain.errors import CommandError, InputError
+from privctl.domain.guarantee import Assumption
+from privctl.integrations.report import ASSERTED
 from privctl.storage.reader import open_checkpoint
+from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping, rounding_margin
 from privctl.train.network.tensors import read_tensors
+from privctl.train.settings.choices import ClippingStyle
 
 #: Parameters that were trained privately in this process, in whichever modules they are now.
 _TRAINED = WeakIdKeyDictionary()
@@ -137,6 +141,39 @@ def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
 def _digest(tensor: Tensor) -> str:
     content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return f"{tensor.dtype} {tuple(tensor.shape)} {blake3(content.data).hexdigest()}"
+
+
+class RoundingMargin:
+    """The margin below the clip norm that clipping leaves for float rounding of a batch's sum.
+
+    It is larger where something is in half precision: in a pass under autocast, or in frozen weights of the model.
+    ``reduced`` is whether a weight of the model is, or is quantized, so that all passes are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        weights = list(model.parameters())
+        self.reduced = any(not each.is_floating_point() or torch.finfo(each.dtype).bits < 32 for each in weights)
+        self._least: float | None = None
+
+    def clipping(self, norm: float, style: ClippingStyle) -> Clipping:
+        """How gradients are clipped for the clip norm ``norm``, which the noise is scaled to."""
+        usual, more = rounding_margin(reduced=self.reduced), rounding_margin(reduced=True)
+        return Clipping(norm=norm * (1 - usual), style=style, reduced_norm=norm * (1 - more))
+
+    def note(self, *, reduced: bool) -> None:
+        """Take down that a pass was added; ``reduced`` is whether something in it was in half precision."""
+        margin = rounding_margin(reduced=reduced or self.reduced)
+        self._least = margin if self._least is None else min(margin, self._least)
+
+    def premise(self) -> Assumption:
+        """The assumption that rounding moves no sum by more than the smallest margin that was left."""
+        least = ROUNDING_MARGIN if self._least is None else self._least
+        return Assumption(
+            name="rounding of sums",
+            statement=f"where a record is added, float rounding moves a batch's sum by no more than the {least:g} of "
+            "the clip norm that clipping leaves for it",
+            state=ASSERTED,
+        )
 
 
 #: GradScaler calls the step of an optimizer with this attribute without checking ``.grad``, which is empty here.

@@ -24,6 +24,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.own_model import (
+    RoundingMargin,
     ScalerRefused,
     SetOnce,
     fixed_digests,
@@ -34,7 +35,6 @@ from privctl.integrations.own_model import (
 )
 from privctl.integrations.private_loader import PoissonLoader
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
-from privctl.integrations.rounding import RoundingMargin
 from privctl.integrations.users import Users, require_rows
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.network.tensors import require_finite

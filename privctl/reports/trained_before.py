@@ -8,6 +8,7 @@ from pathlib import Path
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFiles, walk
+from privctl.reports.parameters import ChoicesWithoutNoise, ParametersError, parameters_as
 
 #: Steps that train, and the roles of the inputs that they train on; public records have no noise added to them.
 _TRAININGS, LEARNED = ("retrain", "external-training"), ("data", "public")
@@ -26,7 +27,7 @@ def earlier_training(starts: Sequence[Path], data: Set[str]) -> Path | None:
     for path, report in trainings(starts):
         read = {each.digest for each in report.inputs if each.role in roles_behind(report)}
         # Reports of earlier versions have the digest of what layers were measured on among the parameters only.
-        if not data.isdisjoint({*read, report.parameters.get("measured_public_digest")}):
+        if not data.isdisjoint({*read, _choices(report).measured_public_digest}):
             return path
     return None
 
@@ -37,8 +38,16 @@ def roles_behind(report: PrivacyReport) -> tuple[str, ...]:
     Beside those that it learned from, these are the records that layers were measured on, and the held-out records of a
     search.
     """
-    searched = report.parameters.get("search") is not None
+    searched = _choices(report).search is not None
     return (*LEARNED, _CHOSE_LAYERS, *((_CHOSE_RUN,) if searched else ()))
+
+
+def _choices(report: PrivacyReport) -> ChoicesWithoutNoise:
+    """The choices of the training; none if the report's entries on them cannot be read."""
+    try:
+        return parameters_as(ChoicesWithoutNoise, report)
+    except ParametersError:
+        return ChoicesWithoutNoise()
 
 
 def trainings(starts: Sequence[Path]) -> Iterator[tuple[Path, PrivacyReport]]:

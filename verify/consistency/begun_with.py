@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.reports.parameters import ChoicesWithoutNoise, ParametersError, TrainingParameters, parameters_as
 
 _STARTS, _MODEL, _DATA = ("start-", "base-"), "model", "data"
 _TRAININGS = ("retrain", "external-training")
@@ -38,7 +38,7 @@ def faults(
         return
     own, *earlier = trainings
     for each in earlier:
-        chose = each.parameters.get("measured_public_digest")  # the only place in reports of earlier versions
+        chose = _choices(each).measured_public_digest or ""  # the only place in reports of earlier versions
         if shared := sorted(_read(own, _DATA) & {*_read(each, *roles_behind(each)), chose}):
             name = next(file.path for file in own.inputs if file.digest == shared[0])
             yield (
@@ -78,8 +78,16 @@ def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Seque
 
 def roles_behind(training: PrivacyReport) -> tuple[str, ...]:
     """The roles of the records that decided about the weights of ``training``: learned from, or chosen by."""
-    chosen = () if training.parameters.get("search") is None else (_CHOSE_RUN,)
+    chosen = () if _choices(training).search is None else (_CHOSE_RUN,)
     return (*LEARNED, _CHOSE_LAYERS, *chosen)
+
+
+def _choices(training: PrivacyReport) -> ChoicesWithoutNoise:
+    """The choices of ``training``; none if its entries on them cannot be read, which other checks report."""
+    try:
+        return parameters_as(ChoicesWithoutNoise, training)
+    except ParametersError:
+        return ChoicesWithoutNoise()
 
 
 def _read(report: PrivacyReport, *roles: str) -> set[str]:
