@@ -10,6 +10,7 @@ import pytest
 
 from privctl.cli import run
 from privctl.domain.guarantee import Status
+from privctl.storage.digest import file_digest
 from privctl.train.steps.loop import Trainer
 from tests.cli.dpquant_runs import WORDS, call, records, report_of
 from tests.verify.consistency.test_begun_with import edited
@@ -102,3 +103,23 @@ def test_a_run_goes_on_with_the_records_that_it_measured_layers_on(
     assert "was begun with another file as --measure-on" in " ".join(capsys.readouterr().err.split())
     public.write_text(first)
     assert run([*asked, "--resume"]) == 0
+
+
+@pytest.mark.parametrize("by", ["layers", "run"])
+def test_verify_finds_a_private_record_among_those_that_chose(
+    start_of_two_layers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    """A report that names another file in place of the one that was refused, or of a run by another program."""
+    public = written(tmp_path / "public.jsonl", *(f"the old {word} sat on a mat" for word in WORDS * 2))
+    report_path = chosen(start_of_two_layers, by, tmp_path, public).with_name("first.report.json")
+    own = [json.loads(line)["text"] for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    other = written(tmp_path / "other.jsonl", "a very old dog and a very old cat and a dog", own[5].upper())
+    report = json.loads(report_path.read_text())
+    for artifact in report["inputs"]:
+        if artifact["role"] in ("measured", "held-out"):
+            artifact |= {"path": other.name, "digest": file_digest(other), "bytes": other.stat().st_size}
+    if by == "layers":
+        report["parameters"]["measured_public_digest"] = file_digest(other)
+    report_path.write_text(json.dumps(report))
+    assert run(["verify", str(report_path)]) == 1
+    assert "record 2 of other.jsonl is a private one" in " ".join(capsys.readouterr().out.split())
