@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from privctl.accounting.deltas import delta_warning
 from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
 from privctl.data.recorded import recorded_files
@@ -122,6 +123,7 @@ def report_for(
             *adapter_warnings(job),
             *unprotected_users(job.request),
             *unsure_names(job),
+            *large_delta(job),
             *withheld.caveats(job.request),
             *shared_warning(job),
             *(() if plan is None else (KEEP_THE_PLAN,)),
@@ -170,6 +172,12 @@ def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
         yield job.plan.report.parent_of(place)
     for found in reports_of_start(job):
         yield found.parent_of(place)
+
+
+def large_delta(job: TrainingJob) -> Iterator[str]:
+    """A warning about a delta that is not well below 1 / examples."""
+    if job.delta is not None and (sentence := delta_warning(job.delta, len(job.task))):
+        yield sentence
 
 
 def zeroed_warning(finished: FinishedRun) -> Iterator[str]:

@@ -220,6 +220,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,
         "held-out records trained on": HELD_OUT_IS_TRAINED_ON,
+        "large delta": DELTA,
         "plan of protection": KEEP_THE_PLAN,
         "no finite gradient": form(ZEROED, share=NUMBER),
         "earlier searches": form(EARLIER, searches=either("earlier search", "earlier searches")),
