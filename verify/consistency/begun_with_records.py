@@ -65,6 +65,13 @@ def _chosen_by_own(own: Placed, files: NamedFiles) -> Iterator[Verdict]:
                     "noise"
                 )
                 yield Verdict(subject=_PUBLIC[role], outcome=Outcome.REFUTED, reason=reason)
+            unit = unit_of(own[1])
+            if unit is not None and users_at(*ours, unit) & users_at(*public, unit):
+                reason = (
+                    f"{public[0].name} holds records of a {unit!r} whose records are private, and {_CHOSE[role]} them "
+                    "without noise"
+                )
+                yield Verdict(subject=_PUBLIC[role], outcome=Outcome.REFUTED, reason=reason)
 
 
 def _shared(own: Placed, earlier: Placed, role: str, files: NamedFiles) -> str:

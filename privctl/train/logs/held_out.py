@@ -10,6 +10,7 @@ import numpy as np
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.train.logs.withheld import withholds
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.reading import names_private_user
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
 
 def shared_warning(job: TrainingJob) -> Iterator[str]:
-    """A warning if a run that withholds exact measures of its examples measures one of them as held out."""
+    """A warning if a run that withholds exact measures of its examples measures one of them, or of a user, as held out.
+
+    Users are compared where they are protected and the held-out records name them in the same field.
+    """
+    request, held_out = job.request, job.request.data.held_out
+    if held_out is not None and withholds(request) and names_private_user(request, held_out):
+        yield (
+            f"the held-out data hold records of a {request.data.unit!r} whose records are trained on: held-out "
+            "measures are then exact measures of protected users, and no guarantee covers them; leave such users out "
+            "of --held-out"
+        )
     if (place := shared_record(job)) is not None:
         yield (
             f"record {place} of the held-out data stands in the training data too: held-out measures are then exact "

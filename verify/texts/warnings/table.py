@@ -19,6 +19,7 @@ from verify.texts.warnings.forms import (
     ONE_RUN,
     OWNER,
     OWNER_OF_MEASURES,
+    QUOTED,
     REAL_ARITHMETIC,
     UNPROTECTED,
     WHOLE_SEARCH,
@@ -42,6 +43,11 @@ HELD_OUT_IS_TRAINED_ON = form(
     "record {count} of the held-out data stands in the training data too: held-out measures are then exact measures of "
     "private records, and no guarantee covers them; leave what is trained on out of --held-out",
     count=COUNT,
+)
+HELD_OUT_OF_USERS = form(
+    "the held-out data hold records of a {unit} whose records are trained on: held-out measures are then exact "
+    "measures of protected users, and no guarantee covers them; leave such users out of --held-out",
+    unit=QUOTED,
 )
 KEEP_THE_PLAN = form(
     "the plan of protection tells which records hold secrets and how they are called; keep it to yourself like the data"
@@ -220,6 +226,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,
         "held-out records trained on": HELD_OUT_IS_TRAINED_ON,
+        "held-out records of users trained on": HELD_OUT_OF_USERS,
         "large delta": DELTA,
         "plan of protection": KEEP_THE_PLAN,
         "no finite gradient": form(ZEROED, share=NUMBER),
