@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from blake3 import blake3
@@ -21,6 +22,8 @@ from privctl.train.settings.choices import ClippingStyle
 
 #: Parameters that were trained privately in this process, in whichever modules they are now.
 _TRAINED = WeakIdKeyDictionary()
+#: Digests, by name, of the weights and buffers of a model when its private training was closed.
+_ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
 _Value = TypeVar("_Value")
 
@@ -74,8 +77,21 @@ def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str
     return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
 
 
+def note_end(model: nn.Module) -> None:
+    """Note the weights with which a private training of ``model`` ended, for ``require_fixed``."""
+    _ENDED.setdefault(model, fixed_digests(model, ()))
+
+
 def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Mapping[str, str]) -> None:
-    """Raise InputError where a frozen weight or a buffer changed since ``fixed_digests`` returned ``digests``."""
+    """Raise InputError where a frozen weight or a buffer changed since ``fixed_digests`` returned ``digests``.
+
+    Where ``note_end`` was called for ``model``, the same for any weight that changed since then.
+    """
+    if _ENDED.get(model, now := fixed_digests(model, ())) != now:
+        raise InputError(
+            "the weights changed after the private training was closed, by steps that no guarantee counts; call report "
+            "before close, and train again"
+        )
     now = fixed_digests(model, trained)
     changed = next((name for name in {**digests, **now} if digests.get(name) != now.get(name)), None)
     if changed is not None:

@@ -28,6 +28,7 @@ from privctl.integrations.own_model import (
     ScalerRefused,
     SetOnce,
     fixed_digests,
+    note_end,
     note_training,
     require_fixed,
     require_saved,
@@ -262,7 +263,8 @@ class PrivateTraining:
         return tuple(self._changing.norms)
 
     def close(self) -> None:
-        """Remove all hooks from the model and the optimizer."""
+        """Remove all hooks from the model and the optimizer; no report follows from weights that change after this."""
+        note_end(self._model)
         self._engine.close()
         for hook in self._hooks:
             hook.remove()
