@@ -48,6 +48,8 @@ NOT_CALLED_FOR: dict[Row, str] = {
         for name in ("adjacency", "one band", "bands", "error by bands", "buffers", "search")
     },
     ("retrain", "report of other initial weights"): "which reports were at hand then, beside the initial weights",
+    ("retrain", "held-out records trained on"): "what the files hold, which only the data say",
+    ("retrain", "held-out records of users trained on"): "whom the files name, which only the data say",
     ("retrain", "classes of an adapter"): "the names are in the model's configuration",
     ("noise", "coarse tensors"): "how the numbers of the weights are spaced, which the weights say",
     ("secrets-scan", "texts in no record"): "how many of the texts given were found, which only the data say",

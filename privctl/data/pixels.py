@@ -6,8 +6,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,19 @@ from privctl.storage.atomic import write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 FILE_NAME = "preprocessor_config.json"
+#: Means and deviations that are no statistics of any data.
+_CONSTANT = ((0.5, 0.5), (0.0, 1.0))
+#: Those of ImageNet and of CLIP's training, as transformers has them.
+_PUBLISHED = (
+    ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+)
+#: Numbers in [0, 1] that agree to the third decimal differ by less.
+_CLOSE = 6e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +69,38 @@ class ImageFacts:
         if self.size is not None:
             content |= {"size": {"height": self.size[0], "width": self.size[1]}, "resample": 2}
         write_bytes(Path(folder) / FILE_NAME, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+
+
+def is_published(facts: ImageFacts) -> bool:
+    """Whether the means and deviations of ``facts`` are constants, or those that go with many published models."""
+    return (facts.mean, facts.std) in {
+        *(((number,) * facts.channels, (deviation,) * facts.channels) for number, deviation in _CONSTANT),
+        *_PUBLISHED,
+    }
+
+
+def are_own_statistics(facts: ImageFacts, pixels: NDArray[Any]) -> bool:
+    """Whether the means of ``facts`` are those of the images ``pixels`` themselves, to the third decimal.
+
+    Where the means of all channels are alike, deviations must agree too, over all pixels or as the mean of the images'
+    own. False for ``pixels`` that are not 8-bit, which are used unscaled.
+    """
+    if pixels.dtype != np.uint8:
+        return False
+    close = _CLOSE * 255 * facts.factor
+    means = np.zeros((len(pixels), facts.channels))
+    squares = np.zeros_like(means)
+    for row, image in enumerate(pixels):  # one at a time, as in float64 all together would take eight times the memory
+        values = image.reshape(-1, facts.channels) * facts.factor
+        means[row], squares[row] = values.mean(0), np.square(values).mean(0)
+    mean = means.mean(0)
+    if np.abs(mean - facts.mean).max() > close:
+        return False
+    overall = np.sqrt(np.maximum(squares.mean(0) - np.square(mean), 0))
+    of_images = np.sqrt(np.maximum(squares - np.square(means), 0)).mean(0)
+    return bool(np.ptp(mean) > 10 * close) or any(
+        np.abs(found - facts.std).max() <= close for found in (overall, of_images)
+    )
 
 
 def image_facts(folder: Path, config: Any) -> ImageFacts:

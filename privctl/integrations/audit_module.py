@@ -34,7 +34,7 @@ from privctl.integrations.own_records import content_of, require_disjoint, requi
 from privctl.reports.codec import encode
 from privctl.storage.atomic import require_absent, require_regular, write_bytes
 from privctl.storage.json_text import parse_json
-from privctl.storage.reader import missing_model, open_checkpoint
+from privctl.storage.reader import missing_model
 
 #: A function of a network and n records, which returns their scores (n,), or a mapping of names to such scores.
 Scores = Callable[[nn.Module, list[Any]], Any]
@@ -111,7 +111,6 @@ def audit_module(
         require_absent(each, force)
     entered = logged_beside(place, path, None if log is None else Path(log), warnings.warn)
     require_saved(module, dict(module.named_parameters()), place)
-    _require_no_other_tensors(module, place)
     audited = scored_model(place, path, None if drawn is None else profile, by_function=True)
     settings = {"function": getattr(scores, "__qualname__", type(scores).__name__), "records": len(records.ids)}
     settings |= {"least_auc": least_auc, **({} if delta is None else {"delta": delta})}
@@ -249,18 +248,6 @@ def _numbers(values: Any, count: int, name: str) -> np.ndarray[Any, Any]:
     if not np.isfinite(found).all():
         raise InputError(f"the function of scores returned {name!r} that is not finite; every record needs a number")
     return found
-
-
-def _require_no_other_tensors(module: nn.Module, place: Path) -> None:
-    """Raise InputError where the checkpoint holds a tensor that ``module`` does not have."""
-    own = module.state_dict().keys()
-    with open_checkpoint(place) as checkpoint:
-        held = [tensor.name for file in checkpoint.files for tensor in file.tensors]
-    stranger = next((name for name in held if name not in own), None)
-    if stranger is not None:
-        raise InputError(
-            f"{place} holds {stranger!r}, which the module does not have; give the module that was saved there"
-        )
 
 
 def _table(records: _Records, named: Mapping[str, np.ndarray[Any, Any]]) -> str:

@@ -1,10 +1,11 @@
-"""Checks of the model and the optimizer before and after a private training in the user's own loop."""
+"""The model and the optimizer of a private training in the user's own loop: checks, and a margin for rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from blake3 import blake3
@@ -12,11 +13,17 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from privctl.domain.errors import CommandError, InputError
+from privctl.domain.guarantee import Assumption
+from privctl.integrations.report import ASSERTED
 from privctl.storage.reader import open_checkpoint
+from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping, rounding_margin
 from privctl.train.network.tensors import read_tensors
+from privctl.train.settings.choices import ClippingStyle
 
 #: Parameters that were trained privately in this process, in whichever modules they are now.
 _TRAINED = WeakIdKeyDictionary()
+#: Digests, by name, of the weights and buffers of a model when its private training was closed.
+_ENDED: MutableMapping[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
 _Value = TypeVar("_Value")
 
@@ -70,8 +77,21 @@ def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str
     return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
 
 
+def note_end(model: nn.Module) -> None:
+    """Note the weights with which a private training of ``model`` ended, for ``require_fixed``."""
+    _ENDED.setdefault(model, fixed_digests(model, ()))
+
+
 def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Mapping[str, str]) -> None:
-    """Raise InputError where a frozen weight or a buffer changed since ``fixed_digests`` returned ``digests``."""
+    """Raise InputError where a frozen weight or a buffer changed since ``fixed_digests`` returned ``digests``.
+
+    Where ``note_end`` was called for ``model``, the same for any weight that changed since then.
+    """
+    if _ENDED.get(model, now := fixed_digests(model, ())) != now:
+        raise InputError(
+            "the weights changed after the private training was closed, by steps that no guarantee counts; call report "
+            "before close, and train again"
+        )
     now = fixed_digests(model, trained)
     changed = next((name for name in {**digests, **now} if digests.get(name) != now.get(name)), None)
     if changed is not None:
@@ -84,7 +104,8 @@ def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Ma
 def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: Path) -> None:
     """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or differs from ``model``.
 
-    In an adapter's folder the tensors have the names that peft gives them.
+    It may hold no tensor beside those of ``model`` either: a report that lists it would speak for it. In an adapter's
+    folder the tensors have the names that peft gives them.
     """
     with open_checkpoint(place) as checkpoint:
         files = [file.path for file in checkpoint.files]
@@ -94,6 +115,12 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
     for name, parameter in trained.items():
         if names.get((parameter.data_ptr(), parameter.shape), name) not in held:
             raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
+    stranger = next((name for name in held if name not in saved), None)
+    if stranger is not None:
+        raise InputError(
+            f"{place} holds {stranger!r}, which the module does not have; save the module alone there, or give the "
+            "module that was saved"
+        )
     for name, tensor in saved.items():
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
@@ -130,6 +157,39 @@ def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
 def _digest(tensor: Tensor) -> str:
     content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return f"{tensor.dtype} {tuple(tensor.shape)} {blake3(content.data).hexdigest()}"
+
+
+class RoundingMargin:
+    """The margin below the clip norm that clipping leaves for float rounding of a batch's sum.
+
+    It is larger where something is in half precision: in a pass under autocast, or in frozen weights of the model.
+    ``reduced`` is whether a weight of the model is, or is quantized, so that all passes are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        weights = list(model.parameters())
+        self.reduced = any(not each.is_floating_point() or torch.finfo(each.dtype).bits < 32 for each in weights)
+        self._least: float | None = None
+
+    def clipping(self, norm: float, style: ClippingStyle) -> Clipping:
+        """How gradients are clipped for the clip norm ``norm``, which the noise is scaled to."""
+        usual, more = rounding_margin(reduced=self.reduced), rounding_margin(reduced=True)
+        return Clipping(norm=norm * (1 - usual), style=style, reduced_norm=norm * (1 - more))
+
+    def note(self, *, reduced: bool) -> None:
+        """Take down that a pass was added; ``reduced`` is whether something in it was in half precision."""
+        margin = rounding_margin(reduced=reduced or self.reduced)
+        self._least = margin if self._least is None else min(margin, self._least)
+
+    def premise(self) -> Assumption:
+        """The assumption that rounding moves no sum by more than the smallest margin that was left."""
+        least = ROUNDING_MARGIN if self._least is None else self._least
+        return Assumption(
+            name="rounding of sums",
+            statement=f"where a record is added, float rounding moves a batch's sum by no more than the {least:g} of "
+            "the clip norm that clipping leaves for it",
+            state=ASSERTED,
+        )
 
 
 #: GradScaler calls the step of an optimizer with this attribute without checking ``.grad``, which is empty here.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,11 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.own_model import (
+    RoundingMargin,
     ScalerRefused,
     SetOnce,
     fixed_digests,
+    note_end,
     note_training,
     require_fixed,
     require_saved,
@@ -38,7 +39,6 @@ from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guara
 from privctl.integrations.users import Users, require_rows
 from privctl.models.activations import fusible_activations, use_kernels
 from privctl.train.clipping.engine import ClippedBatch, PerExample
-from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
 from privctl.train.network.tensors import require_finite
 from privctl.train.settings.adaptive_clipping import (
     AdaptiveClipping,
@@ -57,12 +57,6 @@ _LOOP = Assumption(
     statement="the loop computed the loss of each row of a batch from that row alone, trained on no other examples, "
     "left out no batch because of what was in it, changed these weights by the steps of this optimizer only, and "
     "computed nothing else from the examples",
-    state=ASSERTED,
-)
-_ROUNDING = Assumption(
-    name="rounding of sums",
-    statement=f"where a record is added, float rounding moves a batch's sum by no more than the {ROUNDING_MARGIN:g} of "
-    "the clip norm that clipping leaves for it",
     state=ASSERTED,
 )
 
@@ -109,14 +103,18 @@ class PrivateTraining:
         self._model, self._optimizer = model, optimizer
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._users, self._most_steps = users, most_steps
-        # Gradients are clipped slightly below the clip norm, to leave a margin for float rounding of the sum.
-        self._engine = PerExample(model, Clipping(norm=clip_norm * (1 - ROUNDING_MARGIN), style=clipping))
+        self._margin = RoundingMargin(model)
+        self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping))
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
         self._count = torch.zeros((), dtype=torch.float64)
         if adaptive is not None:
             self._sum_noise = sum_noise_multiplier(noise_multiplier, adaptive.count_stddev)
             self._changing = AdaptiveClipNorm(
-                adaptive, initial=clip_norm, noise_multiplier=noise_multiplier, batch_size=batch_size
+                adaptive,
+                initial=clip_norm,
+                noise_multiplier=noise_multiplier,
+                batch_size=batch_size,
+                reduced=self._margin.reduced,
             )
         self._parameters, self._fusible = list(self._engine.trainable.values()), fusible_activations(model)
         self._noise = noise_for(self._parameters[0].device)
@@ -206,7 +204,7 @@ class PrivateTraining:
             state=AssumptionState.ENFORCED if self._noise.cryptographic else ASSERTED,
         )
         counts = () if self._adaptive is None else (counted_gradients(ASSERTED),)
-        assumptions = [*premises(self._batches.size, _LOOP, users=self._users), *counts, noise, _ROUNDING]
+        assumptions = [*premises(self._batches.size, _LOOP, users=self._users), *counts, noise, self._margin.premise()]
         released = Released(coordinates=self._released)
         return guarantee_for(self._ledger(), self.delta if delta is None else delta, _NAME, assumptions, NOTE, released)
 
@@ -265,7 +263,8 @@ class PrivateTraining:
         return tuple(self._changing.norms)
 
     def close(self) -> None:
-        """Remove all hooks from the model and the optimizer."""
+        """Remove all hooks from the model and the optimizer; no report follows from weights that change after this."""
+        note_end(self._model)
         self._engine.close()
         for hook in self._hooks:
             hook.remove()
@@ -347,7 +346,7 @@ class PrivateTraining:
         self._noise.release([*self._sums, *beside], stddev, self.steps_begun - 1)
         if changing is not None:
             changing.update(float(beside[0]))
-            self._engine.clipping = replace(self._engine.clipping, norm=changing.clipped_to)
+            self._engine.clipping = self._margin.clipping(changing.current, self.clipping)
         for parameter, noisy in zip(self._parameters, self._sums, strict=True):
             parameter.grad = noisy
         self._sums = []
@@ -387,6 +386,9 @@ class PrivateTraining:
 
     def _add(self, found: ClippedBatch) -> None:
         """Add the gradients of the rows just computed to the sums; the first rows of a batch start new sums."""
+        self._margin.note(reduced=self._engine.reduced)
+        if self._engine.reduced and self._changing is not None:
+            self._changing.leave_more()
         given = (torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters)
         gradients = [gradient.contiguous() for gradient in given]  # noise is added to slices of the flat tensor
         count = self._count if self._changing is None else self._changing.count_of(found.norms)

@@ -64,6 +64,14 @@ class SoundFacts:
         return int(self.extractor.sampling_rate)
 
     @property
+    def scales_by_published(self) -> bool:
+        """Whether features are scaled by nothing, or by the numbers that the extractor has unless it is told others."""
+        defaults = {
+            name: each.default for name, each in inspect.signature(type(self.extractor).__init__).parameters.items()
+        }
+        return all(getattr(self.extractor, name, None) == defaults.get(name) for name in ("mean", "std"))
+
+    @property
     def input_name(self) -> str:
         """The name of the network's input."""
         return str(self.extractor.model_input_names[0])

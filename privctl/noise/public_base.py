@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 from privctl.data.columns import Columns, columns_of_task
@@ -16,7 +15,7 @@ from privctl.reports.chain import ReportFiles, path_of
 from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
 from privctl.reports.parameters import TrainingParameters, parameters_as
-from privctl.reports.trained_before import LEARNED, earlier_training, made_from, trainings
+from privctl.reports.trained_before import earlier_training, made_from, roles_behind, trainings
 from privctl.storage.digest import NamedFiles, file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -88,8 +87,13 @@ def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> str:
     read = NamedFiles()
     with suppress(PrivctlError):
         unit = parameters_as(TrainingParameters, found.report).unit
+        behind = [
+            (path, report, role)
+            for path, report in trainings([each.path for each in bases])
+            for role in roles_behind(report)
+        ]
         for private in _records(found.path, found.report, "data", read):
-            for (path, report), role in product(trainings([each.path for each in bases]), LEARNED):
+            for path, report, role in behind:
                 with suppress(PrivctlError):  # records of another kind
                     for earlier in _records(path, report, role, read):
                         if what := _shared(earlier, private, unit):

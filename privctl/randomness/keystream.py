@@ -5,10 +5,13 @@ The bits are those of AES-256 in counter mode, drawn as AES-GCM's encryption of 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
@@ -22,11 +25,28 @@ _LEADING, _FOLLOWING, _DEEP, WORDS = 0, 1, 2, 3
 _FIRST_COUNTER = 2
 
 
+def require_own_process(process: int) -> None:
+    """Raise CommandError unless this is ``process``, the one (by its id) that made a key.
+
+    A fork has the key of its parent: both would draw the same noise, and the difference of what they release has none.
+    """
+    if os.getpid() != process:
+        raise CommandError(
+            "this process was forked from the one that made the key of the noise and the batches, and the two would "
+            "draw the same, so that their results together have no noise; begin the training in the process that makes "
+            "its steps, after the fork"
+        )
+
+
 class Keystream:
-    """The bits under one key of 32 bytes, addressed by stream (below 2^40), block (below 2^48) and lane."""
+    """The bits under one key of 32 bytes, addressed by stream (below 2^40), block (below 2^48) and lane.
+
+    All methods raise CommandError in a fork of the process that made this object.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = algorithms.AES(key)
+        self._process = os.getpid()
 
     def drawn(self, stream: int, block: int, size: int, lane: int) -> bytes:
         """The first ``size`` bytes of the keystream with this nonce."""
@@ -34,6 +54,7 @@ class Keystream:
 
     def drawn_at(self, stream: int, block: int, places: NDArray[np.intp], lane: int) -> bytes:
         """The 16-byte blocks of the keystream at each of ``places``, which are block indices."""
+        require_own_process(self._process)
         counters = np.empty((len(places), 4), ">u4")
         counters[:, :3] = np.frombuffer(_nonce(stream, block, lane), ">u4")
         counters[:, 3] = places + _FIRST_COUNTER
@@ -42,6 +63,7 @@ class Keystream:
 
     def cipher(self, stream: int, block: int, lane: int) -> AEADEncryptionContext:
         """A GCM encryptor with this nonce, which gives the keystream when it encrypts zeros; its tag is not used."""
+        require_own_process(self._process)
         return Cipher(self._key, modes.GCM(_nonce(stream, block, lane))).encryptor()
 
 

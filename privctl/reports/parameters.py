@@ -179,6 +179,17 @@ class TrainingParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChoicesWithoutNoise:
+    """What records taken for public chose in a training: the best run of a ``search``, or which layers to quantize.
+
+    ``measured_public_digest`` is the digest of the records that layers were measured on.
+    """
+
+    search: Mapping[str, Any] | None = None
+    measured_public_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalTrainingParameters:
     """Parameters of training in a loop that is not privctl's; ``program`` is what wrote the report.
 

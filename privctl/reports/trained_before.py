@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFiles, walk
+from privctl.reports.parameters import ChoicesWithoutNoise, ParametersError, parameters_as
 
 #: Steps that train, and the roles of the inputs that they train on; public records have no noise added to them.
 _TRAININGS, LEARNED = ("retrain", "external-training"), ("data", "public")
+#: The roles of records that chose, without noise, which layers were quantized, and which run of a search was the best.
+_CHOSE_LAYERS, _CHOSE_RUN = "measured", "held-out"
 #: Prefixes of the roles of initial weights.
 _BEGUN_WITH = ("start-", "base-")
 
 
-def earlier_training(starts: Sequence[Path], data: Collection[str]) -> Path | None:
+def earlier_training(starts: Sequence[Path], data: Set[str]) -> Path | None:
     """The first report, among those at ``starts`` and their ancestors, of training on a file with one of these digests.
 
-    Reports that are missing or were changed are ignored.
+    A file that chose something without noise counts too (``roles_behind``). Reports that are missing or were changed
+    are ignored.
     """
     for path, report in trainings(starts):
-        if any(each.digest in data for each in report.inputs if each.role in LEARNED):
+        read = {each.digest for each in report.inputs if each.role in roles_behind(report)}
+        # Reports of earlier versions have the digest of what layers were measured on among the parameters only.
+        if not data.isdisjoint({*read, _choices(report).measured_public_digest}):
             return path
     return None
+
+
+def roles_behind(report: PrivacyReport) -> tuple[str, ...]:
+    """The roles of the records that the weights of the training ``report`` depend on without noise, or as its data.
+
+    Beside those that it learned from, these are the records that layers were measured on, and the held-out records of a
+    search.
+    """
+    searched = _choices(report).search is not None
+    return (*LEARNED, _CHOSE_LAYERS, *((_CHOSE_RUN,) if searched else ()))
+
+
+def _choices(report: PrivacyReport) -> ChoicesWithoutNoise:
+    """The choices of the training; none if the report's entries on them cannot be read."""
+    try:
+        return parameters_as(ChoicesWithoutNoise, report)
+    except ParametersError:
+        return ChoicesWithoutNoise()
 
 
 def trainings(starts: Sequence[Path]) -> Iterator[tuple[Path, PrivacyReport]]:

@@ -97,6 +97,15 @@ class LogFile:
             self.close()
             raise
 
+    def _narrow(self) -> None:
+        """Take from the file's mode what it may have got by copying, unpacking or checking it out."""
+        status = os.fstat(self._fd)
+        mode = stat.S_IMODE(status.st_mode)
+        narrow = mode & ~(stat.S_IRWXO if mode & stat.S_IWGRP else stat.S_IRWXO | stat.S_IRWXG)
+        if narrow != mode and status.st_uid == os.geteuid():
+            with writing(self.path):
+                os.fchmod(self._fd, narrow)
+
     def content(self) -> bytes:
         """The whole content of the file."""
         with writing(self.path):
@@ -110,7 +119,12 @@ class LogFile:
             yield chunk
 
     def add(self, line: bytes) -> None:
-        """Append ``line``; if that fails, a partial line is removed again."""
+        """Append ``line``; if that fails, a partial line is removed again.
+
+        A file of this user is narrowed first: others never read a log, and a group only if it may write to it too, as
+        to a log that several people share.
+        """
+        self._narrow()
         with writing(self.path):
             size, remaining = os.fstat(self._fd).st_size, memoryview(line)
             try:

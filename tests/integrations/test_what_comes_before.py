@@ -29,6 +29,33 @@ def test_a_batch_that_fails_ends_the_training(tmp_path: Path) -> None:
             go_on()  # type: ignore[operator]
 
 
+def test_a_file_with_more_than_the_model_gets_no_report(tmp_path: Path) -> None:
+    """The report would list the further tensor, so that a gate passes a file that may hold the records themselves."""
+    loop = Loop()
+    loop.train()
+    place = tmp_path / "model.safetensors"
+    save_file({**loop.model.state_dict(), "memory": loop.data.tensors[0]}, place)
+    with pytest.raises(InputError, match="holds 'memory', which the module does not have"):
+        loop.private.report(place)
+    loop.save(place)
+    assert [each.name for each in loop.private.report(place).outputs[0].tensors] == sorted(loop.model.state_dict())
+
+
+def test_steps_after_the_end_of_the_private_training_get_no_report(tmp_path: Path) -> None:
+    """Without its hooks, the optimizer makes ordinary steps, of gradients that are neither clipped nor noised."""
+    loop = Loop()
+    loop.train()
+    loop.private.close()
+    loop.private.close()  # a second call changes nothing
+    assert loop.private.report(loop.save(tmp_path / "model.safetensors")).guarantees
+    inputs, labels = loop.data.tensors
+    loop.losses(inputs, labels)().mean().backward()
+    loop.optimizer.step()
+    loop.private.close()
+    with pytest.raises(InputError, match="the weights changed after the private training was closed"):
+        loop.private.report(loop.save(tmp_path / "later.safetensors"))
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_a_batch_that_was_interrupted_and_passed_over_ends_the_training(kind: type[BaseException]) -> None:
     loop = Loop()

@@ -66,6 +66,17 @@ def test_a_new_log_is_its_owner_s_and_others_wait_for_it(tmp_path: Path) -> None
     LogFile(path, create=False, wait=False).close()
 
 
+@pytest.mark.parametrize(("before", "after"), [(0o644, 0o600), (0o640, 0o600), (0o664, 0o660), (0o600, 0o600)])
+def test_a_log_that_was_copied_or_checked_out_is_its_owner_s_again(tmp_path: Path, before: int, after: int) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x\n")
+    path.chmod(before)
+    with log_file(path) as file:
+        assert stat.S_IMODE(path.stat().st_mode) == before, "it may be another file, named by mistake"
+        file.add(b"y\n")
+    assert stat.S_IMODE(path.stat().st_mode) == after
+
+
 def test_many_processes_add_whole_lines(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from privctl.reports.audit_log import begin; "

@@ -11,12 +11,14 @@ from fnmatch import fnmatchcase
 
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.reports.parameters import ChoicesWithoutNoise, ParametersError, TrainingParameters, parameters_as
 
 _STARTS, _MODEL, _DATA = ("start-", "base-"), "model", "data"
 _TRAININGS = ("retrain", "external-training")
 #: Roles of the records that a training learns from; to the gradients of public ones it adds no noise.
 LEARNED = (_DATA, "public")
+#: Roles of records that chose, without noise, the layers to quantize and the best run of a search.
+_CHOSE_LAYERS, _CHOSE_RUN = "measured", "held-out"
 _NAME = "starting weights"
 _LEFT_OUT, _STATISTICS = "left out", ("running_mean", "running_var")
 
@@ -36,7 +38,8 @@ def faults(
         return
     own, *earlier = trainings
     for each in earlier:
-        if shared := sorted(_read(own, _DATA) & _read(each, *LEARNED)):
+        chose = _choices(each).measured_public_digest or ""  # the only place in reports of earlier versions
+        if shared := sorted(_read(own, _DATA) & {*_read(each, *roles_behind(each)), chose}):
             name = next(file.path for file in own.inputs if file.digest == shared[0])
             yield (
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
@@ -71,6 +74,20 @@ def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Seque
         if _LEFT_OUT in reason and trained:
             yield f"{name} was left out of the noise, but the training of these weights trained it"
             return
+
+
+def roles_behind(training: PrivacyReport) -> tuple[str, ...]:
+    """The roles of the records that decided about the weights of ``training``: learned from, or chosen by."""
+    chosen = () if _choices(training).search is None else (_CHOSE_RUN,)
+    return (*LEARNED, _CHOSE_LAYERS, *chosen)
+
+
+def _choices(training: PrivacyReport) -> ChoicesWithoutNoise:
+    """The choices of ``training``; none if its entries on them cannot be read, which other checks report."""
+    try:
+        return parameters_as(ChoicesWithoutNoise, training)
+    except ParametersError:
+        return ChoicesWithoutNoise()
 
 
 def _read(report: PrivacyReport, *roles: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Whether the initial weights of a training were trained on one of its records before, in another file.
+"""Whether the initial weights of a training were trained on one of its records before, or one chose without noise.
 
 ``begun_with`` compares files by their digests. Here records are compared, where both trainings' files are at hand.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 from privctl.data.columns import Columns
@@ -19,11 +18,14 @@ from privctl.domain.guarantee import AssumptionState, Guarantee, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
-from verify.consistency.begun_with import LEARNED, trainings_behind
+from verify.consistency.begun_with import LEARNED, roles_behind, trainings_behind
 from verify.files.data import columns_of, unit_of
 from verify.files.places import located
 
 _NAME, _DATA = "starting weights", "data"
+#: For the role of records that chose something without noise: the assumption that they are public, and what they chose.
+_PUBLIC = {"measured": "public measurements", "held-out": "selection"}
+_CHOSE = {"measured": "layers were measured on", "held-out": "the best run was chosen by"}
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 #: One report and its path.
 Placed = tuple[Path, PrivacyReport]
@@ -32,19 +34,44 @@ Placed = tuple[Path, PrivacyReport]
 def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], files: NamedFiles) -> Iterator[Verdict]:
     """Yields a refuted verdict if a guarantee of ``report`` stands and an earlier training shares a record.
 
-    ``links`` are the reports behind it that are at hand, with their paths.
+    The same if records that its own training took for public, to choose by, are among its private ones. ``links`` are
+    the reports behind it that are at hand, with their paths.
     """
-    if not any(map(_rests_on_it, report.guarantees)):
-        return
     places = {id(each): place for place, each in ((path, report), *links)}
     trainings = trainings_behind(report, [each for _, each in links])
-    for each, role in product(trainings[1:], LEARNED):
+    if trainings:
+        yield from _chosen_by_own((places[id(trainings[0])], trainings[0]), files)
+    if not any(map(_rests_on_it, report.guarantees)):
+        return
+    for each, role in ((earlier, role) for earlier in trainings[1:] for role in roles_behind(earlier)):
         own = trainings[0]
         with suppress(PrivctlError):  # records that cannot be read are compared by nobody
             reason = _shared((places[id(own)], own), (places[id(each)], each), role, files)
             if reason:
                 yield Verdict(subject=_NAME, outcome=Outcome.REFUTED, reason=reason)
                 return
+
+
+def _chosen_by_own(own: Placed, files: NamedFiles) -> Iterator[Verdict]:
+    """Yields a refuted verdict if a private record is among those that chose layers or a run, taken for public."""
+    for role in set(roles_behind(own[1])) - set(LEARNED):
+        with suppress(PrivctlError):
+            ours, public = _records(*own, _DATA, files), _records(*own, role, files)
+            if ours is None or public is None:
+                continue
+            if (place := first_shared(contents_at(*public), contents_at(*ours))) is not None:
+                reason = (
+                    f"record {place} of {public[0].name} is a private one, and {_CHOSE[role]} these records without "
+                    "noise"
+                )
+                yield Verdict(subject=_PUBLIC[role], outcome=Outcome.REFUTED, reason=reason)
+            unit = unit_of(own[1])
+            if unit is not None and users_at(*ours, unit) & users_at(*public, unit):
+                reason = (
+                    f"{public[0].name} holds records of a {unit!r} whose records are private, and {_CHOSE[role]} them "
+                    "without noise"
+                )
+                yield Verdict(subject=_PUBLIC[role], outcome=Outcome.REFUTED, reason=reason)
 
 
 def _shared(own: Placed, earlier: Placed, role: str, files: NamedFiles) -> str:

@@ -35,7 +35,7 @@ _TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
-    "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
+    "initial-statistics", "training-rounding", "vocabulary", "labels", "scaling", "plan", "book of secrets", "priors",
     "pairwise form", "selection", "public measurements", "names of users", "earlier searches", public_records.MIXED,
 })  # fmt: skip
 #: The end of an assumption on a public seed that the user gave: nothing shows that it was chosen independently of data.

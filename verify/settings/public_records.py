@@ -11,7 +11,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 
-_ROLE, _DATA, _HELD_OUT = "public", "data", "held-out"
+_ROLE, _DATA, _HELD_OUT, _MEASURED = "public", "data", "held-out", "measured"
 _FIELDS = ("public_weight", "public_batch_size", "public_examples", "public_overlap")
 #: The ways to treat a public record that is also a private one.
 _REFUSED, _KEPT = "refuse", "keep"
@@ -46,8 +46,14 @@ def _taken_for_public(report: PrivacyReport, parameters: Any) -> Iterator[str]:
     held_out = {each.digest for each in report.inputs if each.role == _HELD_OUT}
     if getattr(parameters, "search", None) is not None and private & held_out:
         yield "the best of several runs was chosen by results on the training data, and not on public records"
-    if getattr(parameters, "measured_public_digest", None) in private:
+    digest = getattr(parameters, "measured_public_digest", None)
+    measured = {each.digest for each in report.inputs if each.role == _MEASURED}
+    if digest in private or private & measured:
         yield "layers were measured on the training data itself, without noise, and not on public records"
+    if measured and digest is None:
+        yield "it read records to measure layers on, and its parameters say of none"
+    elif len(measured) == 1 and digest not in measured:  # of several files it is a digest of their digests
+        yield "measured_public_digest is not the digest of the file that it names for these records"
 
 
 def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:

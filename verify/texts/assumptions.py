@@ -87,6 +87,11 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         r"the names of the classes were known without the examples \(they were collected from them\)",
         r"the released labels (?:was|were) chosen without the examples \(the training collected it from them\)",
     ),
+    "scaling": (
+        "the numbers that scale its inputs, which are released too, were chosen without these examples",
+        r"the numbers that scale its inputs were known without the examples \(they were collected from them\)",
+        r"the released scaling was chosen without the examples \(the training collected it from them\)",
+    ),
     "secret noise": ("nobody can foretell the noise: .+",),
     "noise": (
         f"every step has Gaussian noise of {_NUMBER} clip norms on its sum, no less than the {_NUMBER} that the plan "

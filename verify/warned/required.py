@@ -15,7 +15,13 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.shown import counted
 from privctl.domain.strength import is_useful, stated_regimes
-from privctl.reports.parameters import ExternalTrainingParameters, ProtectionParameters, ShadowParameters, parameters_as
+from privctl.reports.parameters import (
+    ExternalTrainingParameters,
+    ProtectionParameters,
+    ShadowParameters,
+    TrainingParameters,
+    parameters_as,
+)
 from privctl.storage.reader import ADAPTER_NAME
 from verify.methods import external_training
 from verify.stated import method_of, readable, training_of
@@ -34,7 +40,6 @@ def _of_training(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
     stated, method = training_of(report), method_of(report)
     if method is not None:
         yield from method.warned(report, stated)
-    guarded = bool(report.guarantees)
     if stated.adapter:
         yield form(texts.ADAPTER, base=forms.NAME, where="among the inputs")
     if stated.base_bits is not None:
@@ -43,8 +48,8 @@ def _of_training(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
         yield texts.FIXED_GRAPH
     if stated.similar_names and stated.unit is not None:
         yield forms.alike_users(stated.similar_names, stated.unit)
-    if guarded and any(artifact.role == "held-out" for artifact in report.inputs):
-        yield texts.HELD_OUT_IS_PUBLIC
+    if report.guarantees:
+        yield from _of_guaranteed(report, stated)
     if stated.plan is not None:
         yield texts.KEEP_THE_PLAN
     zeroed = max((epoch.get("zeroed_fraction", 0.0) for epoch in stated.history), default=0.0)
@@ -53,6 +58,12 @@ def _of_training(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
     if stated.gradient_canaries:
         measured = getattr(stated, "measurements_planned", None) is not None
         yield texts.canaries(stated.gradient_canaries, measured=measured)
+
+
+def _of_guaranteed(report: PrivacyReport, stated: TrainingParameters) -> Iterator[str]:
+    if any(artifact.role == "held-out" for artifact in report.inputs):
+        yield texts.HELD_OUT_IS_PUBLIC
+    yield from _large_delta(stated.delta, stated.examples)
 
 
 def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[str]:
@@ -109,18 +120,19 @@ def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
     if not report.guarantees:
         return
     yield forms.ONE_RUN
-    if (
-        stated.examples
-        and stated.delta is not None
-        and stated.delta > max(0.1 / stated.examples, min(1e-5, stated.examples**-1.1))
-    ):
-        near = "at least" if stated.delta >= 1 / stated.examples else "not far below"
-        delta = re.escape(f"{stated.delta:g}")
-        yield rf"delta {delta} is {near} 1 / {stated.examples} (?:examples|records), so that .+"
+    yield from _large_delta(stated.delta, stated.examples)
     if stated.similar_names and stated.unit is not None:
         yield forms.alike_users(stated.similar_names, stated.unit)
     if stated.program == "opacus":
         yield from _of_history(stated)
+
+
+def _large_delta(delta: float | None, examples: int | None) -> Iterator[str]:
+    """The warning for a ``delta`` that is neither the default nor well below 1 / ``examples``."""
+    if not examples or delta is None or delta <= max(0.1 / examples, min(1e-5, examples**-1.1)):
+        return
+    near = "at least" if delta >= 1 / examples else "not far below"
+    yield rf"delta {re.escape(f'{delta:g}')} is {near} 1 / {examples} (?:examples|records), so that .+"
 
 
 def _of_history(stated: ExternalTrainingParameters) -> Iterator[str]:

@@ -203,6 +203,7 @@ _FIX_BY_ASSUMPTION = {
     "starting weights": "train again from weights that were made without these examples",
     "vocabulary": "train with a public vocabulary: --vocabulary FILE, words chosen without the private examples",
     "labels": "train with public class names: --labels a,b,c, or a file with one name a line",
+    "scaling": "train with public numbers in preprocessor_config.json, such as 0.5 for every mean and deviation",
 }
 
 

@@ -44,6 +44,11 @@ class Units:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The content key of each example."""
+        return self._keys
+
     def members(self, unit: int) -> list[int]:
         """The examples of ``unit``."""
         if self._order is None:

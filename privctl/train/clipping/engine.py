@@ -112,6 +112,11 @@ class PerExample:
         return self._groups
 
     @property
+    def reduced(self) -> bool:
+        """Whether the output of a watched module was in half precision in the latest pass."""
+        return self._recorder.reduced
+
+    @property
     def promoted(self) -> tuple[Promotion, ...]:
         """The modules known so far to be differentiated as a whole."""
         modes = self._recorder.modes()
@@ -335,7 +340,8 @@ class PerExample:
         """By parameter, the factors (n,) of its examples' gradients, and which examples are clipped (n,)."""
         nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
         every = {name: squares.get(name, nothing) for name in self.trainable}
-        factors = clipping_factors(self.clipping, [sum_squares(every, names) for names in self._groups])
+        clipping = self.clipping.of_pass(reduced=self.reduced)
+        factors = clipping_factors(clipping, [sum_squares(every, names) for names in self._groups])
         scales: dict[str, Tensor] = {}
         for names, factor in zip(self._groups, factors, strict=True):
             scales |= dict.fromkeys(names, factor * weight)

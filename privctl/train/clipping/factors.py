@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,10 +44,19 @@ SMALLEST_NORM, LARGEST_NORM = CLIP_NORM.low, CLIP_NORM.high
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipping:
-    """The L2 norm that each example's gradient is clipped to, and the style of clipping."""
+    """The L2 norm that each example's gradient is clipped to, and the style of clipping.
+
+    ``reduced_norm`` takes the place of ``norm`` in a pass in which something was in half precision; None changes
+    nothing.
+    """
 
     norm: float
     style: ClippingStyle = ClippingStyle.FLAT
+    reduced_norm: float | None = None
+
+    def of_pass(self, *, reduced: bool) -> Clipping:
+        """The clipping of a pass; ``reduced`` is whether something in it was in half precision."""
+        return replace(self, norm=self.reduced_norm) if reduced and self.reduced_norm is not None else self
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.norm) and self.norm > 0):

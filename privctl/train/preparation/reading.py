@@ -11,7 +11,7 @@ from privctl.data.images import ImageSet, read_images
 from privctl.data.several import DataPath
 from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.chat import chat_of
 from privctl.models.choices import CLASSIFICATION, NOT_ON_TEXTS, TaskName
 from privctl.models.language import read_config
@@ -75,7 +75,9 @@ def require_none_private(
 ) -> None:
     """Raise CommandError if a record of ``public``, given with ``flag``, is also among the private ones.
 
-    ``otherwise`` ends the message with an alternative. All ``workers`` must call this. Raises as reading the data does.
+    Where users are protected, also for another record of one of them, if the public records name users in the same
+    field. ``otherwise`` ends the message with an alternative. All ``workers`` must call this. Raises as reading the
+    data does.
     """
     aside = "" if request.task in NOT_ON_TEXTS else ", case and white space aside"
 
@@ -86,9 +88,31 @@ def require_none_private(
                 f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the "
                 f"two is not what it is taken for; leave what is private out of {flag}{otherwise}"
             )
+        if names_private_user(request, public):
+            raise CommandError(
+                f"{flag} {public} holds records of a {request.data.unit!r} whose records stand in --data "
+                f"{request.data.train}, and all that a user has is protected; leave such users out of {flag}{otherwise}"
+            )
         return b""
 
     workers.once_per_machine(compared)
+
+
+def names_private_user(request: RetrainRequest, public: DataPath) -> bool:
+    """Whether users are protected and ``public`` has records of one of them, named in the same field.
+
+    False where a record of ``public`` names no user there. Raises as reading the private data does.
+    """
+    if (unit := request.data.unit) is None:
+        return False
+    users: set[str] = set()
+    try:
+        for each in texts_at(request, public, unit, shared=True):
+            users.update(each.users)
+    except InputError:
+        return False
+    private = texts_at(request, request.data.train, unit, shared=True)
+    return any(not users.isdisjoint(each.users) for each in private)
 
 
 def sampling_rate(path: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from privctl.data.columns import columns_of_task
@@ -17,7 +16,7 @@ from privctl.reports.files import FoundReport
 from privctl.reports.of_model import own_reports
 from privctl.reports.of_start import reports_of_copy, unfitting_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
-from privctl.reports.trained_before import LEARNED, earlier_training, trainings
+from privctl.reports.trained_before import earlier_training, roles_behind, trainings
 from privctl.storage.digest import NamedFiles
 from privctl.train.preparation.job import TrainingJob
 
@@ -106,7 +105,8 @@ def _weights(job: TrainingJob) -> Iterator[Path]:
 def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining | None:
     request, read = job.request, NamedFiles()
     own = request.data.train
-    for (path, report), role in product(trainings(starts), LEARNED):
+    behind = ((path, report, role) for path, report in trainings(starts) for role in roles_behind(report))
+    for path, report, role in behind:
         with suppress(PrivctlError):  # data that cannot be read as this training reads its own
             files = [(path_of(path, each), each) for each in report.inputs if each.role == role]
             data = data_as_recorded(files, read)

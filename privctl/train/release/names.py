@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from privctl.data.pixels import are_own_statistics, is_published
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.models.choices import CLASSIFICATION
+from privctl.models.tasks.classification import ImageClassification
 from privctl.train.release.began_with import collected_before, trained_before, unfitting_reports
 
 if TYPE_CHECKING:
@@ -19,11 +21,15 @@ _COLLECTED = {
         "give --vocabulary a file of words that were chosen without these examples",
     ),
     "labels": ("the names of the classes", "give --labels a,b,c, or a file with one name a line"),
+    "scaling": (
+        "the numbers that scale its inputs",
+        "state others in preprocessor_config.json, such as 0.5 for every mean and deviation",
+    ),
 }
 
 
 def collected(job: TrainingJob) -> tuple[str, ...]:
-    """Which of vocabulary and labels were collected from the private examples and are released with the weights.
+    """Which of vocabulary, labels and scaling were collected from the private examples and are released.
 
     They were collected by this run, or by an earlier one on the same data from whose folder they were taken.
     """
@@ -31,6 +37,7 @@ def collected(job: TrainingJob) -> tuple[str, ...]:
     sources = {
         "vocabulary": (job.model.vocabulary_from_private_data, request.model.vocabulary),
         "labels": (job.labels_from_private_data, request.data.labels),
+        "scaling": (_scales_by_own(job), None),
     }
     return tuple(name for name, (now, given) in sources.items() if now or (name in before and not given))
 
@@ -50,12 +57,34 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
             statement="the classes, whose number and names are released too, were chosen without these examples",
             state=AssumptionState.ASSERTED,
         )
+    if not _scales_by_published(job) and "scaling" not in from_data:
+        yield Assumption(
+            name="scaling",
+            statement="the numbers that scale its inputs, which are released too, were chosen without these examples",
+            state=AssumptionState.ASSERTED,
+        )
     for name in from_data:
         yield Assumption(
             name=name,
             statement=f"{_COLLECTED[name][0]} were known without the examples (they were collected from them)",
             state=AssumptionState.VIOLATED,
         )
+
+
+def _scales_by_published(job: TrainingJob) -> bool:
+    """Whether inputs are scaled by nothing, by constants, or by numbers that many published models have."""
+    model = job.model
+    if model.images is not None:
+        return is_published(model.images)
+    return model.sounds is None or model.sounds.scales_by_published
+
+
+def _scales_by_own(job: TrainingJob) -> bool:
+    """Whether images are scaled by the private images' own means, which would be released exactly."""
+    facts = job.model.images
+    if facts is None or is_published(facts) or not isinstance(job.task, ImageClassification):
+        return False
+    return are_own_statistics(facts, job.task.images.pixels)
 
 
 def voiding(job: TrainingJob) -> Iterator[str]:

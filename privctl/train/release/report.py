@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from privctl.accounting.deltas import delta_warning
 from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
 from privctl.data.recorded import recorded_files
@@ -27,6 +28,7 @@ from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.logs import withheld
+from privctl.train.logs.held_out import shared_warning
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.preparation.prepare import text_options
@@ -121,7 +123,9 @@ def report_for(
             *adapter_warnings(job),
             *unprotected_users(job.request),
             *unsure_names(job),
+            *large_delta(job),
             *withheld.caveats(job.request),
+            *shared_warning(job),
             *(() if plan is None else (KEEP_THE_PLAN,)),
             *(() if withheld.withholds(job.request) else zeroed_warning(finished)),
         ),
@@ -168,6 +172,12 @@ def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
         yield job.plan.report.parent_of(place)
     for found in reports_of_start(job):
         yield found.parent_of(place)
+
+
+def large_delta(job: TrainingJob) -> Iterator[str]:
+    """A warning about a delta that is not well below 1 / examples."""
+    if job.delta is not None and (sentence := delta_warning(job.delta, len(job.task))):
+        yield sentence
 
 
 def zeroed_warning(finished: FinishedRun) -> Iterator[str]:

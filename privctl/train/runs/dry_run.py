@@ -22,6 +22,7 @@ from privctl.models.language import choose_device
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import Workers, own_device
+from privctl.train.logs.held_out import shared_warning
 from privctl.train.network.adapters import adapted
 from privctl.train.network.half_precision import hold_base
 from privctl.train.network.memory import peak_memory
@@ -186,6 +187,7 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
     if sentence := _truncation(job.task):
         yield sentence
     yield from voiding(job)
+    yield from shared_warning(job)
     yield from unsure_names(job)
     if job.recipe.search is not None:
         yield (

@@ -31,6 +31,8 @@ _DERIVED = {
 _COMPARED_LAST = ("steps", *_DERIVED)
 #: Keys for the digests of the initial weights and of files beside them, which runs of earlier versions do not state.
 _WEIGHTS, BESIDE = "weights", "beside"
+#: Key for the digests of the records that the method's own settings name, by setting; older runs do not state them.
+_OWN_RECORDS = "own_records"
 _READ_BESIDE = (
     CONFIG_NAME, "generation_config.json", "preprocessor_config.json", "processor_config.json", ADAPTER_CONFIG,
     *TOKENIZER_FILES, *CHAT_TEMPLATES,
@@ -62,9 +64,16 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "labels": job.model.labels,
         _WEIGHTS: list(_digests(request, random=job.model.initial_weights == "random")),
         BESIDE: files_beside(request),
+        **({_OWN_RECORDS: own} if (own := own_records(request)) else {}),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
+
+
+def own_records(request: RetrainRequest) -> dict[str, str]:
+    """The digest of each file of records that the method's own settings name, by setting."""
+    values = {setting.name: getattr(request.settings, setting.name) for setting in fields(request.settings)}
+    return {name: data_digest(value) for name, value in values.items() if isinstance(value, Path)}
 
 
 def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
@@ -119,7 +128,7 @@ def difference(
     """
     old, new = dict(_leaves(before)), dict(_leaves(now))
     for name in sorted(new, key=_COMPARED_LAST.__contains__):
-        if name in (_WEIGHTS, BESIDE) and name not in old:
+        if name not in old and (name in (_WEIGHTS, BESIDE) or name.startswith(f"{_OWN_RECORDS}.")):
             continue
         if old.get(name) != new[name]:  # an option that is newer than the saved run was not given then
             return _describe(name, old.get(name), new[name], own)
@@ -155,7 +164,7 @@ def _absent(value: Any) -> bool:
 
 def _flag(name: str, own: type[MethodSettings]) -> str:
     first, _, last = name.rpartition(".")
-    if first == "settings":
+    if first in ("settings", _OWN_RECORDS):
         return next((flag_of(each) for each in fields(own) if each.name == last and OPTION in each.metadata), last)
     return _NAMES.get(name, "--" + last.replace("_", "-"))
 

@@ -38,12 +38,19 @@ class AdaptiveClipNorm:
         """``noise_multiplier`` is that of sum and count together; ``reduced`` means that passes are in bfloat16."""
         self._settings, self._batch_size = settings, batch_size
         self._multiplier = sum_noise_multiplier(noise_multiplier, settings.count_stddev)
+        self._leave(reduced=reduced)
+        self.norms = [initial]
+
+    def leave_more(self) -> None:
+        """Leave what passes in bfloat16 need for rounding from now on."""
+        self._leave(reduced=True)
+
+    def _leave(self, *, reduced: bool) -> None:
         self._margin = rounding_margin(reduced=reduced)
         self._ramp = _RAMP_REDUCED if reduced else _RAMP
         # Rounding moves the norms near the clip norm C by at most (1 + ramp) margin C in total, and their contributions
         # to the count by 1 / (2 ramp C) times as much.
         self._bound = COUNT_SENSITIVITY - self._margin * (1 + self._ramp) / (2 * self._ramp)
-        self.norms = [initial]
 
     @property
     def current(self) -> float:

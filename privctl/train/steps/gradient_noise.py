@@ -20,6 +20,7 @@ from privctl.domain.errors import PrivctlError
 from privctl.randomness import BLOCK, WORTH_COMPILING, NoiseSource
 from privctl.randomness.device import ElementRange, Place, engine_for, tiles_of
 from privctl.randomness.device.tensor_engine import key_words
+from privctl.randomness.keystream import require_own_process
 
 #: Standard deviations for which numbers of grid steps fit into float64.
 _LEAST_STDDEV, _MOST_STDDEV = 1e-250, 1e250
@@ -126,6 +127,7 @@ class CipherNoise:
         self._engine, self._device, self._seeded = engine_for(device), device, seed is not None
         fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl device noise seed %d" % seed).digest()
         self._key = key_words(fresh if key is None else key, device)
+        self._process = os.getpid()
         self._steps = _Steps()
         self._tiles: dict[tuple[ElementRange, ...], Tensor] = {}
 
@@ -150,8 +152,10 @@ class CipherNoise:
     def release_shards(self, shards: Sequence[Shard], stddev: float, step: int) -> None:
         """Like ``release``, for the contiguous parts of tensors in this process, with the full ``stddev``.
 
-        Raises ValueError for shards that overlap, before anything is drawn.
+        Raises ValueError for shards that overlap, before anything is drawn, and CommandError in a fork of the process
+        that made the key.
         """
+        require_own_process(self._process)
         if not _LEAST_STDDEV < stddev < _MOST_STDDEV:
             raise PrivctlError(f"noise of standard deviation {stddev:g} is out of range; check clip norm and noise")
         self._steps.begin(step)

@@ -141,3 +141,19 @@ def test_a_base_of_other_data_stays_public(kinds: Kinds, tmp_path: Path) -> None
         "base.report.json"
     ]
     assert verify(report_path, read(report_path)).exit_code is ExitCode.OK
+
+
+@pytest.mark.forged("the base is taken for public although a record of its own file is the training's")
+def test_noise_that_spared_a_base_of_a_record_in_another_file_is_refuted(
+    kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clipped = kinds["clipped"]
+    base = base_made(clipped, tmp_path, data=False, start=False)
+    other_data(clipped, base, shared=True)
+    monkeypatch.setattr(request, "require_public", lambda *_: None)
+    assert clipped.model is not None
+    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
+    report_path = tmp_path / "out.report.json"
+    found = verify(report_path, read(report_path))
+    assert found.exit_code is ExitCode.REFUTED
+    assert any("were trained on record" in verdict.reason for verdict in found.verdicts)

@@ -19,6 +19,7 @@ from privctl.domain.errors import ExitCode
 from privctl.integrations import report as of_loops
 from privctl.integrations.trainer_callback import _UNPROTECTED
 from privctl.reports.files import read_report
+from tests.cli.short_runs import dp_sgd, prepared
 from tests.integrations.loops import EXAMPLES, Loop
 from tests.warned_rows import NOT_CALLED_FOR, Row, faults, rows_of
 from verify.run import read, verify
@@ -27,7 +28,7 @@ from verify.texts.warnings.table import TEXTS
 WriteModel = Callable[..., Path]
 Maker = Callable[[Path, WriteModel], Path]
 
-_OUTSIDE, _NOISE, _AUDIT = "external-training", "noise", "audit"
+_OUTSIDE, _RETRAIN, _NOISE, _AUDIT = "external-training", "retrain", "noise", "audit"
 _FACTS = ["--epochs", "1", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "10", "--batch-size", "5"]
 
 
@@ -60,6 +61,12 @@ def of_users(folder: Path, write_model: WriteModel) -> Path:
     loop.train(epochs=1)
     loop.private.report(loop.save(folder / "m.safetensors"))
     return folder / "m.report.json"
+
+
+def at_large_delta(folder: Path, write_model: WriteModel) -> Path:
+    few = ["--steps", "1", "--batch-size", "6", "--noise-multiplier", "1", "--delta", "0.05", "--device", "cpu", "-q"]
+    assert run(dp_sgd(prepared(folder, 30), folder / "out", *few)) == 0
+    return folder / "out.report.json"
 
 
 def noised_twice(folder: Path, write_model: WriteModel) -> Path:
@@ -98,6 +105,7 @@ MADE: dict[Row, Maker] = {
     (_OUTSIDE, "unprotected"): by_the_trainer,
     (_OUTSIDE, "nothing known"): from_elsewhere,
     (_OUTSIDE, "users spelled alike"): of_users,
+    (_RETRAIN, "large delta"): at_large_delta,
     (_NOISE, "noise before"): noised_twice,
     (_NOISE, "nothing claimed"): noised("--noise-stddev", "0.1"),
     (_NOISE, "seed"): noised("--epsilon", "1", "--seed", "1", *_FACTS),

@@ -19,6 +19,7 @@ from verify.texts.warnings.forms import (
     ONE_RUN,
     OWNER,
     OWNER_OF_MEASURES,
+    QUOTED,
     REAL_ARITHMETIC,
     UNPROTECTED,
     WHOLE_SEARCH,
@@ -37,6 +38,16 @@ IN_FOUR_BITS = form(
 )
 HELD_OUT_IS_PUBLIC = form(
     "held-out measures are exact and no guarantee covers them: the held-out data is taken to be public"
+)
+HELD_OUT_IS_TRAINED_ON = form(
+    "record {count} of the held-out data stands in the training data too: held-out measures are then exact measures of "
+    "private records, and no guarantee covers them; leave what is trained on out of --held-out",
+    count=COUNT,
+)
+HELD_OUT_OF_USERS = form(
+    "the held-out data hold records of a {unit} whose records are trained on: held-out measures are then exact "
+    "measures of protected users, and no guarantee covers them; leave such users out of --held-out",
+    unit=QUOTED,
 )
 KEEP_THE_PLAN = form(
     "the plan of protection tells which records hold secrets and how they are called; keep it to yourself like the data"
@@ -214,6 +225,9 @@ TEXTS: dict[str, dict[str, str]] = {
         "users of the records": FIXED_GRAPH,
         "users spelled alike": ALIKE_USERS,
         "held-out measures": HELD_OUT_IS_PUBLIC,
+        "held-out records trained on": HELD_OUT_IS_TRAINED_ON,
+        "held-out records of users trained on": HELD_OUT_OF_USERS,
+        "large delta": DELTA,
         "plan of protection": KEEP_THE_PLAN,
         "no finite gradient": form(ZEROED, share=NUMBER),
         "earlier searches": form(EARLIER, searches=either("earlier search", "earlier searches")),

@@ -16,6 +16,7 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status, status_of
 from privctl.domain.report import PrivacyReport
+from privctl.reports.files import digested_artifact
 from privctl.storage.digest import DigestedFile
 from privctl.train.methods.dpquant.choice import format_of, requested_settings
 from privctl.train.methods.dpquant.cost import SPEEDS, speedup
@@ -24,6 +25,7 @@ from privctl.train.methods.dpquant.quantization import Quantization
 from privctl.train.methods.dpquant.sensitivity import MOST_PUBLIC, PublicSensitivity
 from privctl.train.methods.dpquant.settings import LayerMode, Sensitivity
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.places import report_path
 from privctl.train.settings.choices import FormatName
 from privctl.train.steps.loop import FinishedRun
 
@@ -32,6 +34,8 @@ SCALES = (
     "weights one a tensor; as published a scale is that of a whole batch: one example would change how all others are "
     "rounded, and clipping would not bound what it does"
 )
+#: The role of the public records that layers were measured on.
+MEASURED = "measured"
 #: The fraction of epsilon for measurements above which there is a warning.
 _WARN_ABOVE = 0.1
 
@@ -50,8 +54,10 @@ def amend_report(
     ``public`` are the files of the public records that layers were measured on, with their digests when read.
     """
     cost = _Cost.of(report)
+    measured = (digested_artifact(MEASURED, file, report_path(job.request.output)) for file in public)
     return replace(
         report,
+        inputs=(*report.inputs, *measured),
         parameters={**report.parameters, **_parameters(job, done, finished, seed, cost, public)},
         guarantees=tuple(_guarantees(report, job, finished, cost)),
         evidence=(*report.evidence, *_priced(cost), *_evidence(job, done)),

@@ -19,6 +19,7 @@ from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import now, versions
 from privctl.train.directional import SignAgreement
 from privctl.train.logs import withheld
+from privctl.train.logs.held_out import shared_warning
 from privctl.train.methods.dp_sgd import TUNING
 from privctl.train.methods.ferret.planning import FerretPlan, released_by
 from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
@@ -29,6 +30,7 @@ from privctl.train.release.report import (
     adapter_warnings,
     evidence_of,
     input_artifacts,
+    large_delta,
     parameters_of,
     report_privacy_warning,
     require_unchanged,
@@ -90,7 +92,9 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
             _AVERAGE if ledger is None else TUNING,
             report_privacy_warning(job),
             *adapter_warnings(job),
+            *large_delta(job),
             *withheld.caveats(job.request),
+            *shared_warning(job),
             *_untested(done),
         ),
         omissions=withheld.omissions(job.request),
