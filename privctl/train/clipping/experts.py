@@ -77,7 +77,7 @@ def _sum_of(values: Sequence[Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class ExpertTokens:
     """The tokens that chose one expert, in the order of their examples.
 
     ``token`` (m,) are their numbers in the batch, ``slot`` (m,) which of the token's choices the expert is, ``example``
@@ -99,7 +99,7 @@ class Tokens:
 class OuterOfTokens:
     """Gradients sum_t g_t a_t^T over an example's ``tokens``, from a (m, d) and g (m, p)."""
 
-    tokens: Tokens
+    tokens: ExpertTokens
     inputs: Tensor
     gradients: Tensor
     transposed: bool  # the parameter is (d, p)
@@ -187,7 +187,7 @@ def _terms(
 
 
 def _of_expert(
-    module: nn.Module, use: ModuleCall, hidden: Tensor, weights: Tensor, expert: int, tokens: Tokens
+    module: nn.Module, use: ModuleCall, hidden: Tensor, weights: Tensor, expert: int, tokens: ExpertTokens
 ) -> tuple[OuterOfTokens, OuterOfTokens]:
     """The terms of one expert's two layers."""
     first, last = _layers(module)
@@ -237,7 +237,7 @@ def _linear(module: nn.Module, name: str, expert: int, inputs: Tensor) -> Tensor
     return output + module.get_parameter(f"{name}_bias").detach()[expert] if module.has_bias else output
 
 
-def _tokens(chosen: Tensor, expert: int, count: int) -> Tokens:
+def _tokens(chosen: Tensor, expert: int, count: int) -> ExpertTokens:
     """The tokens whose router chose ``expert`` in ``chosen`` (N, k), where the N tokens are those of n = ``count``."""
     token, slot = torch.where(chosen == expert)  # in the order of tokens
     example = token // (len(chosen) // count)
@@ -245,4 +245,4 @@ def _tokens(chosen: Tensor, expert: int, count: int) -> Tokens:
     places = torch.full((count, int(counts.max())), len(token), device=chosen.device)
     numbers = torch.arange(len(token), device=chosen.device)
     places[example, numbers - (counts.cumsum(0) - counts)[example]] = numbers
-    return Tokens(token, slot, example, places)
+    return ExpertTokens(token, slot, example, places)

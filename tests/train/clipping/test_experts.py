@@ -125,10 +125,10 @@ def test_tokens_of_other_examples_are_noticed(monkeypatch: pytest.MonkeyPatch) -
     """A rule that gives an example the tokens of its neighbour must not pass the comparison with autograd."""
     original = rule._tokens
 
-    def shifted(chosen: Tensor, expert: int, count: int) -> rule.Tokens:
+    def shifted(chosen: Tensor, expert: int, count: int) -> rule.ExpertTokens:
         found = original(chosen, expert, count)
         others = (found.example + 1) % count
-        return rule.Tokens(found.token, found.slot, others, found.places.roll(1, 0))
+        return rule.ExpertTokens(found.token, found.slot, others, found.places.roll(1, 0))
 
     monkeypatch.setattr(rule, "_tokens", shifted)
     model = Mixture(mixtral())
