@@ -74,7 +74,11 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 
 
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """The verdicts of all ``CHECKS``; a check that needs an entry which the report lacks refutes the report."""
+    """The verdicts of all ``CHECKS``.
+
+    A check that needs an entry which the report lacks refutes the report. One that cannot compute with its numbers,
+    such as a batch of negative size, leaves it open.
+    """
     for check in CHECKS:
         with suppress(ParametersError):  # _readable reports it
             try:
@@ -82,6 +86,9 @@ def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
             except LookupError as missing:
                 reason = f"it lacks the entry {missing}, without which its other figures cannot be checked"
                 yield Verdict(subject="report", outcome=Outcome.REFUTED, reason=reason)
+            except (ArithmeticError, ValueError) as error:
+                reason = f"it holds a number that no real run has, with which nothing can be computed ({error})"
+                yield Verdict(subject="report", outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
 def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
