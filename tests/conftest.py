@@ -84,6 +84,7 @@ TOGETHER = {
             *("audits/test_left_out", "checkpoint_noise/test_spared_tensors", "consistency/test_begun_with"),
             *("consistency/test_begun_with_records", "consistency/test_public_base", "files/test_beside"),
             *("files/test_counted_data", "warned/test_warned", "weights/test_unbounding_settings"),
+            "consistency/test_counted_secrets",
         )
     },
     **{

@@ -5,6 +5,7 @@ Both run every check in ``CHECKS``. A check that needs weights or data belongs t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -172,7 +173,12 @@ def _plan_file_agreement(report: PrivacyReport, artifact: Artifact, file: Safete
     facts = parse_json(file.metadata[KEY], str(file.path))
     if artifact.role != "plan" or report.step not in ("retrain", "secrets-plan") or not isinstance(facts, dict):
         return
-    for sentence in plan_disagreements(report, facts, arrays_of(file), artifact.digest):
+    wrong = [*plan_disagreements(report, facts, arrays_of(file), artifact.digest)]
+    if report.step == "secrets-plan":
+        kinds, stated = Counter(names_of(file)[1]), parameters_as(ProtectionParameters, report).kinds
+        if stated and dict(stated) != kinds:
+            wrong.append("it does not count the secrets of each kind as the plan has them")
+    for sentence in wrong:
         yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=sentence)
 
 
