@@ -83,7 +83,8 @@ TOGETHER = {
             *("audits/test_mutants_of_audits", "audits/test_fields_read"),
             *("audits/test_left_out", "checkpoint_noise/test_spared_tensors", "consistency/test_begun_with"),
             *("consistency/test_begun_with_records", "consistency/test_public_base", "files/test_beside"),
-            *("files/test_counted_data", "warned/test_warned"),
+            *("files/test_counted_data", "warned/test_warned", "weights/test_unbounding_settings"),
+            "consistency/test_counted_secrets",
         )
     },
     **{

@@ -5,6 +5,7 @@ Both run every check in ``CHECKS``. A check that needs weights or data belongs t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,7 +75,11 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 
 
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """The verdicts of all ``CHECKS``; a check that needs an entry which the report lacks refutes the report."""
+    """The verdicts of all ``CHECKS``.
+
+    A check that needs an entry which the report lacks refutes the report. One that cannot compute with its numbers,
+    such as a batch of negative size, leaves it open.
+    """
     for check in CHECKS:
         with suppress(ParametersError):  # _readable reports it
             try:
@@ -82,6 +87,9 @@ def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
             except LookupError as missing:
                 reason = f"it lacks the entry {missing}, without which its other figures cannot be checked"
                 yield Verdict(subject="report", outcome=Outcome.REFUTED, reason=reason)
+            except (ArithmeticError, ValueError) as error:
+                reason = f"it holds a number that no real run has, with which nothing can be computed ({error})"
+                yield Verdict(subject="report", outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
 def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -165,7 +173,12 @@ def _plan_file_agreement(report: PrivacyReport, artifact: Artifact, file: Safete
     facts = parse_json(file.metadata[KEY], str(file.path))
     if artifact.role != "plan" or report.step not in ("retrain", "secrets-plan") or not isinstance(facts, dict):
         return
-    for sentence in plan_disagreements(report, facts, arrays_of(file), artifact.digest):
+    wrong = [*plan_disagreements(report, facts, arrays_of(file), artifact.digest)]
+    if report.step == "secrets-plan":
+        kinds, stated = Counter(names_of(file)[1]), parameters_as(ProtectionParameters, report).kinds
+        if stated and dict(stated) != kinds:
+            wrong.append("it does not count the secrets of each kind as the plan has them")
+    for sentence in wrong:
         yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=sentence)
 
 

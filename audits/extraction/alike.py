@@ -55,6 +55,19 @@ class Block:
         return 0 < self.out < self.train + self.heldout and min(self.train, self.heldout) > 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmongAlike:
+    """A comparison repeated among similar texts, and how these were chosen.
+
+    ``place`` [chosen] is the index of each chosen text among those compared, training text first, and ``block``
+    [chosen] the number of its block; -1 without blocks.
+    """
+
+    evidence: Evidence
+    place: NDArray[np.int64]
+    block: NDArray[np.int64]
+
+
 def select_texts(digests: Sequence[bytes], out: NDArray[np.bool_], most: int = MOST) -> NDArray[np.int64]:
     """Indices of up to ``most`` texts that come ``out`` [texts] and as many that do not, by least digest."""
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
@@ -67,23 +80,27 @@ def digest_of(row: NDArray[np.int64]) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
 
 
-def blocks(
+def block_numbers(
     texts: Sequence[str], digests: Sequence[bytes], train: NDArray[np.bool_], out: NDArray[np.bool_]
-) -> list[Block]:
-    """Cut ``texts`` into blocks that resemble what comes ``out`` [texts] to a similar degree.
+) -> NDArray[np.int64]:
+    """Cut ``texts`` into blocks that resemble what comes ``out`` [texts] to a similar degree: the block of each.
 
-    ``train`` [texts] marks the training texts. Returns no blocks if one side is empty or all or none come out.
+    ``train`` [texts] marks the training texts. All are -1 if one side is empty or all or none come out.
     """
     fewer = int(min(train.sum(), (~train).sum()))
+    number = np.full(len(texts), -1, dtype=np.int64)
     if not fewer or not 0 < out.sum() < len(out):
-        return []
+        return number
     alike = cross_fitted(ngrams(texts), folds(digests), out[None], _RIDGE)[0]
     order = sorted(range(len(texts)), key=lambda i: (-round(float(alike[i]), 9), digests[i]))
     size = -(-_EACH * len(texts) // fewer)
-    starts = range(0, max(1, len(order) - size + 1), size)
-    pieces = [order[start : start + size] for start in starts]
-    pieces[-1] = order[starts[-1] :]
-    return [_block(train[piece], out[piece]) for piece in pieces]
+    number[order] = np.minimum(np.arange(len(order)) // size, max(1, len(order) // size) - 1)
+    return number
+
+
+def blocks(number: NDArray[np.int64], train: NDArray[np.bool_], out: NDArray[np.bool_]) -> list[Block]:
+    """The blocks of texts by the ``number`` [texts] of each, of ``train`` [texts] texts, some of which come ``out``."""
+    return [_block(train[number == each], out[number == each]) for each in range(int(number.max(initial=-1)) + 1)]
 
 
 def _block(train: NDArray[np.bool_], out: NDArray[np.bool_]) -> Block:
@@ -108,14 +125,14 @@ def p_value(found: Sequence[Block]) -> float:
 
 
 def among_alike(
-    accusing: Evidence, texts: Sequence[str], digests: Sequence[bytes], train: NDArray[np.bool_], out: NDArray[np.bool_]
+    accusing: Evidence, number: NDArray[np.int64], train: NDArray[np.bool_], out: NDArray[np.bool_]
 ) -> Evidence:
-    """The comparison ``accusing``, repeated among similar ``texts`` at the same level.
+    """The comparison ``accusing``, repeated within the blocks ``number`` [texts] at the same level.
 
     Its estimate is the difference of the rates within blocks (Mantel and Haenszel).
     """
     level = 1 - accusing.confidence
-    telling = [block for block in blocks(texts, digests, train, out) if block.informative]
+    telling = [block for block in blocks(number, train, out) if block.informative]
     tables = Counter(f"blocks of {b.train} and {b.heldout}, {b.out} out" for b in telling)
     value = p_value(telling)
     beyond = sum(b.found - b.out * b.train / (b.train + b.heldout) for b in telling)
@@ -146,14 +163,15 @@ def compared_among_alike(
     model: LanguageModel,
     sides: Sequence[Sequence[NDArray[np.int64]]],
     out: Sequence[NDArray[np.bool_]],
-) -> Evidence:
+) -> AmongAlike:
     """``among_alike`` for the tokens of both ``sides``, training text first, of which ``out`` [texts] come out."""
     rows = [*sides[0], *sides[1]]
     train, came = np.arange(len(rows)) < len(sides[0]), np.concatenate(out)
     digests = [digest_of(row) for row in rows]
     chosen = select_texts(digests, came)
     texts = decoded(model, [rows[i] for i in chosen])
-    return among_alike(accusing, texts, [digests[i] for i in chosen], train[chosen], came[chosen])
+    number = block_numbers(texts, [digests[i] for i in chosen], train[chosen], came[chosen])
+    return AmongAlike(evidence=among_alike(accusing, number, train[chosen], came[chosen]), place=chosen, block=number)
 
 
 def not_confirmed(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:

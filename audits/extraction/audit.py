@@ -13,12 +13,13 @@ from audits.extraction.coins import SplitCoins, drawn_together
 from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
 from audits.extraction.elsewhere import ReferenceModel, known_elsewhere
 from audits.extraction.greedy import GreedyMatches, decide
+from audits.extraction.kept import arrays_of_blocks, arrays_of_prefixes, arrays_of_prompts, arrays_of_texts
 from audits.extraction.known_records import without_known
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.pairs import pair_shape
 from audits.extraction.request import ExtractionRequest
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
-from audits.extraction.summary import Texts, arrays_of, quantities, summarize
+from audits.extraction.summary import Texts, quantities, summarize
 from audits.extraction.untargeted import SpanSearch, Untargeted, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
@@ -129,7 +130,7 @@ class ExtractionAudit:
             known = None if self._elsewhere is None else self._elsewhere.gives(rows)
             units = self._units(i, side.sample.line[usable])
             searchable = side.compared[usable] & (True if known is None else ~known)
-            compared.append(opened.Searchable(rows=rows, units=units).at(np.flatnonzero(searchable)))
+            compared.append(opened.Searchable.of(rows, units).at(np.flatnonzero(searchable)))
             verdicts = decide(
                 self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
             )
@@ -149,9 +150,9 @@ class ExtractionAudit:
         evidence = summarize(texts[0], heldout, self._request.queries, confidence, drawn=drawn)
         evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
         evidence += () if outside is None else outside.evidence(confidence)
-        if not drawn:
-            own = OwnBeginnings(texts=texts, rows=kept)
-            evidence += confirmed(evidence, self._model, own, prefixes, self._whole_records(outside))
+        own = OwnBeginnings(texts=texts, rows=kept)
+        again = () if drawn else confirmed(evidence, self._model, own, prefixes, self._whole_records(outside))
+        evidence += tuple(each.evidence for each in again)
         return Findings(
             evidence=evidence,
             verdicts=(self._verdict(evidence),),
@@ -169,7 +170,12 @@ class ExtractionAudit:
                 "extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())},
                 **({} if self._coins is None else self._coins.parameters()),
             },
-            arrays=arrays_of(texts, omitted) | ({} if outside is None else outside.arrays()),
+            arrays={
+                **arrays_of_texts(texts, omitted, self._request.queries),
+                **arrays_of_prefixes(prefixes, texts),
+                **arrays_of_prompts(outside),
+                **arrays_of_blocks(again),
+            },
         )
 
     def _units(self, side: int, lines: NDArray[np.int64]) -> NDArray[np.int64] | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audits.extraction import opened
-from audits.extraction.alike import compared_among_alike, select_texts
+from audits.extraction.alike import AmongAlike, compared_among_alike, select_texts
 from audits.extraction.came_out import records_at
 from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID, best_cut
@@ -37,12 +37,15 @@ class OwnBeginnings:
     texts: Sequence[Texts]
     rows: Sequence[Sequence[NDArray[np.int64]]]
 
-    def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> Evidence:
-        """Repeat, among similar texts, a comparison of what follows the records' own beginnings."""
+    def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> AmongAlike:
+        """Repeat, among similar texts, a comparison of what follows the records' own beginnings.
+
+        Places are those of all texts.
+        """
         judged = [each.judged for each in self.texts]
         compared = [[self.rows[side][i] for i in np.flatnonzero(some).tolist()] for side, some in enumerate(judged)]
         out = [some[which] for some, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
-        return compared_among_alike(accusing, model, compared, out)
+        return _at(np.flatnonzero(np.concatenate(judged)), compared_among_alike(accusing, model, compared, out))
 
     def _out(self, quantity: str, judged: Sequence[NDArray[np.bool_]]) -> Sequence[NDArray[np.bool_]]:
         train, heldout = self.texts
@@ -70,18 +73,22 @@ class WholeRecords:
     span: int
     columns: Columns
 
-    def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> Evidence:
-        """Repeat, among similar records, a comparison of what comes out after prompts from outside."""
+    def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> AmongAlike:
+        """Repeat, among similar records, a comparison of what comes out after prompts from outside.
+
+        Places are those of all records that are long enough.
+        """
         outcome = next(each for each in self.outside.outcomes if each.written.prompts.method == accusing.method)
         out = [outcome.out(side, nearly=accusing.quantity == NEAR_BEYOND) for side in (0, 1)]
         rows = self._rows(model, outcome, out)
         kept = [sorted(side) for side in rows]
-        return compared_among_alike(
+        found = compared_among_alike(
             accusing,
             model,
             [[side[record] for record in some] for side, some in zip(rows, kept, strict=True)],
             [came[some] for came, some in zip(out, kept, strict=True)],
         )
+        return _at(np.array([*kept[0], *(len(out[0]) + record for record in kept[1])], dtype=np.int64), found)
 
     def _rows(
         self, model: LanguageModel, outcome: PromptOutcome, out: Sequence[NDArray[np.bool_]]
@@ -109,17 +116,24 @@ def confirmed(
     own: OwnBeginnings,
     prefixes: BothSides | None,
     records: WholeRecords | None,
-) -> tuple[Evidence, ...]:
+) -> tuple[AmongAlike, ...]:
     """Each comparison of ``evidence`` that accuses the model, repeated among similar texts."""
     found = []
     for item in filter(_accuses, evidence):
         if item.method == METHOD:
             found.append(own.compared_among_alike(item, model))
         elif item.method == opened.METHOD and prefixes is not None:
-            found.append(compared_among_alike(item, model, *opened.compared(prefixes)))
+            rows, out = opened.compared(prefixes)
+            places = np.flatnonzero(np.concatenate([prefixes.judged(side) for side in (0, 1)]))
+            found.append(_at(places, compared_among_alike(item, model, rows, out)))
         elif records is not None:
             found.append(records.compared_among_alike(item, model))
     return tuple(found)
+
+
+def _at(places: NDArray[np.int64], found: AmongAlike) -> AmongAlike:
+    """``found`` with the ``places`` [compared] of the texts compared in place of their indices."""
+    return replace(found, place=places[found.place])
 
 
 def _accuses(item: Evidence) -> bool:

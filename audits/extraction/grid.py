@@ -28,18 +28,25 @@ _TEST = f"{FISHER}, times the distinct cuts"
 
 def discoverable_counts(logp: NDArray[np.float64]) -> list[int]:
     """How many texts of log-probability ``logp`` [texts] (nats) are found at each (p, n), with n varying fastest."""
+    return [int(found.sum()) for found in _found(logp)]
+
+
+def points_found(logp: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """At how many points (p, n) each text of log-probability ``logp`` [texts] (nats) is found: the easiest ones."""
+    return np.asarray(np.sum(_found(logp), axis=0), dtype=np.uint8)
+
+
+def _found(logp: NDArray[np.float64]) -> list[NDArray[np.bool_]]:
     by_queries = {n: log_success(logp, n) for n in QUERIES}
-    return [int((by_queries[n] >= np.log(p)).sum()) for p, n in product(PROBABILITIES, QUERIES)]
+    return [by_queries[n] >= np.log(p) for p, n in product(PROBABILITIES, QUERIES)]
 
 
-def best_cut(train: NDArray[np.float64], heldout: NDArray[np.float64]) -> list[NDArray[np.bool_]]:
+def best_cut(train: NDArray[np.float64], heldout: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which texts of each side are found at the most significant point of the grid.
 
     ``train`` and ``heldout`` are log-probabilities [texts] (nats).
     """
-    points = [
-        [log_success(logp, n) >= np.log(p) for logp in (train, heldout)] for p, n in product(PROBABILITIES, QUERIES)
-    ]
+    points = list(zip(_found(train), _found(heldout), strict=True))
     return min(points, key=lambda at: fisher(int(at[0].sum()), len(train), int(at[1].sum()), len(heldout)))
 
 

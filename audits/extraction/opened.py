@@ -33,15 +33,24 @@ QUANTITIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searchable:
-    """Texts of one side, as ``rows`` of tokens; ``units`` [texts] are their randomization units, None if texts are."""
+    """Texts of one side, as ``rows`` of tokens; ``units`` [texts] are their randomization units, None if texts are.
+
+    ``place`` [texts] is the index of each among the texts of its side.
+    """
 
     rows: Sequence[NDArray[np.int64]]
+    place: NDArray[np.int64]
     units: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, rows: Sequence[NDArray[np.int64]], units: NDArray[np.int64] | None = None) -> Searchable:
+        """All texts of a side."""
+        return cls(rows=rows, units=units, place=np.arange(len(rows)))
 
     def at(self, places: NDArray[np.int64]) -> Searchable:
         """The texts at ``places``."""
         units = None if self.units is None else self.units[places]
-        return Searchable(rows=[self.rows[i] for i in places.tolist()], units=units)
+        return Searchable(rows=[self.rows[i] for i in places.tolist()], units=units, place=self.place[places])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

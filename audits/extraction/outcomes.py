@@ -47,8 +47,8 @@ class PromptOutcome:
     """The outcome for one set of prompts: by side, which records count, are compared, and come out.
 
     ``units`` [records] by side are the randomization units, if groups share coins. ``elsewhere`` [stretches] by side
-    marks the stretches that a reference model also produces, None without one; ``left_out`` counts the records of each
-    side that come out by these alone and are not compared.
+    marks the stretches that a reference model also produces, None without one; ``left_out`` [records] by side marks the
+    records that come out by these alone and are not compared.
     """
 
     written: Written
@@ -58,7 +58,7 @@ class PromptOutcome:
     compared: tuple[NDArray[np.bool_], ...]
     units: tuple[NDArray[np.int64] | None, ...] = (None, None)
     elsewhere: tuple[NDArray[np.bool_], ...] | None = None
-    left_out: tuple[int, ...] | None = None
+    left_out: tuple[NDArray[np.bool_], ...] | None = None
 
     def count(self, side: int, chosen: NDArray[np.bool_], *, nearly: bool = False) -> UncertainCount:
         """How many of the ``chosen`` records of one side come out."""
@@ -81,7 +81,7 @@ class PromptOutcome:
             came = file.came_out[self.number]
             only = came.records(among, nearly=True) & ~came.records(among, nearly=True, but=but)
             kept.append(among & ~only)
-        left_out = tuple(int((some & ~rest).sum()) for some, rest in zip(self.compared, kept, strict=True))
+        left_out = tuple(some & ~rest for some, rest in zip(self.compared, kept, strict=True))
         return replace(self, compared=tuple(kept), elsewhere=tuple(elsewhere), left_out=left_out)
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from audits.extraction.discoverable import least_queries, log_success
 from audits.extraction.grid import over_grid
 from audits.extraction.near import NEAR, NearMatches
 from audits.extraction.reach import detectable, needed
-from audits.extraction.windows import SkippedReason
 from audits.statistics.metrics import CLOPPER_PEARSON
 from audits.statistics.two_rates import detectable_share
 from privctl.domain.errors import CommandError
@@ -116,6 +115,10 @@ class QueryBudget:
             raise CommandError(f"--queries is {self.count}; it must be at least 1")
         if not 0 < self.probability < 1:
             raise CommandError(f"--query-probability is {self.probability:g}; it must lie between 0 and 1, exclusively")
+
+    def finds(self, logp: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which texts of log-probability ``logp`` [texts] (nats) are discoverable."""
+        return np.asarray(log_success(logp, self.count) >= np.log(self.probability))
 
 
 def quantities(*, heldout: bool, sampled: bool, near: bool) -> int:
@@ -329,8 +332,7 @@ def _details(texts: Texts, confidence: float) -> dict[str, float]:
 
 
 def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: QueryBudget) -> Evidence:
-    success = log_success(logp, queries.count)
-    hits = int((success >= np.log(queries.probability)).sum())
+    success, hits = log_success(logp, queries.count), int(queries.finds(logp).sum())
     details: dict[str, float] = {"queries": queries.count, "probability": queries.probability}
     if len(logp):
         details["expected_share"] = float(np.exp(success).mean())
@@ -338,34 +340,3 @@ def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: 
         details |= {} if fewest is None else {"fewest_queries": fewest}
     quantity = f"{name} text found in {queries.count} queries with probability {queries.probability:g}"
     return rates.evidence(quantity, UncertainCount(extracted=hits, least=hits, most=hits, total=len(logp)), details)
-
-
-def arrays_of(
-    texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]
-) -> dict[str, NDArray[Any]]:
-    """The verdicts of both files, concatenated, training data first."""
-    arrays: dict[str, NDArray[Any]] = {
-        "train": np.concatenate([np.full(len(side_texts), i == 0) for i, side_texts in enumerate(texts)]),
-        "line": np.concatenate([side_texts.line for side_texts in texts]),
-        "matched": np.concatenate([side_texts.matched for side_texts in texts]),
-        "greedy": np.concatenate([side_texts.extracted for side_texts in texts]),
-        "undecided": np.concatenate([side_texts.undecided for side_texts in texts]),
-        "copies": np.concatenate([side_texts.copies for side_texts in texts]),
-        "cue": np.concatenate([side_texts.cue for side_texts in texts]),
-        "skipped_train": np.array([i == 0 for i, entries in enumerate(omitted) for _ in entries], dtype=np.bool_),
-        "skipped_line": np.array([line for entries in omitted for line, _ in entries], dtype=np.int64),
-        "skipped_reason": np.array([int(reason) for entries in omitted for _, reason in entries], dtype=np.uint8),
-    }
-    known = [side_texts.known for side_texts in texts if side_texts.known is not None]
-    if known:
-        arrays["known"] = np.concatenate(known)
-    near = [side_texts.near for side_texts in texts if side_texts.near is not None]
-    if len(near) == len(texts):
-        arrays |= {
-            "distance": np.concatenate([each.distance for each in near]),
-            "longest_run": np.concatenate([each.run for each in near]),
-        }
-    logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
-    return {f"extraction.{name}": array for name, array in arrays.items()} | (
-        {"extraction.logp": np.concatenate(logp)} if logp else {}
-    )

@@ -163,20 +163,6 @@ class Untargeted:
             lines.append(f"extraction: of {cut} prompts only the end fits before what is written")
         return tuple(lines)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """The lines of training records that come out and are not known from elsewhere, and the productive queries."""
-        found: dict[str, NDArray[Any]] = {}
-        for outcome in self.outcomes:
-            name = f"extraction.{outcome.written.prompts.method.replace(' ', '_')}"
-            came, chosen = outcome.files[0].came_out[outcome.number], outcome.counted[0]
-            but = None if outcome.elsewhere is None else outcome.elsewhere[0]
-            found |= {
-                f"{name}.line": outcome.files[0].line[came.records(chosen, nearly=False, but=but)],
-                f"{name}.near_line": outcome.files[0].line[came.records(chosen, nearly=True, but=but)],
-                f"{name}.giving": outcome.giving,
-            }
-        return found
-
 
 def attack(
     model: LanguageModel,
@@ -266,11 +252,12 @@ def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
         "longest_tokens": int(came.longest[out].max(initial=0)),
     }
     near = outcome.count(1, outcome.counted[1], nearly=True).extracted
+    left_out = None if outcome.left_out is None else [int(some.sum()) for some in outcome.left_out]
     differences = []
     for name, flag in ((BEYOND, False), (NEAR_BEYOND, True)):
         ours, theirs = (outcome.compared_count(side, nearly=flag) for side in (0, 1))
         found = beyond(method, name, ours, theirs, confidence)
-        differences.append(replace(found, details={**found.details, **known_details(outcome.left_out)}))
+        differences.append(replace(found, details={**found.details, **known_details(left_out)}))
     return [
         *differences,
         rate(method, "training", training, confidence, samples, sizes),

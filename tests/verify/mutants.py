@@ -88,7 +88,7 @@ HARMLESS_OF: dict[str, dict[tuple[str, ...], str]] = {
         ("inputs", "*", "role"): "what is not named is not compared; a training names the plan and its book by digests",
         ("evidence",): "how the secrets stand in all; the bounds are the guarantees'",
         ("parameters", "caps"): "what was tried on the way; the plan itself is checked",
-        ("parameters", "kinds"): "counts for people; the plan is held against the book itself",
+        ("parameters", "kinds"): "counts for people; the plan has them itself, where it is at hand",
         ("parameters", "default_prior"): "compared with the book where that is at hand",
         ("parameters", "default_posterior"): "compared with the book where that is at hand",
         ("parameters", "targets"): "compared with the book where that is at hand",

@@ -27,6 +27,7 @@ from verify.audits import unscored
 from verify.audits.asked import request_mismatches
 from verify.audits.canaries.kept_gradients import recount
 from verify.audits.canaries.kept_scores import recount_planted
+from verify.audits.extraction.recounted import recount_extraction
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.ranks import records_alone
@@ -103,16 +104,12 @@ def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recompu
     gradients = recount(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
-    planted = recount_planted(path, report, files)
-    secrets = recount_secrets(path, report, files)
-    wrong += [*planted.wrong, *secrets.wrong]
-    recomputed += len(planted.items) + len(secrets.items)
-    counted_before = [
-        *gradients.bounds,
-        *planted.items,
-        *secrets.items,
-        *(i for i in report.evidence if gradients.bounds and i.method == NOISE),
-    ]
+    kept = [count(path, report, files) for count in (recount_planted, recount_secrets, recount_extraction)]
+    wrong += [text for each in kept for text in each.wrong]
+    again = [item for each in kept for item in each.items]
+    recomputed += len(again)
+    of_noise = [i for i in report.evidence if gradients.bounds and i.method == NOISE]
+    counted_before = [*gradients.bounds, *again, *of_noise]
     for item in (each for each in report.evidence if each not in counted_before):
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:

@@ -18,6 +18,9 @@ from verify.audits.terms import BEYOND, BOUND, counts_of
 from verify.laws.counts import at_most, fisher
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
+#: What prompts that repeat a word find beyond those of different words, and the names of both.
+_OVER_CONTROL, _PROMPTS = "prompts that give training text, beyond the control", ("repeating", "control")
+_TEXTS = ("training", "held_out")
 _POWER, _CLOSE = 0.8, 1e-4
 #: Steps of bisection on a rate.
 _HALVINGS = 60
@@ -32,10 +35,15 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
         return ""
     if item.method == BOUND and item.lower is not None:
         found = [_epsilon(item)]
-    elif item.method == "extraction" and item.quantity == _ON_TRAINING and item.samples.get("training"):
-        found = [1 - (1 - item.confidence) ** (1 / item.samples["training"])]
+    elif item.method == "extraction" and item.quantity in (_ON_TRAINING, _ON_HELD_OUT):
+        texts = item.samples.get(_TEXTS[item.quantity == _ON_HELD_OUT], 0)
+        found = [1 - (1 - item.confidence) ** (1 / texts)] if texts > 0 else [math.inf]
     elif item.method == "extraction" and item.quantity in BEYOND:
         found = [_by_coins(item)] if "p_value" in item.details else _beyond(item, report.evidence)
+    elif item.quantity in BEYOND:
+        found = [_by_search(item, _TEXTS)]
+    elif item.quantity == _OVER_CONTROL:
+        found = [_by_search(item, _PROMPTS)]
     else:
         return ""
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
@@ -73,6 +81,14 @@ def _by_coins(item: Evidence) -> float:
     if not (0 < train <= _MOST and 0 <= most <= total <= _MOST):
         return math.inf
     return least_by_fisher(train, most, total, 1 - item.confidence)
+
+
+def _by_search(item: Evidence, sides: tuple[str, str]) -> float:
+    """The smallest rate that Fisher's exact test of two ``sides`` detects, if nothing comes out on the second."""
+    train, total = (int(item.details[f"{side}_texts"]) for side in sides)
+    return (
+        least_by_fisher(train, 0, total, 1 - item.confidence) if 0 < train <= _MOST and 0 < total <= _MOST else math.inf
+    )
 
 
 def least_by_fisher(train: int, most: int, total: int, level: float) -> float:

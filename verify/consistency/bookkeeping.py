@@ -13,7 +13,8 @@ from pathlib import Path, PurePath
 
 from privctl.data.packed import suffix_of
 from privctl.data.places import RECORDS
-from privctl.domain.guarantee import Notion, Status
+from privctl.domain.guarantee import Guarantee, Notion, Status
+from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
 from verify.compare import compare, shown
 from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
@@ -65,7 +66,10 @@ def disagreements(report: PrivacyReport, parameters: StatedTraining, method: Exp
         yield f"parameter momentum is {parameters.momentum:g}, which {shown(parameters.optimizer)} does not have"
     yield from _released(report, parameters)
     yield from _target(report, parameters)
+    yield from _without_noise(report, parameters)
     yield from _pairs(report, parameters)
+    if parameters.max_length is not None and parameters.max_length < 1:
+        yield f"max_length is {parameters.max_length}, and no training reads so few tokens of a text"
 
 
 def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
@@ -137,14 +141,41 @@ def _target(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     for guarantee in report.guarantees:
         bound = guarantee.follows if guarantee.follows is not None else guarantee.epsilon
         if (
-            guarantee.name == parameters.method
-            and guarantee.notion is Notion.APPROXIMATE_DP
+            _is_target(guarantee, parameters)
             and guarantee.status in (Status.PROVED, Status.CONDITIONAL)
             and parameters.epsilon is not None
             and bound is not None
             and bound > parameters.epsilon * (1 + _ROOM)
         ):
             yield f"parameter epsilon is {parameters.epsilon:g}, but its guarantee has {bound:g}, which is more"
+
+
+def _is_target(guarantee: Guarantee, parameters: StatedTraining) -> bool:
+    """Whether the parameter epsilon is the target of ``guarantee``: in nats, if published signs are its mechanism."""
+    if getattr(parameters, "release", None) == "published":
+        return guarantee.notion is Notion.MUTUAL_INFORMATION
+    return guarantee.name == parameters.method and guarantee.notion is Notion.APPROXIMATE_DP
+
+
+def _without_noise(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """Yields a sentence for each setting of a private training that one without noise cannot have."""
+    if report.mechanism is not None and not isinstance(report.mechanism, ClippedTraining):
+        return
+    if parameters.noise_multiplier:
+        yield f"parameter noise_multiplier is {parameters.noise_multiplier:g}, and this training adds no noise"
+    if parameters.sample_rate is not None and parameters.examples > 0:
+        rate = min(1.0, parameters.batch_size / parameters.examples)
+        yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
+    for name, value in (("epsilon", parameters.epsilon), ("delta", parameters.delta)):
+        if value is not None:
+            yield f"parameter {name} is {value:g}, and this training has no guarantee"
+    if report.mechanism is not None:
+        for name, known in (
+            ("smoothness", report.mechanism.smoothness),
+            ("strong_convexity", report.mechanism.strong_convexity),
+        ):
+            if known is not None:
+                yield f"mechanism's {name} is {known:g}, which no training of privctl knows of its loss"
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:

@@ -195,6 +195,8 @@ def plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any], arrays: 
         yield from _differs("number of steps", event.steps, facts.get("steps"))
         yield from _miscounted(parameters, arrays)
         return
+    if parameters.secrets_checked is not None:
+        yield from _differs("number of secrets checked", parameters.secrets_checked, len(arrays["budgets"]))
     yield from _differs("plan's noise multiplier", parameters.noise_multiplier, facts.get("noise_multiplier"))
     yield from _differs("plan's largest probability", parameters.largest_probability, largest)
     yield from _differs("plan's book of secrets", parameters.book, facts.get("secrets"))

@@ -68,7 +68,7 @@ def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
         memberships[kind] += count
         most[kind] = max(most[kind], count)
         records[kind].update(row["records"])
-    for kind in sorted({*secrets, *(name for name, found in parameters.found.items() if found.secrets)}):
+    for kind in sorted({*secrets, *parameters.found}):
         found = FoundKind(
             secrets=secrets[kind], records=len(records[kind]), memberships=memberships[kind], most_records=most[kind]
         )

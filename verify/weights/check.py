@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,15 @@ from verify.weights.directional import noise_sentence, number_faults, numbers_of
 from verify.weights.law import NoiseLaw, law_of
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
+from verify.weights.settings import (
+    ImpossibleError,
+    TrainingFacts,
+    UncheckableError,
+    UnstatedError,
+    facts_of,
+    moves_nothing,
+    settings_of,
+)
 from verify.weights.start import Digest, Start, start_of
 from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 
@@ -53,9 +61,8 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     if report.step != "retrain" or len(outputs) != 1:
         return found
     output = located(path, outputs[0].path)
-    what = "how far the training moved the weights"
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
-        found.omissions.append(Omission(what=what, reason="the model reported is not at hand"))
+        _leave_open(UncheckableError("the model reported is not at hand"), found)
         return found
     try:
         if facts_of(report).converted is not None:
@@ -63,11 +70,22 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
         _along_directions(path, report, start, output, digest, found)
-    except UnstatedError as reason:
-        found.verdicts.append(_unstated(reason))
     except UncheckableError as reason:
-        found.omissions.append(Omission(what=what, reason=str(reason)))
+        _leave_open(reason, found)
+    except (ArithmeticError, ValueError) as error:
+        _leave_open(UnstatedError(f"the report holds a value that no real run has ({error})"), found)
     return found
+
+
+def _leave_open(reason: UncheckableError, found: Found) -> None:
+    """Note why the weights are not compared, so that an entry which prevents it does not make them pass."""
+    if isinstance(reason, ImpossibleError):
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=str(reason)))
+    elif isinstance(reason, UnstatedError):
+        text = f"{reason}, so the weights could be any training's"
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=text))
+    else:
+        found.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
 
 
 def _statistics(output: Path) -> Iterator[Verdict]:
@@ -83,26 +101,21 @@ def _statistics(output: Path) -> Iterator[Verdict]:
                 return
 
 
-def _unstated(reason: UnstatedError) -> Verdict:
-    """The verdict if the report leaves out a needed entry, which must not make its weights pass."""
-    return Verdict(
-        subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=f"{reason}, so the weights could be any training's"
-    )
-
-
 def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> None:
+    trained: Sequence[str] | None
     trained, adapted = _trained(report)
-    bounds: _Bounds | None = None
+    bounds, unmoved = None, moves_nothing(report)
     try:
         if adapted:
             raise UncheckableError("adapters of low rank were merged into them, whose product is not bounded here")
-        bounds = _bounds(settings_of(report), report)
-    except UnstatedError as reason:
-        found.verdicts.append(_unstated(reason))
+        if not unmoved:
+            bounds = _bounds(settings_of(report), report)
     except UncheckableError as reason:
-        found.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
+        _leave_open(reason, found)
     with SafetensorsFile(output) as file:
-        if adapted:
+        if unmoved:
+            trained = None
+        elif adapted:
             matrices = [info.name for info in file.tensors if len(info.shape) > 1]
             trained = matrices or ["*"]
         compared = compare(start, file, trained, None if bounds is None else bounds.scale)
@@ -129,7 +142,7 @@ def _along_directions(
     stated = facts_of(report)
     if not isinstance(stated, ZerothOrderTraining):
         return
-    numbers, facts = numbers_of(path, report, digest), settings_of(report)
+    numbers, facts = numbers_of(path, report, stated, digest), settings_of(report)
     wrong = [*number_faults(numbers, facts, stated)]
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
     if wrong:

@@ -30,7 +30,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.files.places import located
 from verify.laws.common import chi_square_quantiles
 from verify.methods.dp_zo import ZerothOrderTraining
-from verify.weights.settings import TrainingFacts, UncheckableError
+from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError
 from verify.weights.start import Digest, Start
 
 if TYPE_CHECKING:
@@ -63,11 +63,16 @@ class ReplayResult:
     sentences: tuple[str, ...] = ()
 
 
-def numbers_of(path: Path, report: PrivacyReport, digest: Digest) -> Numbers:
-    """The numbers in the file that the report at ``path`` names. Raises UncheckableError if they are unavailable."""
+def numbers_of(path: Path, report: PrivacyReport, stated: ZerothOrderTraining, digest: Digest) -> Numbers:
+    """The numbers in the file that the report at ``path`` names.
+
+    Raises UncheckableError if they are unavailable: UnstatedError if it names none, which only a search may.
+    """
     named = [artifact for artifact in report.outputs if artifact.role == _ROLE]
+    if len(named) != 1 and stated.search is None:
+        raise UnstatedError("the report names no file of the numbers that moved the weights")
     if len(named) != 1:
-        raise UncheckableError("the numbers that moved the weights were not kept, so their noise was not looked for")
+        raise UncheckableError("a search keeps no numbers that moved the weights, so their noise was not looked for")
     place = located(path, named[0].path)
     if not place.is_file() or digest(place) != named[0].digest:
         raise UncheckableError("the numbers that moved the weights are not at hand, so their noise was not looked for")

@@ -16,7 +16,7 @@ import numpy as np
 
 from verify.checkpoint_noise.values import Floats
 from verify.laws.common import normal_quantile
-from verify.weights.settings import MixedIn, TrainingFacts, UncheckableError
+from verify.weights.settings import MixedIn, TrainingFacts, UncheckableError, UnstatedError
 
 #: Later clip norms are expected within this many powers of two of the first.
 _TRIED = 45
@@ -26,7 +26,7 @@ def kept(settings: TrainingFacts) -> Floats:
     """P_s of each update, and last P, the fraction that is left of the first weights; shape [updates + 1]."""
     factors = 1 - settings.rates * settings.weight_decay
     if not (factors > 0).all():
-        raise UncheckableError("weight decay times the learning rate is 1 or more")
+        raise UnstatedError("weight decay times the learning rate is 1 or more")
     after = np.append(np.cumprod(factors[::-1])[::-1][1:], 1.0)
     return np.append(after, after[0] * factors[0])
 

@@ -30,7 +30,11 @@ class UncheckableError(Exception):
 
 
 class UnstatedError(UncheckableError):
-    """The report does not state a setting that every training has."""
+    """The report does not state a setting that every training has, or states one that bounds nothing."""
+
+
+class ImpossibleError(UncheckableError):
+    """The report states a setting that no training has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +136,16 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
     if method is None:
         raise UncheckableError(f"the method {parameters.method!r} is not known")
     updates, planned = _whole(parameters.updates, "updates"), _whole(parameters.steps, "steps")
-    if not 1 <= updates <= min(planned, MOST_UPDATES):
-        raise UncheckableError(
-            f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed"
-        )
+    if updates > planned:
+        raise ImpossibleError(f"the report says {updates} updates of {planned} steps")
+    if not 1 <= updates <= MOST_UPDATES:
+        raise UncheckableError(f"the report says {updates} updates, and 1 to {MOST_UPDATES} are followed")
     if parameters.optimizer is None or parameters.schedule is None:
         raise UnstatedError("the parameters do not say by which optimizer and schedule the weights were trained")
     try:
         optimizer = Optimizer(parameters.optimizer)
     except ValueError:
-        raise UncheckableError(f"the optimizer {parameters.optimizer!r} is not known") from None
+        raise ImpossibleError(f"the optimizer {parameters.optimizer!r} is not known") from None
     found = TrainingFacts(
         method=parameters.method,
         updates=updates,
@@ -164,11 +168,21 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         gaps=updates != parameters.steps_begun,
         canaries=_canaries(parameters),
     )
-    if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
-        raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
+    if found.schedule not in _SCHEDULES:
+        raise ImpossibleError(f"the schedule {found.schedule!r} is not known")
     if found.examples < 1:
-        raise UncheckableError(f"the report says {found.examples} examples")
+        raise ImpossibleError(f"the report says {found.examples} examples")
     return found
+
+
+def moves_nothing(report: PrivacyReport) -> bool:
+    """Whether the training as reported left all weights as they were: without an update, or with no learning rate.
+
+    Raises UncheckableError if the parameters are unreadable.
+    """
+    parameters = facts_of(report)
+    rate = parameters.learning_rate
+    return parameters.updates == 0 or (rate is not None and 0 <= rate < 1 / _LARGEST)
 
 
 def _noise(parameters: StatedTraining) -> float:
@@ -183,7 +197,7 @@ def _norms(parameters: StatedTraining, updates: int) -> tuple[float, ...] | None
     if stated is None:
         return None
     if len(stated) < updates:
-        raise UncheckableError(f"the report states {len(stated)} clip norms, and {updates} updates")
+        raise ImpossibleError(f"the report states {len(stated)} clip norms, and {updates} updates")
     return tuple(_number(norm, "clip_norms", positive=True) for norm in stated[:updates])
 
 
@@ -215,7 +229,7 @@ def _correlation(parameters: StatedTraining, updates: int) -> tuple[float, ...]:
     if stated is None:
         return (1.0,)
     if not stated or stated[0] <= 0 or not all(abs(value) <= _LARGEST for value in stated):
-        raise UncheckableError("the noise's coefficients are not those of a matrix that has an inverse")
+        raise ImpossibleError("the noise's coefficients are not those of a matrix that has an inverse")
     return tuple(stated)
 
 
@@ -226,7 +240,7 @@ def _column(matrix: Any, updates: int) -> tuple[float, ...]:
             f"noise is correlated over {updates} updates, and at most {MOST_CORRELATED} are followed so"
         )
     if len(matrix.weights) != len(matrix.decays) or not all(0 <= decay < 1 for decay in matrix.decays):
-        raise UncheckableError("the noise's matrix has no buffers with a weight and a decay below 1 each")
+        raise ImpossibleError("the noise's matrix has no buffers with a weight and a decay below 1 each")
     return tuple(column(matrix.first, matrix.weights, matrix.decays, updates).tolist())
 
 
@@ -248,12 +262,12 @@ def _number(value: float | None, name: str, *, positive: bool = False) -> float:
     if value is None or not 0 <= value <= _LARGEST:
         raise UnstatedError(f"the parameters do not say {name} as a number of a training")
     if positive and value < 1 / _LARGEST:
-        raise UncheckableError(f"the parameters say {name} {value}, which no training has")
+        raise ImpossibleError(f"the parameters say {name} {value}, which no training has")
     return value
 
 
 def _fraction(value: float | None, name: str) -> float:
     found = _number(value, name)
     if found >= 1:
-        raise UncheckableError(f"the parameters say {name} {found:g}, which must be below 1")
+        raise ImpossibleError(f"the parameters say {name} {found:g}, which must be below 1")
     return found

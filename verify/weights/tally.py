@@ -68,10 +68,11 @@ class Compared:
     still: int
 
 
-def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: MoveScale | None) -> Compared:
-    """Compare every tensor of ``file`` with ``start``; ``trained`` holds globs of trained tensors, empty for all.
+def compare(start: Start, file: SafetensorsFile, trained: Sequence[str] | None, scale: MoveScale | None) -> Compared:
+    """Compare every tensor of ``file`` with ``start``.
 
-    Without a ``scale``, only untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
+    ``trained`` holds globs of trained tensors: empty for all, None if no tensor was trained. Without a ``scale``, only
+    untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
     """
     held = {info.name: info for info in file.tensors}
     if held.keys() != start.tensors.keys():
@@ -83,7 +84,7 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
     for name, info in sorted(held.items()):
         if start.tensors[name].shape != info.shape:
             raise UncheckableError(f"the tensor {name!r} has another shape than config.json gives it")
-        if name in start.parameters and (not trained or any(fnmatch.fnmatchcase(name, glob) for glob in trained)):
+        if trained is not None and name in start.parameters and _fits(name, trained):
             if scale is not None:
                 moved.append(_tally(start, file, info, scale))
         elif _changed(start, file, info):
@@ -91,6 +92,10 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
         else:
             still += 1
     return Compared(moved=tuple(moved), touched=tuple(touched), still=still)
+
+
+def _fits(name: str, trained: Sequence[str]) -> bool:
+    return not trained or any(fnmatch.fnmatchcase(name, glob) for glob in trained)
 
 
 def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[tuple[Floats, Floats]]:

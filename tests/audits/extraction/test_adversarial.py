@@ -156,7 +156,7 @@ def both(ours: int, theirs: int, undecided: int = 0, texts: int = 20) -> BothSid
         return OptimizedPrefixes(matches=matches, spent=np.full(texts, 600))
 
     asked = Adversary(texts=texts, budget=600)
-    neither = (Searchable(rows=()), Searchable(rows=()))
+    neither = (Searchable.of(()), Searchable.of(()))
     return BothSides(sides=neither, train=side(ours), heldout=side(theirs), adversary=asked, tokens=2)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.extraction.alike import ALIKE, Block, blocks, compared_among_alike, p_value, select_texts
+from audits.extraction.alike import ALIKE, Block, block_numbers, blocks, compared_among_alike, p_value, select_texts
 from audits.extraction.prompts import FROM_FILE
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND
 from audits.extraction.verdict import verdict
@@ -106,7 +106,8 @@ def test_sides_drawn_at_random_are_rejected_as_rarely_as_stated() -> None:
         texts = [words(row) for row in (*licences(30), *others(50, seed))]
         out = (np.arange(80) < 25) | (random.random(80) < 0.1)
         train = random.permutation(80) < 40
-        rejected += p_value(blocks(texts, [random.bytes(8) for _ in texts], train, out)) <= 0.05
+        number = block_numbers(texts, [random.bytes(8) for _ in texts], train, out)
+        rejected += p_value(blocks(number, train, out)) <= 0.05
     assert rejected <= 8
 
 
@@ -126,7 +127,7 @@ def model(llama: Path) -> LanguageModel:
 def confirmed(model: LanguageModel) -> Evidence:
     sides = [list(others(40, 1)), list(others(40, 2))]
     accusing = Evidence(method=METHOD, quantity=BEYOND, estimate=0.4, lower=0.1, confidence=0.99)
-    return compared_among_alike(accusing, model, sides, [np.arange(40) < 20, np.arange(40) < 2])
+    return compared_among_alike(accusing, model, sides, [np.arange(40) < 20, np.arange(40) < 2]).evidence
 
 
 @pytest.mark.parametrize(

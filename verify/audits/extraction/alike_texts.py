@@ -74,7 +74,7 @@ def fault(item: Evidence) -> str:
     if not math.isclose(details["level"], 1 - item.confidence, rel_tol=_CLOSE):
         return f"its level is {details['level']:g}, and its confidence another"
     detected = details["p_value"] <= details["level"]
-    return "" if bool(details["detected"]) is detected else "whether it found a difference is not its p-value's"
+    return "" if details["detected"] == detected else "whether it found a difference is not its p-value's"
 
 
 def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:

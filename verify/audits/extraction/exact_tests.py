@@ -210,9 +210,7 @@ def _level(item: Evidence) -> str:
     if not math.isclose(level, 1 - item.confidence, rel_tol=_CLOSE):
         return f"its level is {level:g}, and its confidence another"
     detected = item.details["p_value"] <= level
-    return (
-        "" if bool(item.details.get("detected")) is detected else "whether it found a difference is not its p-value's"
-    )
+    return "" if item.details.get("detected", 0.0) == detected else "whether it found a difference is not its p-value's"
 
 
 def _needed(item: Evidence) -> str:
