@@ -107,7 +107,11 @@ def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: floa
         for sign in (-1, 1)
     )
     edges = _edges(lambda x: _slope(x, steps, logs), low, high, width, most)
+    middle = most / 2  # of one shift, where the loss is 0 at any rate
+    if np.count_nonzero(steps) == 1 and low < middle < high:
+        edges = np.union1d(edges, middle)
     losses = _loss(edges, steps, logs)
+    losses[(edges == middle) & (np.abs(losses) < _FLAT)] = 0.0
     p, q, up = _masses(edges, losses, steps, logs)
     # The range beyond each end is a cell of its own; its mass under P counts as infinite loss if the loss is unbounded.
     rest = np.exp(logs[steps > 0])
@@ -231,7 +235,8 @@ def symmetrize(cells: LossCells) -> LossCells:
 
     For batches of fixed size, replacement is bounded by the same pair in either order (Balle, Barthe and Gaboardi 2018,
     theorem 9): delta at epsilon >= 0 is that of the first order, and delta at epsilon < 0 follows by exchanging the
-    data sets.
+    data sets. Cells should end at 0: rounding up one that contains it may leave a total mass above 1, which costs as
+    much as the spacing in every step.
     """
     kept = np.maximum(cells.high, 0.0) > 0
     low, high, p, q, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.q, cells.up))
