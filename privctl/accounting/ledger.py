@@ -48,7 +48,7 @@ _VACUOUS = 1e150
 #: From this many steps on, Renyi DP may be tighter than the grid.
 _MANY = 10_000_000
 #: Renyi orders for losses beyond the floats' exponents, where the best order is close to 1.
-_CLOSE_ORDERS = tuple(float(1 + above) for above in np.geomspace(1e-6, 10, 1600))
+_CLOSE_ORDERS = (*renyi.ORDERS, *(float(1 + above) for above in np.geomspace(1e-6, 10, 1600)))
 
 
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
