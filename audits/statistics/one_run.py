@@ -8,6 +8,10 @@ from the model alone, and v guesses are right. Under (epsilon, delta)-DP
 where B is binomial with r trials and success probability 1 / (1 + exp(-epsilon)). That holds for any interaction of the
 canaries, but only for independent coins: not for a fixed number of included canaries, nor for one canary under two
 coins. For canaries with k copies, the bound is on groups of k records.
+
+It does not hold for every v: with 10 guesses on 10 canaries at epsilon 0 and delta 0.01, at least 3 may be right with
+probability 0.960, and the bound is 0.954. Linear programs over all mechanisms find such cases only where P[B >= v] is
+above one half, which no test rejects, and the p-value is 1 there.
 """
 
 from __future__ import annotations
@@ -36,14 +40,17 @@ _ROUNDED_TO_NOTHING = 1e-290
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """An upper bound on the probability of this many correct guesses under (``epsilon``, ``delta``)-DP.
 
-    ``p_value(1000, 100, 95, 1, 1e-5)`` is 6.6391e-4. Never below the theorem's value, and at most a billionth above it.
-    Raises ValueError for inconsistent counts, a negative epsilon or a delta outside [0, 1).
+    ``p_value(1000, 100, 95, 1, 1e-5)`` is 6.6391e-4. Never below the theorem's value, and at most a billionth above it;
+    1 if delta is above 0 and as many are right more often than not without it. Raises ValueError for inconsistent
+    counts, a negative epsilon or a delta outside [0, 1).
     """
     _check(canaries, guesses, correct, delta)
     if not epsilon >= 0:
         raise ValueError(f"epsilon is {epsilon}; it must not be negative")
     tail = _tail(correct, guesses, epsilon)
-    if delta and correct:
+    if delta and tail > 0.5:
+        return 1.0
+    if delta:
         tail += 2 * canaries * delta * _steepest(correct, guesses, epsilon)
     return min(1.0, tail * (1 + _SLOP))
 

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from privctl.accounting import gaussian, renyi
 from privctl.accounting.events import row_of
 from privctl.accounting.pld.allocation import Allocation
@@ -45,6 +47,8 @@ __all__ = [
 _VACUOUS = 1e150
 #: From this many steps on, Renyi DP may be tighter than the grid.
 _MANY = 10_000_000
+#: Renyi orders for losses beyond the floats' exponents, where the best order is close to 1.
+_CLOSE_ORDERS = (*renyi.ORDERS, *(float(1 + above) for above in np.geomspace(1e-6, 10, 1600)))
 
 
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
@@ -62,7 +66,8 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     ceiling = min(_unsampled_epsilon(ledger, delta), _long_epsilon(ledger, delta))
     if any(row_of(event).extreme(event) for event in ledger.events):
         return ceiling
-    return min(ceiling, max(order_epsilons(ledger, delta, precision=precision)))
+    found = min(ceiling, max(order_epsilons(ledger, delta, precision=precision)))
+    return found if math.isfinite(found) else _renyi_epsilon(ledger, delta, _CLOSE_ORDERS)
 
 
 def pure_epsilon(ledger: Ledger) -> float:
@@ -223,9 +228,14 @@ def _long_epsilon(ledger: Ledger, delta: float) -> float:
     """Epsilon by Renyi DP if there are so many steps that the grid gets coarse; else inf."""
     if sum(event.steps for event in ledger.events) < _MANY or ledger.adjacency is not Adjacency.ADD_OR_REMOVE:
         return math.inf
+    return _renyi_epsilon(ledger, delta, renyi.ORDERS)
+
+
+def _renyi_epsilon(ledger: Ledger, delta: float, orders: Sequence[float]) -> float:
+    """Epsilon by Renyi DP at ``orders``; inf if an event has no proved divergence."""
     try:
-        return renyi.ledger_epsilon(ledger, delta)[0]
-    except ValueError:  # an event without a proved Renyi divergence
+        return renyi.ledger_epsilon(ledger, delta, orders)[0]
+    except ValueError:
         return math.inf
 
 

@@ -60,9 +60,9 @@ def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
         return np.asarray(one * float(event.steps), dtype=np.float64)
 
 
-def ledger_epsilon(ledger: Ledger, delta: float) -> tuple[float, float]:
-    """(epsilon, best order) of ``ledger`` at ``delta``, among ``ORDERS`` and infinity. Raises as ``renyi`` does."""
-    orders = (*ORDERS, math.inf)
+def ledger_epsilon(ledger: Ledger, delta: float, finite: Sequence[float] = ORDERS) -> tuple[float, float]:
+    """(epsilon, best order) of ``ledger`` at ``delta``, among ``finite`` orders and infinity. Raises as ``renyi``."""
+    orders = (*finite, math.inf)
     with np.errstate(over="ignore"):
         return epsilon_at(orders, sum((renyi(event, orders) for event in ledger.events), np.zeros(len(orders))), delta)
 

@@ -16,7 +16,16 @@ from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Gaussian, Laplace, Reversed, Sampled, randomized_response
 from privctl.accounting.pld.single_step import single_step_epsilon
 from privctl.accounting.pld.spectrum import StepSpectrum, power
-from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
+from privctl.domain.events import (
+    Batches,
+    Event,
+    GroupGaussian,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    SampledGaussian,
+)
+from verify.recompute.ledger import epsilon_of
 
 
 def gaussian(noise: float, rate: float, steps: int = 1, batches: Batches = Batches.POISSON) -> SampledGaussian:
@@ -159,3 +168,17 @@ def test_a_power_keeps_the_precision_of_what_is_rare(rest: float) -> None:
         beside = [i for i in range(len(exact)) if i != 2 * count]
         assert np.max(np.abs(got[beside] - np.array([float(exact[i]) for i in beside]))) <= found.margin
         assert found.margin < 1e-12 * rest
+
+
+@pytest.mark.parametrize(
+    ("event", "delta", "least"),
+    [
+        (GroupGaussian(noise_multiplier=220.0, group_size=9, sample_rate=4e-4, steps=250), 1e-15, 1.699e-3),
+        (GroupGaussian(noise_multiplier=2.85, group_size=40, sample_rate=8e-7, steps=360_000), 1e-11, 0.03927),
+    ],
+    ids=["faint", "rare"],
+)
+def test_losses_that_count_as_infinite_do_not_decide_on_the_tilt(event: Event, delta: float, least: float) -> None:
+    """Under the tilt they outweighed the others, and the bound was 26 and 3 times as large."""
+    book = Ledger(events=(event,))
+    assert least < epsilon_bound(book, delta) <= epsilon_of(book, delta).upper * (1 + 1e-3)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import dp_event
@@ -220,6 +221,29 @@ def test_a_plan_of_a_search_meets_its_epsilon_and_is_verified(tmp_path: Path) ->
     assert 7.99 < report["guarantees"][0]["epsilon"] <= 8
     assert "raises it to 8" in report["warnings"][-1]
     assert run(["verify", str(report_path), "-q"]) == 0
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_so_little_noise_that_the_number_of_runs_hardly_counts(rate: float) -> None:
+    """Theorem 2 with order 1 for what the number of runs adds, by mpmath at whole orders."""
+    event = BestOfRuns(noise_multiplier=0.1, mean_runs=5.0, sample_rate=rate, run_steps=20)
+
+    def epsilon(order: int) -> float:
+        with mpmath.workdps(40):
+            moment = mpmath.fsum(
+                mpmath.binomial(order, k) * mpmath.mpf(1 - rate) ** (order - k) * mpmath.mpf(rate) ** k
+                * mpmath.exp(mpmath.mpf(k * (k - 1)) / (2 * mpmath.mpf(event.noise_multiplier) ** 2))
+                for k in range(order + 1)
+            )  # fmt: skip
+            run = event.run_steps * mpmath.log(moment) / (order - 1)
+            selection = run + mpmath.log(5) / (order - 1) + 2 * mpmath.log(5)
+            return float(selection + mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(1e-6 * order) / (order - 1))
+
+    least = min(epsilon(order) for order in range(2, 8))
+    # Orders between whole ones may give less, at most down to twice the log of the mean, which every order pays.
+    assert 2 * math.log(5) < epsilon_bound(of(event), 1e-6) <= least * (1 + 1e-9)
+    again = epsilon_of(of(event), 1e-6, (least,))
+    assert 2 * math.log(5) < again.upper <= least * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("event", [WHOLE, replace(WHOLE, shape=None), ON_BATCHES], ids=repr)

@@ -173,8 +173,18 @@ def test_delta_0_is_refused_where_it_says_nothing(options: list[str], capsys: py
     assert "give one above 0" in capsys.readouterr().err
 
 
-def test_much_of_it_promises_nothing() -> None:
-    assert epsilon_bound(of(ZeroConcentratedDp(rho=1e4)), 1e-6) > 600
+@pytest.mark.parametrize(("rho", "epsilon"), [(1000.0, 1230.0), (1e4, 10740.0)])
+def test_zcdp_beyond_the_floats_exponents(rho: float, epsilon: float) -> None:
+    stated, delta = of(ZeroConcentratedDp(rho=rho)), best_conversion(rho, 0.0, epsilon)
+    assert epsilon <= epsilon_bound(stated, delta) <= epsilon * (1 + 1e-5)
+    assert epsilon_of(stated, delta, (epsilon,)).upper == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_a_plan_of_a_large_rho_is_verified(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    call = ["account", "--mechanism", "zcdp", "--rho", "1000", "--delta", "1e-6", "--prior", "0.01"]
+    assert run([*call, "-o", str(path), "-q"]) == 0
+    assert run(["verify", str(path), "-q"]) == 0
 
 
 @pytest.mark.parametrize(

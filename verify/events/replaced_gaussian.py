@@ -9,12 +9,18 @@ import numpy as np
 
 from privctl.domain.events import ReplacedGaussian
 from privctl.domain.guarantee import Adjacency
-from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
-from verify.losses.opposite_records import opposite_cells
+from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, Floats, PlannedAs, PoissonVerification
+from verify.losses.opposite_records import opposite_cells, opposite_delta
 
 
 def _cells(event: ReplacedGaussian, attained_only: bool) -> CellMaker:
     return lambda width, reach: opposite_cells(event.noise_multiplier, event.sample_rate, width, reach)
+
+
+def _once(event: ReplacedGaussian) -> DeltaOfRatio | None:
+    if event.noise_multiplier < 1e-3 or event.sample_rate == 1:
+        return None
+    return lambda ratio: opposite_delta(event.noise_multiplier, event.sample_rate, ratio)
 
 
 def _draw(event: ReplacedGaussian) -> Draw:
@@ -41,6 +47,7 @@ ROW = PoissonVerification(
     cells=_cells,
     squared_shift=lambda event: event.steps * (2 / event.noise_multiplier) ** 2 if event.sample_rate == 1 else None,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,
+    once=_once,
     draw=_draw,
     noise=lambda event: event.noise_multiplier,
     with_noise=lambda event, noise: replace(event, noise_multiplier=noise),

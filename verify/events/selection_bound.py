@@ -95,7 +95,9 @@ def _moments(known: Floats, run: Floats, selections: Selections) -> tuple[Floats
         run = run + math.log(mean) / (known - 1) + mean * _deltas(known, run)
         run = np.minimum.accumulate(run[::-1])[::-1]
     elif mean > 1:
-        least = np.min((1 - 1 / known) * run - log_gamma_of(mean, shape) / known)
+        stop = -log_gamma_of(mean, shape)
+        # With order 1, as a run's divergence is finite there.
+        least = min(stop, np.min((1 - 1 / known) * run + stop / known))
         run = run + math.log(mean) / (known - 1) + (1 + shape) * least
         run = np.minimum.accumulate(run[::-1])[::-1]
     moments = selections.steps * (known - 1) * run

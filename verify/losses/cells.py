@@ -106,8 +106,12 @@ def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: floa
         _within(lambda x: float(_loss(np.array([x]), steps, logs)[0]), -side, most + side, sign * reach.loss)
         for sign in (-1, 1)
     )
-    edges = _edges(lambda x: _slope(x, steps, logs), low, high, width, most)
+    edges = edges_of(lambda x: _slope(x, steps, logs), low, high, width, most)
+    middle = most / 2  # of one shift, where the loss is 0 at any rate
+    if np.count_nonzero(steps) == 1 and low < middle < high:
+        edges = np.union1d(edges, middle)
     losses = _loss(edges, steps, logs)
+    losses[(edges == middle) & (np.abs(losses) < _FLAT)] = 0.0
     p, q, up = _masses(edges, losses, steps, logs)
     # The range beyond each end is a cell of its own; its mass under P counts as infinite loss if the loss is unbounded.
     rest = np.exp(logs[steps > 0])
@@ -141,7 +145,7 @@ def _within(loss: Callable[[float], float], low: float, high: float, target: flo
     return high
 
 
-def _edges(slope: Callable[[Floats], Floats], low: float, high: float, width: float, rate: float) -> Floats:
+def edges_of(slope: Callable[[Floats], Floats], low: float, high: float, width: float, rate: float) -> Floats:
     """Outputs from ``low`` to ``high``, so close that the loss changes by at most ``width`` within a cell.
 
     They are also close enough for the density to be smooth within a cell; ``rate`` bounds the growth of the likelihood.
@@ -231,7 +235,8 @@ def symmetrize(cells: LossCells) -> LossCells:
 
     For batches of fixed size, replacement is bounded by the same pair in either order (Balle, Barthe and Gaboardi 2018,
     theorem 9): delta at epsilon >= 0 is that of the first order, and delta at epsilon < 0 follows by exchanging the
-    data sets.
+    data sets. Cells should end at 0: rounding up one that contains it may leave a total mass above 1, which costs as
+    much as the spacing in every step.
     """
     kept = np.maximum(cells.high, 0.0) > 0
     low, high, p, q, up = (part[kept] for part in (cells.low, cells.high, cells.p, cells.q, cells.up))
@@ -279,7 +284,7 @@ def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: floa
     keep = weights > 0
     steps, logs = moves[keep] / stddev, np.log(weights[keep])
     side, a = math.sqrt(-2 * reach.log_tail), float(steps.max())
-    edges = _edges(lambda x: _slope(x, steps, logs) + _slope(-x, steps, logs), -a - side, a + side, width, a)
+    edges = edges_of(lambda x: _slope(x, steps, logs) + _slope(-x, steps, logs), -a - side, a + side, width, a)
     losses = _loss(edges, steps, logs) - _loss(-edges, steps, logs)
     p, q = (
         sum(np.exp(log) * _normal(edges - sign * step) for step, log in zip(steps, logs, strict=True))
@@ -297,7 +302,7 @@ def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, r
     keep = weights > 0
     steps, logs = moves[keep] / stddev, np.log(weights[keep])
     side, a = math.sqrt(-2 * reach.log_tail), 2 * float(steps.max())
-    edges = _edges(lambda x: _slope(x, 2 * steps, logs) + _slope(x, steps, logs), -side, a + side, width, a)
+    edges = edges_of(lambda x: _slope(x, 2 * steps, logs) + _slope(x, steps, logs), -side, a + side, width, a)
     losses = _loss(edges, 2 * steps, logs) - _loss(edges, steps, logs)
     p, q = (
         sum(np.exp(log) * _normal(edges - times * step) for step, log in zip(steps, logs, strict=True))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import log_ndtr
+from flint import arb
+from scipy.special import expit, log_ndtr
 
-from verify.losses.cells import MOST_CELLS, CellReach, Floats, LossCells, TooFineError
+from verify.losses.cells import CellReach, Floats, LossCells, edges_of
+from verify.losses.tails import normal_above
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -20,16 +22,13 @@ _LARGE = 700.0
 def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
     """Cells of (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1), with the same standard deviation; 0 < q < 1.
 
-    The loss increases by at most 2 / noise per standard deviation of the output. Raises TooFineError if it would take
-    more cells than fit.
+    Cells are narrow only where the loss changes, which is far out if q is small. Raises TooFineError if it would take
+    more of them than fit.
     """
     far, side = 1 / noise_multiplier, math.sqrt(-2 * reach.log_tail)
     end = _within(far, sample_rate, far + side, reach.loss)
-    gap = min(width / (2 * far), 0.25 / (1 + far + end))
-    count = math.ceil(2 * end / gap)
-    if count > MOST_CELLS:
-        raise TooFineError(count / MOST_CELLS)
-    edges = np.linspace(-end, end, count + 1)
+    edges = edges_of(lambda x: _slope(x, far, sample_rate) + _slope(-x, far, sample_rate), -end, end, width, far)
+    count = len(edges) - 1
     losses = _loss(edges, far, sample_rate)
     span, flat = np.diff(losses), np.diff(losses) < _FLAT
     p, q, up = np.zeros((3, count))
@@ -58,6 +57,20 @@ def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, re
     )  # fmt: skip
 
 
+def opposite_delta(noise_multiplier: float, sample_rate: float, ratio: arb) -> arb:
+    """Delta of one step of ``opposite_cells`` at e^epsilon = ``ratio`` >= 1, in ball arithmetic.
+
+    The likelihood ratio rises with the output x. With u = e^(x / noise) for x in standard deviations, and a = q
+    e^(-1 / (2 noise^2)), it is (1 - q + a u) / (1 - q + a / u), and equals ``ratio`` at the root of
+    a u^2 - (ratio - 1)(1 - q) u - ratio a = 0.
+    """
+    far, rate = 1 / arb(noise_multiplier), arb(sample_rate)
+    a, b = rate * (-far * far / 2).exp(), (ratio - 1) * (1 - rate)
+    at = ((b + (b * b + 4 * ratio * a * a).sqrt()) / (2 * a)).log() / far
+    still = (1 - rate) * normal_above(at)
+    return still + rate * normal_above(at - far) - ratio * (still + rate * normal_above(at + far))
+
+
 def _density(x: Floats, far: float, rate: float) -> Floats:
     """The density of (1 - rate) N(0, 1) + rate N(far, 1)."""
     still, moved = np.exp(-x * x / 2), np.exp(-((x - far) ** 2) / 2)
@@ -76,6 +89,11 @@ def _loss(x: Floats, far: float, rate: float) -> Floats:
     rest = math.log1p(-rate)
     large = np.logaddexp(rest, math.log(rate) + y - drop) - np.logaddexp(rest, math.log(rate) - y - drop)
     return np.asarray(np.copysign(np.where(y < 30, small, large), x))
+
+
+def _slope(x: Floats, far: float, rate: float) -> Floats:
+    """The derivative of the log density at ``x``, up to a term common to both distributions."""
+    return np.asarray(far * expit(math.log(rate) - math.log1p(-rate) + far * (x - far / 2)))
 
 
 def _within(far: float, rate: float, most: float, loss: float) -> float:

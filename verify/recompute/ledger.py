@@ -36,7 +36,8 @@ class NoBoundError(ValueError):
 class Bounds:
     """Upper and lower bounds on delta in both orders of the neighbours, sharpest near one delta.
 
-    ``attained`` holds the cells and grids whose losses some data set attains, from which the lower bounds follow.
+    ``attained`` holds the cells and grids whose losses some data set attains, from which the lower bounds follow; it is
+    empty if none can be computed.
     """
 
     above: tuple[UpperDelta, ...]
@@ -74,6 +75,8 @@ class Bounds:
     def witness(self, epsilon: float, delta: float) -> str | None:
         """A sentence on an event that needs more than ``delta`` at ``epsilon``; None if the grid contains none."""
         events = [bound.event(epsilon) for bound in self.below]
+        if not events:
+            return None
         gain, threshold, present, absent = max(events)
         if gain <= delta:
             return None
@@ -100,11 +103,14 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     single = single_step_epsilon(ledger, delta)
     if single is not None and (single.lower > 0 or _upper_is_attained(ledger)):
         return single
-    lower, upper, size = (0.0, math.inf, 0) if single is None else (single.lower, single.upper, 0)
+    enclosure = BoundPair(0.0, math.inf) if single is None else single
+    lower, upper, size = enclosure.lower, enclosure.upper, 0
     for precision in PRECISIONS:
         if precision < _SHARP and size > LARGEST_GRID // 16:
             break  # rounding would cost more than the grid gains
-        finer = bounds(ledger, math.log(delta), precision, upper if 0 < upper < math.inf else None)
+        finer = _bounds_near(ledger, delta, precision, upper)
+        if finer is None:
+            break
         size = max(bound.law.grid.count for bound in finer.above)
         upper = min(upper, finer.upper_epsilon(delta))
         is_asked = bool(claimed or floors)
@@ -117,6 +123,16 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
         if is_asked and decided and all(not enclosure.lower < value <= enclosure.upper for value in floors):
             break
     return enclosure
+
+
+def _bounds_near(ledger: Ledger, delta: float, precision: float, epsilon: float) -> Bounds | None:
+    """Bounds for an epsilon of at most ``epsilon``; None if there are none but that one, which is then finite."""
+    try:
+        return bounds(ledger, math.log(delta), precision, epsilon if 0 < epsilon < math.inf else None)
+    except NoBoundError:
+        if math.isinf(epsilon):
+            raise
+        return None
 
 
 def pure_epsilon(ledger: Ledger) -> BoundPair:
@@ -144,12 +160,15 @@ def bounds(ledger: Ledger, log_delta: float | None, precision: float, estimate: 
     tail = (-40.0 if log_delta is None else log_delta - 25.0 - _tilt_allowance(ledger, log_delta)) - math.log(steps)
     try:
         upper = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=False)
-        lower = upper
-        if not _upper_is_attained(ledger):
-            lower = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=True)
-            lower = lower if any(row_of(event).parts(event) for event in ledger.events) else lower[:1]
     except (ValueError, OverflowError, MemoryError) as error:
         raise NoBoundError(str(error)) from None
+    lower = upper
+    if not _upper_is_attained(ledger):
+        try:
+            lower = _orders(ledger, tail, (log_delta, precision, estimate), attained_only=True)
+        except (ValueError, OverflowError, MemoryError):
+            lower = []
+        lower = lower if any(row_of(event).parts(event) for event in ledger.events) else lower[:1]
     return Bounds(above=tuple(bound_above(kinds, grid) for kinds, grid in upper), attained=lower)
 
 

@@ -34,6 +34,8 @@ def advantage(ledger: Ledger, claimed: float | None = None) -> BoundPair:
     if mu is not None:
         return gaussian.advantage(mu)
     enclosure = BoundPair(0.0, participation_probability(ledger))
+    if _decides(enclosure.upper, claimed):
+        return enclosure
     for finer in _finer_bounds(ledger):
         upper = min(enclosure.upper, finer.upper_delta(0.0))
         lower = enclosure.lower if _decides(upper, claimed) else max(enclosure.lower, finer.delta(0.0).lower)
@@ -59,6 +61,8 @@ def power(
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.power(rate, mu)
+    if _decides(1.0, claimed):
+        return BoundPair(0.0, 1.0)
     orders = slice(0, 1) if present_only else slice(None)
     enclosure, minimum = BoundPair(0.0, 1.0), _LeastPower()
     for finer in _finer_bounds(ledger, minimum, precisions):
@@ -67,7 +71,7 @@ def power(
         upper = min(enclosure.upper, upper)
         lower = enclosure.lower
         if not _decides(upper, claimed):
-            lower = max(lower, *(_power_below(bound, rate) for bound in finer.below[orders]))
+            lower = max([lower, *(_power_below(bound, rate) for bound in finer.below[orders])])
         enclosure = BoundPair(min(lower, upper), upper)
         if claimed is None or enclosure.at_most(claimed) is not None:
             break

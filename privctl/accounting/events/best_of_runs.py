@@ -95,8 +95,8 @@ def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
 
 
 def least_of_stop(orders: Floats, run: Floats, stop: float) -> float:
-    """The least (1 - 1 / b) D_b + ``stop`` / b of theorem 2 over ``orders`` b, where a ``run`` has divergences D_b."""
-    return float(np.min((1 - 1 / orders) * run + stop / orders))
+    """The least (1 - 1 / b) D_b + ``stop`` / b of theorem 2 over ``orders`` b and 1; a ``run`` has divergences D_b."""
+    return min(stop, float(np.min((1 - 1 / orders) * run + stop / orders)))
 
 
 def of_poisson_law(orders: Floats, run: Floats, mean: float) -> Floats:

@@ -15,9 +15,12 @@ from privctl.accounting.pld.pairs import BEYOND_FLOATS, Array, Pair
 
 #: A fraction exp(-NEGLIGIBLE) of a quantity is negligible.
 NEGLIGIBLE = 36.0
-#: A loss this far above all relevant ones counts as infinite, which adds at most exp(-_DECISIVE) of its mass.
-_DECISIVE = 16.0
+#: A loss this far above all relevant ones counts as infinite, which adds at most exp(-_DECISIVE) of its mass; and one
+#: less far above if that adds at most exp(-_SLIGHT) of delta.
+_DECISIVE, _SLIGHT = 16.0, 14.0
 _LARGEST_GRID = 1 << 20
+#: Losses of a sketch are rounded by less than this, relatively.
+_NEAR = 1e-6
 _SKETCH = 1500
 
 
@@ -65,11 +68,15 @@ def make_plan(
     """
     count = sum(step.count for step in steps)
     cap, tilt, epsilon = math.inf, 0.0, 0.0
+    # What counts as infinite on the grid must not decide on the tilt, under which it may outweigh everything else.
+    tops = [step.pair.span(log_tail).p_high for step in steps]
+    sketches = [s.below(top + _NEAR * abs(top)) for s, top in zip(sketches, tops, strict=True)]
     if log_delta is not None:
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
         reach = _window_end(sketches, tilt, -1.0)
         # A single loss this large decides alone, so it can be treated as infinite and left off the grid.
-        cap = (epsilon if estimate is None else estimate.epsilon) - min(reach, 0.0) + _DECISIVE
+        cap = (epsilon if estimate is None else estimate.epsilon) - min(reach, 0.0)
+        cap += _DECISIVE if lower else _decisive(sketches, cap, log_delta)
         sketches = [sketch.below(cap) for sketch in sketches]
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
         if estimate is not None:
@@ -105,6 +112,18 @@ def _step_range(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
     """The range of losses for which a step is discretised: mass below moves up, mass above counts as infinite."""
     bottom = pair.span(-NEGLIGIBLE - 9).p_low
     return bottom, max(bottom, min(pair.span(log_tail).p_high, cap))
+
+
+def _decisive(sketches: Sequence[CoarseLoss], level: float, log_delta: float) -> float:
+    """How far above ``level`` losses may count as infinite, which adds exp(-distance) of their mass to delta.
+
+    Where losses are rare, the largest of them would otherwise outweigh the relevant ones under the tilt.
+    """
+    for distance in np.arange(1.0, _DECISIVE):
+        mass = sum(s.count * float(np.exp(s.log_p[s.loss > level + distance]).sum()) for s in sketches)
+        if mass <= math.exp(log_delta + distance - _SLIGHT):
+            return float(distance)
+    return _DECISIVE
 
 
 def _deviation(sketches: Sequence[CoarseLoss], tilt: float) -> float:

@@ -5,8 +5,10 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 from scipy.special import bdtrc, expit
 
+from audits.statistics.f_dp import line, rejects
 from audits.statistics.one_run import ceiling, divide, epsilon_bound, guess, p_value
 from tests.few import few
 from tests.work import calls, memory
@@ -54,8 +56,41 @@ def tails(r: int, q: Fraction) -> list[int]:
 def test_p_value_is_the_theorem_rounded_up(r: int, odds: int) -> None:
     q, delta = Fraction(odds, odds + 1), 0.001
     for v in range(r + 1):
-        exact = float(theorem(50, r, v, q, Fraction(delta)))
-        assert min(1.0, exact) <= p_value(50, r, v, math.log(odds), delta) <= exact * (1 + 3e-9)
+        exact, alone = float(theorem(50, r, v, q, Fraction(delta))), Fraction(tails(r, q)[v], q.denominator**r)
+        if alone > Fraction(1, 2):
+            assert p_value(50, r, v, math.log(odds), delta) == 1
+        else:
+            assert min(1.0, exact) <= p_value(50, r, v, math.log(odds), delta) <= exact * (1 + 3e-9)
+
+
+def worst(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
+    """The largest probability of ``v`` right guesses of ``r`` under (epsilon, delta)-DP, by a linear program.
+
+    Averaging over coins and canaries changes neither side, so only the probabilities p of 0 to r right guesses matter:
+    flipping one coin makes a right guess wrong, or a wrong one right.
+    """
+    grow, of_gain, of_loss = math.exp(epsilon), r + 1, 2 * r + 1
+    limits = np.zeros((2 * r + 1, 3 * r + 1))
+    for k in range(1, r + 1):  # k right guesses, against k - 1 with the other coin
+        limits[k - 1, [k, k - 1, of_gain + k - 1]] = k, -grow * (r - k + 1), -1
+    for k in range(r):
+        limits[r + k, [k, k + 1, of_loss + k]] = r - k, -grow * (k + 1), -1
+    limits[-1, r + 1 :] = 1
+    one = np.append(np.ones(r + 1), np.zeros(2 * r))[None]
+    aim = np.zeros(3 * r + 1)
+    aim[v : r + 1] = -1
+    found = linprog(aim, A_ub=limits, b_ub=np.append(np.zeros(2 * r), delta * m), A_eq=one, b_eq=[1], method="highs")
+    return -float(found.fun)
+
+
+@pytest.mark.parametrize(("m", "r", "epsilon"), [(10, 10, 0.0), (40, 12, 1.0), (30, 30, 0.5)])
+@pytest.mark.parametrize("delta", [1e-4, 0.01])
+def test_no_mechanism_is_right_more_often_than_a_test_allows(m: int, r: int, epsilon: float, delta: float) -> None:
+    for v in range(1, r + 1):
+        most = worst(m, r, v, epsilon, delta)
+        assert p_value(m, r, v, epsilon, delta) >= most * (1 - 1e-7)
+        for alpha in (0.01, 0.05, 0.3):
+            assert most <= alpha + 1e-7 or not rejects(m, r, v, line(epsilon, delta), alpha)
 
 
 @pytest.mark.parametrize(("m", "r", "v"), [(60, 60, 45), (60, 20, 20), (90, 50, 40)])

@@ -169,6 +169,17 @@ def test_fixed_batches_lie_between_a_real_case_and_the_theorem() -> None:
     assert 0 < found.lower < found.upper
 
 
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(10.0, 0.999999, 100), (400.0, 0.99, 200)])
+def test_fixed_batches_of_nearly_all_records_cost_no_more_than_whole_ones(
+    noise: float, rate: float, steps: int
+) -> None:
+    """Without sampling it is one Gaussian; and losing some of the records in each step gains hardly anything."""
+    event = SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=Batches.FIXED_SIZE)
+    found = epsilon_of(Ledger(events=(event,)), 1e-6)
+    assert found.upper <= gaussian.epsilon_at(1e-6, 2 * math.sqrt(steps) / noise).upper
+    assert found.lower <= found.upper <= found.lower * (1 + 2e-4)
+
+
 def test_a_step_with_two_records_of_a_secret_is_a_mixture_of_three_normals() -> None:
     """Drawn with probabilities 0.1 and 0.2; the hockey-stick divergence where the ratio of densities is e^epsilon."""
     event = SecretMixture(probabilities=(0.1, 0.2), noise_multiplier=2, steps=1)

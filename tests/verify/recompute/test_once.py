@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 
-from privctl.domain.events import Batches, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian, SecretMixture
+from privctl.accounting.ledger import epsilon_bound
+from privctl.domain.events import (
+    Batches,
+    LaplaceNoise,
+    Ledger,
+    RandomizedResponse,
+    ReplacedGaussian,
+    SampledGaussian,
+    SecretMixture,
+)
 from verify.recompute import gaussian, ledger, risk
 from verify.recompute.ledger import bounds, epsilon_of, single_step_epsilon
 
@@ -44,6 +54,41 @@ def test_fixed_size_is_bounded_from_above_only() -> None:
     assert twice is not None
     assert (found.lower, found.upper) == (0.0, twice.upper)
     assert epsilon_of(sampled(2.0, 0.1, 1, Batches.FIXED_SIZE), 1e-6).lower > 0
+
+
+@pytest.mark.parametrize(("noise", "rate", "delta"), [(1.0, 1e-4, 1e-15), (0.7, 0.3, 1e-6), (20.0, 0.9, 1e-3)])
+def test_a_replaced_record_as_an_integral(noise: float, rate: float, delta: float) -> None:
+    """The integral of what one density has above e^epsilon times the other, by mpmath, where they cross."""
+    book = Ledger(events=(ReplacedGaussian(noise_multiplier=noise, sample_rate=rate),))
+    found = single_step_epsilon(book, delta)
+    assert found is not None
+    with mpmath.workdps(40):
+
+        def excess(x: mpmath.mpf, epsilon: float) -> mpmath.mpf:
+            present, absent = (
+                (1 - mpmath.mpf(rate)) * mpmath.npdf(x, 0, noise) + rate * mpmath.npdf(x, side, noise)
+                for side in (1, -1)
+            )
+            return present - mpmath.exp(mpmath.mpf(epsilon)) * absent
+
+        def delta_at(epsilon: float) -> mpmath.mpf:
+            low, high = mpmath.mpf(0), mpmath.mpf(40 * noise)
+            for _ in range(120):
+                middle = (low + high) / 2
+                low, high = (low, middle) if excess(middle, epsilon) > 0 else (middle, high)
+            ends = [high + noise * k for k in range(0, 25, 2)]
+            return mpmath.quad(lambda x: excess(x, epsilon), ends)
+
+        assert delta_at(found.upper * (1 + 1e-9)) <= delta <= delta_at(found.lower * (1 - 1e-9))
+    around = bounds(book, math.log(delta), 1e-3).epsilon(delta)
+    assert around.lower <= found.upper
+    assert around.upper >= found.lower
+
+
+def test_cells_of_a_rarely_replaced_record_are_narrow_where_its_loss_changes() -> None:
+    book = Ledger(events=(ReplacedGaussian(noise_multiplier=1.5, sample_rate=1e-5, steps=10_000),))
+    stated = epsilon_bound(book, 1e-13)
+    assert epsilon_of(book, 1e-13, (stated,)).at_most(stated) is True
 
 
 @pytest.mark.parametrize(
