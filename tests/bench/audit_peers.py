@@ -203,14 +203,16 @@ def floor(source: Source, target: Path, options: argparse.Namespace) -> dict[str
 def standing(path: Path, records: int) -> dict[str, Any]:
     """The ranks of all records in an audit's file of scores by attack, first of members, NaN where it has none."""
     import numpy as np
+    from safetensors.numpy import load_file
 
-    from audits.scores.scores_file import read_scores
+    from audits.scores.scores_file import SCORE
 
-    found = read_scores(path)
-    places = np.where(found.member, 0, records) + found.line - 1
+    found = load_file(path)
+    places = np.where(found["member"], 0, records) + found["line"] - 1
     table = {}
-    for name, ranks in found.ranks.items():
-        if name in {*ATTACKS, *THOROUGH, FUSED}:
+    for array, ranks in found.items():
+        name = array.removeprefix(SCORE)
+        if array.startswith(SCORE) and name in {*ATTACKS, *THOROUGH, FUSED}:
             table[name] = np.full(2 * records, np.nan)
             table[name][places] = ranks
     return table

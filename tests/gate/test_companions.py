@@ -18,7 +18,6 @@ from privctl.storage.digest import file_digest
 from tests.conftest import WriteModel
 from tests.gate.made import FAIL, INCONCLUSIVE, NOW, PASS, PROVED, auc, audit, making, of
 
-OTHER = "the {}.json that the audit read is not the one released with the model"
 STRAYS = [
     "adapter_model.safetensors",
     "adapter_config.json",
