@@ -78,7 +78,7 @@ def test_drawn_answers_have_the_law_that_is_composed() -> None:
         assert (found == losses[1]).mean() == pytest.approx(true * math.exp(-0.3), abs=0.006)
 
 
-def test_it_composes_with_replacement_alone(tmp_path: Path) -> None:
+def test_it_composes_with_replacement_alone() -> None:
     fixed = SampledGaussian(noise_multiplier=2, sample_rate=0.1, batches=Batches.FIXED_SIZE)
     assert epsilon_bound(Ledger(events=(EVENT, fixed)), 1e-6) > epsilon_bound(ledger_of(EVENT), 1e-6)
     with pytest.raises(ValueError, match="compose only with events that do"):
