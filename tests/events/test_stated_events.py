@@ -175,22 +175,3 @@ def test_delta_0_is_refused_where_it_says_nothing(options: list[str], capsys: py
 
 def test_much_of_it_promises_nothing() -> None:
     assert epsilon_bound(of(ZeroConcentratedDp(rho=1e4)), 1e-6) > 600
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "found"),
-    [
-        (["approximate-dp", "--step-delta", "1e-8"], "step epsilon"),
-        pytest.param(["zcdp"], "rho", marks=pytest.mark.slow),
-    ],
-)
-def test_planned_and_verified(mechanism: list[str], found: str, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    call = ["account", "--mechanism", *mechanism, "--epsilon", "1", "--steps", "5", "--delta", "1e-6"]
-    assert run([*call, "-o", str(path), "-q"]) == 0
-    report = json.loads(path.read_text())
-    assert found in report["parameters"]["found"]
-    assert run(["verify", str(path), "-q"]) == 0
-    report["guarantees"][0]["epsilon"] *= 0.9
-    path.write_text(json.dumps(report))
-    assert run(["verify", str(path), "-q"]) in (1, 3)
