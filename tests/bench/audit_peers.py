@@ -228,7 +228,7 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     import numpy as np
 
     from audits.statistics.metrics import auc, tpr_at_fpr
-    from audits.statistics.paired import auc_difference
+    from tests.bench.paired_areas import area_difference
     from tests.bench.paired_rates import rate_difference
 
     judged_by_us = np.all([np.isfinite(ranks) for ranks in own.values()], axis=0)
@@ -240,17 +240,17 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
 
     theirs = {name: each["scores"] for name, each in scored["attacks"].items()}
     ours, other = (max(some, key=lambda name: auc(*sides(some[name])).value) for some in (own, theirs))
-    found = auc_difference(*sides(own[ours]), *sides(theirs[other]))
-    interval = {"lower": found.lower, "upper": found.upper}
-    same = found.difference == 0 and math.isnan(found.stderr)
-    areas = {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
+    apart, stderr, interval = area_difference(sides(own[ours]), sides(theirs[other]))
+    same = apart == 0 and math.isnan(stderr)
+    areas: dict[str, Any] = {"attack": ours, "other": other, "AUC": apart, **({} if same else interval)}
     non_members, rates = int((~members & judged_by_us).sum()), {}
     for quantity, rate in RATES.items():
         if non_members * rate < 1:
             continue
         ours, other = (max(some, key=lambda name: tpr_at_fpr(*sides(some[name]), rate).tpr) for some in (own, theirs))
-        apart = rate_difference(sides(own[ours]), sides(theirs[other]), rate)
-        rates[quantity] = {"attack": ours, "other": other, **apart}
+        rates[quantity] = {
+            "attack": ours, "other": other, **rate_difference(sides(own[ours]), sides(theirs[other]), rate)
+        }  # fmt: skip
     return {**areas, **rates}
 
 
