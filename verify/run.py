@@ -31,7 +31,7 @@ from verify.consistency.begun_with_records import check_records
 from verify.consistency.bookkeeping import unchecked
 from verify.files.counted_data import check_recorded_data
 from verify.files.data import DataAtHand, check_data
-from verify.files.integrity import ChainLink, check_chain, check_log
+from verify.files.integrity import check_chain, check_log
 from verify.files.places import at_hand, located
 from verify.files.tokenizer import check_tokenizer
 from verify.settings.public_records import PublicAtHand, check_public
@@ -45,7 +45,6 @@ class Verification(Shown):
 
     path: Path
     report: PrivacyReport
-    links: tuple[ChainLink, ...]
     integrity: tuple[Verdict, ...]
     guarantees: tuple[JudgedGuarantee, ...]
     simulated: tuple[JudgedGuarantee, ...] = ()
@@ -140,7 +139,7 @@ def verify(
         omissions += unchecked(report)
     judged = tuple(guarantees(path, report, parents, note))
     return Verification(
-        path=path, report=report, links=links, integrity=tuple(found), guarantees=judged,
+        path=path, report=report, integrity=tuple(found), guarantees=judged,
         evidence=tuple(evidence), omissions=tuple(omissions),
     )  # fmt: skip
 

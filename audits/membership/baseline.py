@@ -180,19 +180,19 @@ def differences(
     evidence = []
     reach = -float(ndtri((1 - settings.confidence) / 2))
     for name, scores in attacks.items():
-        compared = auc_difference(
-            scores[member], scores[~member], blind.scores[member], blind.scores[~member], 1 - settings.confidence
+        difference, paired = auc_difference(
+            scores[member], scores[~member], blind.scores[member], blind.scores[~member]
         )
         own = None if refitted is None else refitted.get(name)
         deviation = float(((areas(scores, blind.labels) if own is None else own) - blind.areas)[1:].std())
-        stderr = max(deviation, 0.0 if math.isnan(compared.stderr) else compared.stderr)
+        stderr = max(deviation, 0.0 if math.isnan(paired) else paired)
         evidence.append(
             Evidence(
                 method=name,
                 quantity=DIFFERENCE,
-                estimate=compared.difference,
-                lower=max(-1.0, compared.difference - reach * stderr) if stderr else -1.0,
-                upper=min(1.0, compared.difference + reach * stderr) if stderr else 1.0,
+                estimate=difference,
+                lower=max(-1.0, difference - reach * stderr) if stderr else -1.0,
+                upper=min(1.0, difference + reach * stderr) if stderr else 1.0,
                 confidence=settings.confidence,
                 interval=RELABELLED,
                 samples={"members": int(member.sum()), "nonmembers": int((~member).sum())},

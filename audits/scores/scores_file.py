@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.scores.table import ScoreTable, Skip
+from audits.scores.table import ScoreTable
 from audits.statistics.laws import mean_ranks
-from privctl.domain.errors import InputError
-from privctl.storage.arrays import read_arrays, staged_arrays
-from privctl.storage.reader import SafetensorsFile
+from privctl.storage.arrays import staged_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,43 +41,14 @@ _WARNING = "not for release: standing of private records in an audit"
 _COARSE = ("extraction.logp", "secret.logp", "secret.loss", "secret.logp_before", "secret.loss_before")
 _BITS = 8
 
-_LAYOUT = {
-    "member": "BOOL",
-    "line": "I64",
-    "truncated": "BOOL",
-    "skipped_member": "BOOL",
-    "skipped_line": "I64",
-    "skipped_reason": "U8",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordScores:
-    """The records of an audit, and their ranks by each attack's scores.
-
-    ``member``, ``line`` (in its file) and ``truncated`` have one entry per scored record, the ``skipped_`` arrays one
-    per record without scores. ``ranks`` [records] by attack start at 1 for the lowest score, and ties share their mean
-    rank; NaN marks a record that an attack left out.
-    """
-
-    member: NDArray[np.bool_]
-    line: NDArray[np.int64]
-    truncated: NDArray[np.bool_]
-    skipped_member: NDArray[np.bool_]
-    skipped_line: NDArray[np.int64]
-    skipped_reason: NDArray[np.uint8]
-    ranks: Mapping[str, NDArray[np.float64]]
-
-    @property
-    def samples(self) -> dict[str, int]:
-        """The numbers of scored members and non-members."""
-        members = int(self.member.sum())
-        return {"members": members, "nonmembers": len(self.member) - members}
+#: The arrays with an entry per record: of those scored whether it was a member, its line and whether it was cut short,
+#: of those without scores whether it was a member, its line and why.
+_OF_RECORDS = ("member", "line", "truncated", "skipped_member", "skipped_line", "skipped_reason")
 
 
 def arrays_of(table: ScoreTable) -> dict[str, NDArray[Any]]:
     """The per-record arrays of ``table``, by name."""
-    return {name: getattr(table, name) for name in _LAYOUT}
+    return {name: getattr(table, name) for name in _OF_RECORDS}
 
 
 def staged_scores(
@@ -109,23 +77,3 @@ def round_coarsely(values: NDArray[Any]) -> NDArray[Any]:
     """``values`` rounded to ``_BITS`` significant bits; zero and non-finite values are unchanged."""
     fraction, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(fraction * 2**_BITS) / 2**_BITS, exponent), dtype=values.dtype)
-
-
-def read_scores(path: Path) -> RecordScores:
-    """The scores file of a membership audit. Raises InputError for another file, or an inconsistent one."""
-    with SafetensorsFile(path) as file:
-        description = "an audit's scores; give a *.scores.safetensors file"
-        arrays = read_arrays(file, _LAYOUT, description)
-        names = [tensor.name for tensor in file.tensors if tensor.name.startswith(SCORE)]
-        ranks = read_arrays(file, dict.fromkeys(names, "F64"), description)
-    scores = RecordScores(**arrays, ranks={name.removeprefix(SCORE): values for name, values in ranks.items()})
-    _check(scores, path)
-    return scores
-
-
-def _check(scores: RecordScores, path: Path) -> None:
-    sizes = {len(getattr(scores, field.name)) for field in fields(scores)[:3]} | {len(r) for r in scores.ranks.values()}
-    skipped = {len(getattr(scores, field.name)) for field in fields(scores)[3:6]}
-    reasons = np.isin(scores.skipped_reason, [int(skip) for skip in Skip]).all()
-    if len(sizes) != 1 or len(skipped) != 1 or not reasons:
-        raise InputError(f"{path} holds scores that do not add up to records; run the audit again")

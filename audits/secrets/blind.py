@@ -97,20 +97,20 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
     ]
     of_secrets, by_secrets = labels[:, where], areas(blind[:, where], labels[:, where])
     for number, (name, values) in enumerate(scores):
-        difference = auc_difference(
-            values[~held_out], values[held_out], blind[0, where][~held_out], blind[0, where][held_out], level
+        difference, paired = auc_difference(
+            values[~held_out], values[held_out], blind[0, where][~held_out], blind[0, where][held_out]
         )
         beyond = areas(values, of_secrets) - by_secrets
         kept[f"beyond_records.{number}"] = beyond
         spread = float(np.nanstd(beyond[1:]))
-        stderr = float(np.nanmax([spread, difference.stderr]))
+        stderr = float(np.nanmax([spread, paired]))
         evidence.append(
             Evidence(
                 method=BASELINE,
                 quantity=over_the_records(name),
-                estimate=difference.difference,
-                lower=max(-1.0, difference.difference - reach * stderr) if stderr else -1.0,
-                upper=min(1.0, difference.difference + reach * stderr) if stderr else 1.0,
+                estimate=difference,
+                lower=max(-1.0, difference - reach * stderr) if stderr else -1.0,
+                upper=min(1.0, difference + reach * stderr) if stderr else 1.0,
                 confidence=1 - level,
                 interval=RELABELLED,
                 samples={"secrets": int((~held_out).sum()), "compared_with": int(held_out.sum())},

@@ -71,11 +71,6 @@ def epsilon_bound(canaries: int, guesses: int, correct: int, delta: float, alpha
     )
 
 
-def ceiling(canaries: int, guesses: int, delta: float, alpha: float = 0.05) -> float:
-    """The largest epsilon that these numbers can certify, with every guess right: 5.782 for 1000, 1000, 1e-5."""
-    return epsilon_bound(canaries, guesses, guesses, delta, alpha)
-
-
 def guess(scores: NDArray[Any], k_plus: int, k_minus: int) -> NDArray[np.int8]:
     """+1 for the ``k_plus`` highest scores, -1 for the ``k_minus`` lowest, 0 for the others, [scores].
 

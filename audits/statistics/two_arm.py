@@ -146,10 +146,9 @@ class RankTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoArmBound:
-    """``value`` is a lower bound that holds with probability 1 - ``alpha``; ``test`` is the test that gives it."""
+    """``value`` is a lower bound that holds with the confidence asked for; ``test`` is the test that gives it."""
 
     value: float
-    alpha: float
     test: RankTest
 
 
@@ -273,7 +272,7 @@ def _largest_rejected(tests: Sequence[RankTest], curve_at: Any, most: float, alp
 
         if rejected(value) and (found := largest(rejected, 0.0, most, PRECISION)) > value:
             value, best = found, test
-    return TwoArmBound(value=value, alpha=alpha, test=best)
+    return TwoArmBound(value=value, test=best)
 
 
 def _dp(delta: float, epsilon: float) -> TradeOffCurve:

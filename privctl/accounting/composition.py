@@ -38,12 +38,6 @@ _LOG_ODDS = (-9.0, 30.0)
 _Compose = Callable[[float, int, float], float]
 
 
-def basic(epsilon0: float, steps: int, slack: float = 0.0) -> float:
-    """Epsilon of ``steps`` steps at delta ``steps * delta0``; ``slack`` is ignored."""
-    _check_steps(epsilon0, steps)
-    return steps * epsilon0
-
-
 def advanced(epsilon0: float, steps: int, slack: float) -> float:
     """Epsilon of ``steps`` steps at delta ``steps * delta0 + slack``, with both terms; inf if it overflows.
 

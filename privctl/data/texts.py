@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from privctl.data.annotated import annotated
 from privctl.data.columns import ANNOTATED, USUAL, Columns, label_of, split_pair, text_of
-from privctl.data.rows import Row, Stretch, column_names, rows_of, rows_of_share
+from privctl.data.rows import Row, Stretch, rows_of, rows_of_share
 from privctl.data.several import DataPath
 from privctl.data.shares import FileShare
 from privctl.data.users import user_of, users_of
@@ -81,11 +81,6 @@ def iter_share(
     columns = columns or USUAL
     for row in rows_of_share(path, share, columns, unit=unit, before=before):
         yield _record(row, columns, False, unit)
-
-
-def first_fields(path: DataPath) -> tuple[str, ...] | None:
-    """The names of the first record's fields; None for an unknown suffix. Raises as ``iter_texts`` does."""
-    return column_names(path)
 
 
 def identified_texts(path: DataPath, columns: Columns | None = None) -> tuple[int, str]:

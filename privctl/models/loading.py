@@ -44,12 +44,12 @@ class TrainingModel:
     ``text`` and ``tokenizer`` are set for tasks on text, ``images`` for tasks on images, ``sounds`` for tasks on
     sounds, and ``labels``, in the order of the network's outputs, for classification. ``tokenizer`` is only saved,
     never used to encode: a tokenizer stores whether it truncated its last text, which would leak into the saved files.
-    ``fresh`` names tensors that were drawn at random from ``seed`` although there is a checkpoint, ``dropped`` tensors
-    of the checkpoint that the task does not use, and ``frozen_norms`` batch normalisation layers that keep their
-    running statistics; ``converted`` is "batch-norm" if these were moved into scales and shifts. ``decoder_start`` is
-    the first input id of a sequence-to-sequence model's decoder, None if that is the target's last token. ``problem``
-    is what a classifier predicts. ``files`` are those from which the weights were or will be read. ``by_main`` names a
-    tensor due to which the main process alone reads the weights of a sharded model.
+    ``fresh`` names tensors that were drawn at random from ``seed`` although there is a checkpoint, and ``frozen_norms``
+    batch normalisation layers that keep their running statistics; ``converted`` is "batch-norm" if these were moved
+    into scales and shifts. ``decoder_start`` is the first input id of a sequence-to-sequence model's decoder, None if
+    that is the target's last token. ``problem`` is what a classifier predicts. ``files`` are those from which the
+    weights were or will be read. ``by_main`` names a tensor due to which the main process alone reads the weights of a
+    sharded model.
     """
 
     path: Path
@@ -63,7 +63,6 @@ class TrainingModel:
     sounds: SoundFacts | None = None
     labels: tuple[str, ...] | None = None
     fresh: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
     frozen_norms: tuple[str, ...] = ()
     converted: str | None = None
     vocabulary_from_private_data: bool = False
@@ -161,7 +160,6 @@ def load_for_training(
         labels=_names(network.config) if task in CLASSIFICATION and problem is not HeadKind.NUMBER else None,
         problem=problem,
         fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
-        dropped=misfits.unexpected,
         frozen_norms=norms,
         converted=convert,
         vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,

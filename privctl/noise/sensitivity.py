@@ -44,7 +44,6 @@ class WeightSensitivity:
 class NotApplicable:
     """A regime that does not apply to this training, and why."""
 
-    regime: Regime
     reason: str
 
 
@@ -67,7 +66,7 @@ def sensitivity(
 
 def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
     """E visits, each adding lr * (change of one clipped gradient) / B to the distance; steps are non-expansive."""
-    refusal = _not_plain_sgd(t, Regime.CONVEX) or _step_too_long(t, Regime.CONVEX, 2.0, t.smoothness)
+    refusal = _not_plain_sgd(t) or _step_too_long(t, t.smoothness)
     return refusal or WeightSensitivity(
         regime=Regime.CONVEX,
         adjacency=adjacency,
@@ -80,12 +79,11 @@ def _strongly_convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> Weight
     """Each step contracts by rho = 1 - lr * gamma, so the visits form a geometric series of rho^(steps per epoch)."""
     gamma = t.strong_convexity
     if gamma is None:
-        return NotApplicable(regime=Regime.STRONGLY_CONVEX, reason="the loss's strong convexity was not given")
+        return NotApplicable(reason="the loss's strong convexity was not given")
     bound = None if t.smoothness is None else t.smoothness + gamma
-    refusal = _not_plain_sgd(t, Regime.STRONGLY_CONVEX) or _step_too_long(t, Regime.STRONGLY_CONVEX, 2.0, bound)
+    refusal = _not_plain_sgd(t) or _step_too_long(t, bound)
     if refusal is None and t.learning_rate * gamma >= 1:
         refusal = NotApplicable(
-            regime=Regime.STRONGLY_CONVEX,
             reason=f"learning rate {t.learning_rate} times strong convexity {gamma} must be below 1",
         )
     if refusal is not None:
@@ -111,13 +109,12 @@ def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivi
     """
     beta = t.smoothness
     if beta is None:
-        return NotApplicable(regime=Regime.SMOOTH, reason="the loss's smoothness was not given")
+        return NotApplicable(reason="the loss's smoothness was not given")
     if t.optimizer is not Optimizer.SGD:
-        return NotApplicable(regime=Regime.SMOOTH, reason=f"the bound is derived for plain SGD, not {t.optimizer}")
+        return NotApplicable(reason=f"the bound is derived for plain SGD, not {t.optimizer}")
     reached = smooth.distance(t, _gradient_change(t, adjacency))
     if reached is None:
         return NotApplicable(
-            regime=Regime.SMOOTH,
             reason=f"more than {smooth.MOST_EPOCHS} epochs are followed only where all have the same number of steps",
         )
     return WeightSensitivity(regime=Regime.SMOOTH, adjacency=adjacency, value=reached, assumptions=(_SMOOTHNESS,))
@@ -177,7 +174,7 @@ def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
     return accumulate(ratio, limit, constant_from, steps, log_keep)
 
 
-def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
+def _not_plain_sgd(t: ClippedTraining) -> NotApplicable | None:
     if t.optimizer is Optimizer.SGD:
         return None
     reason = (
@@ -185,16 +182,15 @@ def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
         if t.optimizer is Optimizer.MOMENTUM
         else f"{t.optimizer} rescales each coordinate, so its steps are not non-expansive"
     )
-    return NotApplicable(regime=regime, reason=reason)
+    return NotApplicable(reason=reason)
 
 
-def _step_too_long(t: ClippedTraining, regime: Regime, limit: float, curvature: float | None) -> NotApplicable | None:
-    """The refusal if the learning rate exceeds ``limit`` / (``curvature`` + weight decay); else None."""
-    if curvature is None or t.learning_rate * (curvature + t.weight_decay) <= limit:
+def _step_too_long(t: ClippedTraining, curvature: float | None) -> NotApplicable | None:
+    """The refusal if the learning rate exceeds 2 / (``curvature`` + weight decay); else None."""
+    if curvature is None or t.learning_rate * (curvature + t.weight_decay) <= 2:
         return None
     return NotApplicable(
-        regime=regime,
-        reason=f"learning rate {t.learning_rate} exceeds {limit:g} / {curvature + t.weight_decay:g}, "
+        reason=f"learning rate {t.learning_rate} exceeds 2 / {curvature + t.weight_decay:g}, "
         "beyond which a step may expand distances",
     )
 

@@ -18,23 +18,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherAccountant:
-    """A package with an accountant: its distribution, its module, and the method behind its numbers."""
+    """A package with an accountant: its distribution and its module."""
 
     distribution: str
     module: str
-    method: str
 
 
 PEERS = {
     "opacus": OtherAccountant(
         distribution="opacus",
         module="opacus.accountants",
-        method="PRV accountant, upper bound (Gopi, Lee and Wutschitz 2021)",
     ),
     "dp-accounting": OtherAccountant(
         distribution="dp-accounting",
         module="dp_accounting",
-        method="privacy loss distribution, pessimistic, connect the dots (Doroshenko et al. 2022)",
     ),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privctl.domain.events import Batches
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.shadow.pool import ShadowPool
@@ -26,11 +25,6 @@ class HalfBatches:
 
     stream: Passes
     included: NDArray[np.bool_]
-
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return self.stream.kind
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``. On average, half of the stream's batch."""

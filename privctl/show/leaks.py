@@ -83,11 +83,6 @@ def exit_sentence(report: PrivacyReport) -> str:
     return f"{EXITS_WITH_0}.{rejected}"
 
 
-def refutes(report: PrivacyReport) -> bool:
-    """Whether the audit refuted a claim of privacy, which alone makes its exit code 1."""
-    return any(v.outcome is Outcome.REFUTED and v.on_claim for v in report.verdicts)
-
-
 def _membership(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if outcome is not Outcome.REFUTED:
         return None

@@ -51,13 +51,6 @@ CALIBRATED = [
     ([0.001] * 75, 2000, 0.001, 0.5, 1.5783170245),
     ([0.005] * 10, 500, 0.01, 0.2, 1.3779436045),
 ]
-# One step, two values alike: the bound is what the best guess really has. (probabilities, sigma, success)
-GUESSES = [
-    ([1.0], 1, 0.8413447461),
-    ([0.3], 0.7, 0.6270308822),
-    ([0.3, 0.3, 0.3], 1, 0.7541968105),
-    ([0.01], 0.5, 0.5047724987),
-]
 
 
 def book(secrets: Sequence[Sequence[float]]) -> Book:

@@ -79,8 +79,8 @@ def test_epsilons(events: tuple[Event, ...], delta: float, expected: float) -> N
     assert expected * (1 - 4e-3) < found <= expected + 6e-8
 
 
-@pytest.mark.parametrize(("events", "delta", "expected"), [EPSILONS[k] for k in (0, 2, 6, 9, 13, 17)])
-def test_whole_orders_agree_with_dp_accounting(events: tuple[Event, ...], delta: float, expected: float) -> None:
+@pytest.mark.parametrize(("events", "delta"), [EPSILONS[k][:2] for k in (0, 2, 6, 9, 13, 17)])
+def test_whole_orders_agree_with_dp_accounting(events: tuple[Event, ...], delta: float) -> None:
     rdp = pytest.importorskip("dp_accounting.rdp")
     dp_event = pytest.importorskip("dp_accounting.dp_event")
     whole = [order for order in ORDERS if order == int(order)]

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 
 from audits import ATTACKS
 from audits.scores.causal import CausalScorer
-from audits.scores.scores_file import read_scores
 from privctl.cli import run
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
@@ -113,8 +112,9 @@ def test_a_memorised_set_is_found(folder: Path, capfd: pytest.CaptureFixture[str
     assert area.lower is not None
     assert area.lower > 0.8
     assert area.confidence == pytest.approx(1 - 0.05 / 29)
-    scores = read_scores(folder / "model.audit.scores.safetensors")
-    assert scores.samples == area.samples == {"members": 60, "nonmembers": 120}
+    assert area.samples == {"members": 60, "nonmembers": 120}
+    member = load_file(folder / "model.audit.scores.safetensors")["member"]
+    assert (member.sum(), len(member)) == (60, 180)
 
 
 def test_nothing_to_find_is_not_called_private(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

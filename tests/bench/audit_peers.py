@@ -203,14 +203,16 @@ def floor(source: Source, target: Path, options: argparse.Namespace) -> dict[str
 def standing(path: Path, records: int) -> dict[str, Any]:
     """The ranks of all records in an audit's file of scores by attack, first of members, NaN where it has none."""
     import numpy as np
+    from safetensors.numpy import load_file
 
-    from audits.scores.scores_file import read_scores
+    from audits.scores.scores_file import SCORE
 
-    found = read_scores(path)
-    places = np.where(found.member, 0, records) + found.line - 1
+    found = load_file(path)
+    places = np.where(found["member"], 0, records) + found["line"] - 1
     table = {}
-    for name, ranks in found.ranks.items():
-        if name in {*ATTACKS, *THOROUGH, FUSED}:
+    for array, ranks in found.items():
+        name = array.removeprefix(SCORE)
+        if array.startswith(SCORE) and name in {*ATTACKS, *THOROUGH, FUSED}:
             table[name] = np.full(2 * records, np.nan)
             table[name][places] = ranks
     return table
@@ -226,7 +228,7 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     import numpy as np
 
     from audits.statistics.metrics import auc, tpr_at_fpr
-    from audits.statistics.paired import auc_difference
+    from tests.bench.paired_areas import area_difference
     from tests.bench.paired_rates import rate_difference
 
     judged_by_us = np.all([np.isfinite(ranks) for ranks in own.values()], axis=0)
@@ -238,17 +240,17 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
 
     theirs = {name: each["scores"] for name, each in scored["attacks"].items()}
     ours, other = (max(some, key=lambda name: auc(*sides(some[name])).value) for some in (own, theirs))
-    found = auc_difference(*sides(own[ours]), *sides(theirs[other]))
-    interval = {"lower": found.lower, "upper": found.upper}
-    same = found.difference == 0 and math.isnan(found.stderr)
-    areas = {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
+    apart, stderr, interval = area_difference(sides(own[ours]), sides(theirs[other]))
+    same = apart == 0 and math.isnan(stderr)
+    areas: dict[str, Any] = {"attack": ours, "other": other, "AUC": apart, **({} if same else interval)}
     non_members, rates = int((~members & judged_by_us).sum()), {}
     for quantity, rate in RATES.items():
         if non_members * rate < 1:
             continue
         ours, other = (max(some, key=lambda name: tpr_at_fpr(*sides(some[name]), rate).tpr) for some in (own, theirs))
-        apart = rate_difference(sides(own[ours]), sides(theirs[other]), rate)
-        rates[quantity] = {"attack": ours, "other": other, **apart}
+        rates[quantity] = {
+            "attack": ours, "other": other, **rate_difference(sides(own[ours]), sides(theirs[other]), rate)
+        }  # fmt: skip
     return {**areas, **rates}
 
 

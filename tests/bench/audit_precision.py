@@ -123,9 +123,10 @@ def compared(target: Path, sides: list[Path], options: argparse.Namespace) -> di
     """By attack the AUCs in both formats and their difference, with its interval by DeLong's for pairs (95 %)."""
     from audits.record_scores.parts import attacks_in, read_parts
     from audits.record_scores.scoring import ScoringRequest, score_records
-    from audits.statistics.paired import auc_difference
+    from audits.statistics.metrics import auc
     from privctl.domain.progress import unseen
     from privctl.models.choices import FloatFormat
+    from tests.bench.paired_areas import area_difference
 
     found = {}
     for precision in FloatFormat:
@@ -140,10 +141,9 @@ def compared(target: Path, sides: list[Path], options: argparse.Namespace) -> di
     attacks = {}
     for name in before.scores:
         pairs = [(each.scores[name][each.member], each.scores[name][~each.member]) for each in (after, before)]
-        apart = auc_difference(*pairs[0], *pairs[1])
+        apart, _, interval = area_difference(*pairs)
         attacks[name] = {
-            "float32": apart.second, "bfloat16": apart.first, "difference": apart.difference,
-            "lower": apart.lower, "upper": apart.upper,
+            "float32": auc(*pairs[1]).value, "bfloat16": auc(*pairs[0]).value, "difference": apart, **interval,
         }  # fmt: skip
     return attacks
 

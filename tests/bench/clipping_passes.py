@@ -19,7 +19,7 @@ from tests.bench.common import publish, save
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_MIB, _GIB = 2**20, 2**30
+_MIB = 2**20
 #: Layers, width, vocabulary, whether the head is tied; examples and positions of a micro-batch.
 MODELS = {
     "GPT-2 6x256, tied, 4 x 128": (6, 256, 2000, True, 4, 128),

@@ -159,13 +159,13 @@ def of_target(target: Made, sets: int) -> dict[str, Any]:
     """AUCs of all records with DeLong's interval, and in how many smaller sets of them each way finds something."""
     import numpy as np
 
-    from audits.statistics.paired import auc_difference
+    from tests.bench.paired_areas import area_difference
 
     member, shares, others = target
     weighted, chosen = (
         fitted[weighting].fitted(member[None])[0] for fitted in [learners(*target)] for weighting in (WEIGHTED, CHOSEN)
     )
-    apart = auc_difference(weighted[member], weighted[~member], chosen[member], chosen[~member])
+    apart, _, interval = area_difference(*((scored[member], scored[~member]) for scored in (weighted, chosen)))
     each = []
     for seed in range(sets):
         source = np.random.default_rng([seed, 3])
@@ -175,7 +175,7 @@ def of_target(target: Made, sets: int) -> dict[str, Any]:
         each.append(by_way(member[some], *smaller, seed))
     return {
         "auc": by_way(*target, 0)[0],
-        "difference": {"AUC": apart.difference, "lower": apart.lower, "upper": apart.upper},
+        "difference": {"AUC": apart, **interval},
         "found": _found(each),
     }
 

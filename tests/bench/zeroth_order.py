@@ -116,9 +116,7 @@ class _All:
     """Every record in every step."""
 
     def __init__(self) -> None:
-        from privctl.domain.events import Batches
-
-        self.kind = Batches.POISSON
+        pass
 
     def batch(self, step: int) -> Any:
         import numpy as np

@@ -31,7 +31,6 @@ SHARDS = [
     ("mails.jsonl", "2/3", "thirds.jsonl", []),
     ("calls.jsonl", "2/2", "calls-2.jsonl", []),
 ]
-NOISE = ["--epochs", "1", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "10"]
 BUDGET = ["--delta", "1e-5"]
 
 

@@ -329,7 +329,7 @@ def test_malformed_models_are_refused(tmp_path: Path, model: Path, capsys: Any) 
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_weights_written_into_a_model_s_folder_are_said_to_be_no_part_of_it(
-    inside: bool, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inside: bool, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As this folder is then, audits refuse it, and some loaders read every file of weights in it."""
     if inside:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +131,7 @@ def test_what_names_code_is_left_out(folder: Path) -> None:
 
 
 def test_weights_of_a_whole_model_are_never_taken_for_an_adapter(
-    folder: Path, tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "adapter" / "adapter_config.json").unlink()
     assert run(["noise", str(folder / "adapter"), *FACTS]) == 3

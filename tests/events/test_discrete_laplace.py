@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -14,7 +13,6 @@ from dp_accounting.pld import privacy_loss_distribution as dp_pld
 from privctl.accounting import renyi
 from privctl.accounting.events import row_of
 from privctl.accounting.ledger import delta_bound, epsilon_bound, epsilon_floor
-from privctl.cli import run
 from privctl.domain.events import DiscreteLaplaceNoise, Ledger
 from verify.events import row_of as verified_row_of
 from verify.recompute.ledger import epsilon_of
@@ -89,12 +87,6 @@ def test_drawn_losses_have_the_law_that_is_composed() -> None:
     gains = np.maximum(1 - np.exp(0.05 - losses), 0)
     assert abs(gains.mean() - by_outcomes(EVENT, 0.05)) < 5 * gains.std() / math.sqrt(len(gains))
     assert abs(gains.mean() - by_outcomes(replace(EVENT, decay=0.2), 0.05)) > 5 * gains.std() / math.sqrt(len(gains))
-
-
-def test_planned_and_verified(tmp_path: Path) -> None:
-    call = ["account", "--mechanism", "discrete-laplace", "--epsilon", "1", "--sensitivity", "2", "--steps", "5"]
-    assert run([*call, "--delta", "1e-6", "-o", str(tmp_path / "plan.json"), "-q"]) == 0
-    assert run(["verify", str(tmp_path / "plan.json"), "-q"]) == 0
 
 
 def test_more_than_the_largest_sensitivity_is_refused() -> None:

@@ -102,7 +102,7 @@ def test_trainings_that_release_every_node(noise: float) -> None:
     assert (abs(spread - 1) < 0.02) is (noise == 1.0)
 
 
-def test_a_plan(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     call = ["account", "--mechanism", "tree", "--delta", "1e-6", "--sample-rate", "0.01", "--steps", "300"]
     assert run([*call, "--epsilon", "2", "--tree-steps", "100"]) == 0
     assert "epsilon 2 at" in " ".join(capsys.readouterr().out.split())

@@ -18,7 +18,6 @@ from privctl.storage.digest import file_digest
 from tests.conftest import WriteModel
 from tests.gate.made import FAIL, INCONCLUSIVE, NOW, PASS, PROVED, auc, audit, making, of
 
-OTHER = "the {}.json that the audit read is not the one released with the model"
 STRAYS = [
     "adapter_model.safetensors",
     "adapter_config.json",
@@ -159,7 +158,7 @@ def test_weights_and_code_fail_though_the_report_lists_them(folder: Path, name: 
     ],
 )
 def test_a_moved_model_whose_configuration_leads_elsewhere_fails(
-    folder: Path, tmp_path: Path, name: str, keys: dict[str, object], word: str
+    folder: Path, name: str, keys: dict[str, object], word: str
 ) -> None:
     """Its report lists the file as it is, and does not lie beside it."""
     (folder / "m" / name).write_text(json.dumps(keys))

@@ -98,7 +98,7 @@ def test_a_required_entry_is_missed_in_a_kind_that_narrows_an_optional_one() -> 
         parameters_as(Strict, report(method="dp-sgd"))
 
 
-def test_old_reports_stay_readable(tmp_path: Path) -> None:
+def test_old_reports_stay_readable() -> None:
     """Reports that know fewer entries, or hold some that are no longer written."""
     old = parameters_as(NoiseParameters, read_report(GOLDEN))
     assert (old.epsilon, old.exclude, old.tensors_tied) == (1.0, ("a*", "b"), None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from flint import arb
-from scipy.special import xlogy
 
 from privctl.domain.events import RandomizedResponse
 from privctl.reports.parameters import BudgetParameters
@@ -30,17 +29,12 @@ _MOST_BITS = 512
 def _cells_of(event: RandomizedResponse) -> LossCells:
     """Cells for a record that flips all bits of its Poisson batch, each of which is then kept with log-odds epsilon."""
     kept = np.arange(event.bits + 1.0)
-    chance = 1 / (1 + math.exp(-event.epsilon))
+    log_kept = -math.log1p(math.exp(-event.epsilon))
     log_choose = np.array([math.lgamma(event.bits + 1) - math.lgamma(k + 1) - math.lgamma(event.bits - k + 1)
                            for k in kept])  # fmt: skip
-    log_p = log_choose + xlogy(kept, chance) + (event.bits - kept) * math.log1p(-chance)
-    losses = (2 * kept - event.bits) * event.epsilon
-    with np.errstate(over="ignore"):
-        if event.sample_rate < 1:
-            log_q = log_p - losses
-            log_p = np.logaddexp(math.log1p(-event.sample_rate) + log_q, math.log(event.sample_rate) + log_p)
-            losses = log_p - log_q
-    return atoms(losses, log_p)
+    log_q = log_choose + event.bits * log_kept - kept * event.epsilon
+    losses = sampled_losses((2 * kept - event.bits) * event.epsilon, event.sample_rate)
+    return atoms(losses, log_q + losses)
 
 
 def _once(event: RandomizedResponse) -> DeltaOfRatio | None:

@@ -83,14 +83,12 @@ class SecretMemberships:
 class CurveCalibration:
     """The noise that keeps every posterior within its target, by the trade-off function or by Fano's inequality.
 
-    ``curve_bounds`` [secrets] are the posteriors by the curve at that noise; ``binding`` is the secret nearest to its
-    target. ``informations`` [secrets] are the nats revealed, from which Fano's bounds follow, and ``fano_noise`` is the
-    noise that Fano's inequality alone would need.
+    ``curve_bounds`` [secrets] are the posteriors by the curve at that noise. ``informations`` [secrets] are the nats
+    revealed, from which Fano's bounds follow, and ``fano_noise`` is the noise that Fano's inequality alone would need.
     """
 
     noise_multiplier: float
     fano_noise: float
-    binding: int
     curve_bounds: Floats
     informations: Floats
 
@@ -119,10 +117,10 @@ def curve_bounds(
     return bounds
 
 
-def sharpen(book: SecretMemberships, sigma: float, bounds: Floats, fano: Floats, targets: Floats) -> int:
+def sharpen(book: SecretMemberships, sigma: float, bounds: Floats, fano: Floats, targets: Floats) -> None:
     """Lower ``bounds`` [secrets] at ``sigma`` by exact curves of the secrets that may be nearest to ``targets``.
 
-    A secret's bound is the lower of the curve's and ``fano``'s. Returns the secret nearest to its target.
+    A secret's bound is the lower of the curve's and ``fano``'s.
     """
     sharp = bounds <= book.priors
     for _ in range(_ROUNDS):
@@ -131,7 +129,6 @@ def sharpen(book: SecretMemberships, sigma: float, bounds: Floats, fano: Floats,
             break
         _lower_by_own_curves(book, sigma, np.sort(order[~sharp[order]]), bounds)
         sharp[order] = True
-    return int((np.minimum(bounds, fano) / targets).argmax())
 
 
 def least_noise_by_curve(
@@ -167,10 +164,10 @@ def least_noise_by_curve(
     # Fano's inequality can be tighter only where the curve's bound is loose.
     fano, loose = np.ones(len(bounds)), np.flatnonzero(bounds > targets)
     fano[loose] = fano_bounds(amounts[loose], book.priors[loose])
+    sharpen(book, sigma, bounds, fano, targets)
     return CurveCalibration(
         noise_multiplier=sigma,
         fano_noise=most,
-        binding=sharpen(book, sigma, bounds, fano, targets),
         curve_bounds=bounds,
         informations=amounts,
     )

@@ -72,11 +72,10 @@ def _sides(required: bool) -> tuple[Decorator, ...]:
     )
 
 
-def _train(required: bool) -> tuple[Decorator, ...]:
-    return (
-        data_option("--train", "Training records to test; repeatable.", required=required),
-        data_option("--held-out", "Similar records not trained on; repeatable.", alias="--heldout"),
-    )
+_TRAIN = (
+    data_option("--train", "Training records to test; repeatable."),
+    data_option("--held-out", "Similar records not trained on; repeatable.", alias="--heldout"),
+)
 
 
 def _manifest(required: bool) -> Decorator:
@@ -220,7 +219,7 @@ SCORING: tuple[Decorator, ...] = (
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE, BASE_BITS)
 EXTRACTION: tuple[Decorator, ...] = (
     *(
-        *_train(False),
+        *_TRAIN,
         _EXTRACTION_SPLIT,
         _REFERENCE_BEFORE,
         *_EXTRACTION,
@@ -233,7 +232,7 @@ EXTRACTION: tuple[Decorator, ...] = (
 )
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, BASE_BITS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
-    *(*_sides(False), SPLIT, *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),
+    *(*_sides(False), SPLIT, *_TRAIN, _manifest(False), *_book(False), CLAIM, LEAKS),
     *(*_MEMBERSHIP, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
     *(FROM_SCORES, DELTA, BASE_BITS),
     click.option("--extraction-split", type=_FILE, metavar="FILE", help="Split to test extraction on."),

@@ -39,7 +39,7 @@ BLIND, LENGTH, CONTROL = "blind baseline", "length baseline", "reference control
 BASELINES = (BLIND, LENGTH, CONTROL)
 #: Parts of the names of quantities, as audits write them.
 _TPR, _FPR = "TPR at ", " % FPR"
-_MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
+_DISCLOSED = "disclosed, included"
 _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
 _FIX_SIZE = "audit again with {}, so that the interval is narrower"
 _FIX_AUDIT = "remove the cause named here, audit again, and replace the report (privctl audit --force)"

@@ -36,7 +36,6 @@ class ScanSearch:
     """What to search for: ``kinds`` in each text; ``listed`` is the number of texts that the user listed."""
 
     kinds: tuple[SecretKind, ...]
-    patterns: dict[str, str]
     listed: int
 
 
@@ -67,7 +66,7 @@ def prepare_search(request: ScanRequest) -> ScanSearch:
         raise CommandError(
             f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by, --rare-words or --presidio"
         )
-    return ScanSearch(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
+    return ScanSearch(kinds=tuple(kinds), listed=len(listed))
 
 
 def empty_state(kinds: Sequence[str], request: ScanRequest) -> SearchState:

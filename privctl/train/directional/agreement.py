@@ -61,17 +61,15 @@ def agreement(
     losses_of: Losses,
     fired: Sequence[FiredGroup],
     directions: Sequence[Mapping[str, Tensor]],
-    *,
-    against: DerivativeMethod = DerivativeMethod.PARTIAL,
 ) -> SignAgreement:
-    """Compare a batch's ``derivatives`` with those of the method ``against``; three more passes measure the rounding.
+    """Compare a batch's ``derivatives`` with exact ones; three more passes measure the rounding.
 
     The random state is restored.
     """
     randomness = Randomness(next(derivatives.network.parameters()).device)
     differences = derivatives.batch(losses_of, fired, directions)
     randomness.rewind()
-    exact = Derivatives(derivatives.network, against).batch(losses_of, fired, directions)
+    exact = Derivatives(derivatives.network, DerivativeMethod.PARTIAL).batch(losses_of, fired, directions)
     randomness.rewind()
     noise = rounding(losses_of, queries_for(derivatives.network, fired, directions), derivatives.step)
     randomness.rewind()

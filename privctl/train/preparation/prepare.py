@@ -181,24 +181,24 @@ def text_options(data: DataRequest) -> TextOptions:
     )
 
 
-def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
+def _labels_among(request: RetrainRequest, stated: Iterable[str]) -> tuple[tuple[str, ...], bool]:
+    """As ``_labels``, for the labels ``stated`` of all records; no labels where the model predicts numbers."""
     problem = problem_of(request.model.path, request.task)
+    if problem is HeadKind.NUMBER:
+        return (), False
+    return _labels(request, lambda: _names(set(stated), problem))
+
+
+def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
     images = images_at(request, request.data.train)
-    labels: tuple[str, ...] = ()
-    collected = False
-    if problem is not HeadKind.NUMBER:
-        labels, collected = _labels(request, lambda: _names(set(images.labels), problem))
+    labels, collected = _labels_among(request, images.labels)
     model = _loaded(request, workers, labels, None)
     return _job(request, model, image_task(model, images), collected=collected)
 
 
 def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
-    problem = problem_of(request.model.path, request.task)
     sounds = sounds_at(request, request.data.train)
-    labels: tuple[str, ...] = ()
-    collected = False
-    if problem is not HeadKind.NUMBER:
-        labels, collected = _labels(request, lambda: _names(set(sounds.labels), problem))
+    labels, collected = _labels_among(request, sounds.labels)
     model = of_samples(_loaded(request, workers, labels, None), request.data.max_length)
     return _job(request, model, sound_task(model, sounds), collected=collected)
 

@@ -13,7 +13,6 @@ import torch
 from privctl.accounting.deltas import delta_warning
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import CommandError
-from privctl.domain.events import Batches
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.domain.training_plan import Budget, TrainingPlan
@@ -92,11 +91,6 @@ class FixedBatches:
 
     records: SyntheticRecords
     warm: int = 1
-
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.SHUFFLED
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``."""

@@ -65,9 +65,9 @@ def option(
     return field(default=default, metadata={OPTION: presented})
 
 
-def required(help_text: str, *, flag: str | None = None) -> Any:
+def required(help_text: str) -> Any:
     """Like ``option``, for a field without a default."""
-    return field(metadata={OPTION: Option(help=help_text, flag=flag, required=True)})
+    return field(metadata={OPTION: Option(help=help_text, required=True)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

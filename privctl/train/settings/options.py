@@ -9,8 +9,8 @@ from typing import Any
 from privctl.data.columns import Columns, columns_of
 from privctl.data.labels import labels_named
 from privctl.data.places import STDIN, found, holds_classes
+from privctl.data.rows import column_names
 from privctl.data.several import DataPath, data_at, paths_of
-from privctl.data.texts import first_fields
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Notify
@@ -231,7 +231,7 @@ def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns
     """
     task, label = task_meant(model), columns.label_name
     # Data without records are refused when they are read.
-    fields = None if holds_classes(data) or not found(data) else first_fields(data)
+    fields = None if holds_classes(data) or not found(data) else column_names(data)
     note = f"task {task}, by the model's config.json"
     if fields is not None and task is TaskName.TEXT_CLASSIFICATION and label not in fields:
         held = ", ".join(map(repr, fields))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from privctl.domain.checks import at_least, probability
-from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 
 if TYPE_CHECKING:
@@ -22,11 +21,6 @@ _PUBLIC = 0x7075_626C
 
 class BatchSource(Protocol):
     """The examples of each step."""
-
-    @property
-    def kind(self) -> Batches:
-        """How the examples are chosen."""
-        ...
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """The indices of the examples of ``step``, which counts from 0; possibly none."""
@@ -49,11 +43,6 @@ class PoissonBatches:
     def __post_init__(self) -> None:
         at_least("size", self.size, 1)
         probability("rate", self.rate)
-
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; sorted."""
@@ -86,11 +75,6 @@ class TruncatedPoisson:
         at_least("size", self.size, 1)
         at_least("largest", self.largest, 1)
         probability("rate", self.rate)
-
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.TRUNCATED_POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; sorted."""
@@ -131,11 +115,6 @@ class BallsAndBins:
         if self.bins >= 2**32:
             raise ValueError(f"bins is {self.bins}; it must be below 2^32")
 
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.BALLS_AND_BINS
-
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; sorted."""
         drawn = []
@@ -169,11 +148,6 @@ class CyclicPoisson:
         ]
         self._part = np.concatenate(drawn)
 
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.CYCLIC_POISSON
-
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; sorted."""
         turn = np.flatnonzero(self._part == step % self._parts)
@@ -204,11 +178,6 @@ class FixedOrder:
         at_least("size", self.size, 1)
         at_least("bins", self.bins, 1)
 
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.FIXED_ORDER
-
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; sorted."""
         order = np.random.default_rng((self.seed, 0)).permutation(self.size)
@@ -232,11 +201,6 @@ class PublicBatches:
     def __post_init__(self) -> None:
         at_least("batch_size", self.batch_size, 1)
         at_least("size", self.size, self.batch_size)
-
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.SHUFFLED
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``."""
@@ -271,11 +235,6 @@ class WeightedBatches:
         # Scaling by 2^64 only changes the exponent, and the cast truncates.
         self._thresholds = (probabilities[self._open] * 2.0**64).astype(np.uint64)
 
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.POISSON
-
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; sorted."""
         parts = [self._sure]
@@ -302,11 +261,6 @@ class Passes:
     def __post_init__(self) -> None:
         at_least("size", self.size, 1)
         at_least("batch_size", self.batch_size, 1)
-
-    @property
-    def kind(self) -> Batches:
-        """See ``BatchSource``."""
-        return Batches.SHUFFLED
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``."""

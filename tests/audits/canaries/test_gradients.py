@@ -89,7 +89,7 @@ def test_an_honest_training_is_not_refuted_and_half_of_the_noise_is(monkeypatch:
     assert few.outcome is Outcome.INCONCLUSIVE
 
 
-def test_canaries_take_part_like_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canaries_take_part_like_records() -> None:
     parameters = [nn.Parameter(torch.zeros(400))]
     canaries = GradientCanaries(400, parameters, SETTINGS)
     total = torch.zeros(400, dtype=torch.float64)
@@ -237,7 +237,7 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     assert all(item.lower is None and "another file" in item.reason for item in audit.evidence)
 
 
-def test_observations_of_another_training_bound_nothing(start: Path, tmp_path: Path) -> None:
+def test_observations_of_another_training_bound_nothing(start: Path) -> None:
     """The file would be believed, and refute the guarantees of a training without canaries or of noise added later."""
     assert trained(start, "with", 41, "--steps", "2") == 0
     plain = start / "plain"

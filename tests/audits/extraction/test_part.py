@@ -218,7 +218,7 @@ def test_texts_are_split_by_tokens_not_by_characters(model: LanguageModel, tmp_p
     assert [*halves[0].ids, *halves[1].ids] == [0, 0, 1, 2], "cutting the string would ask for tokens that never came"
 
 
-def test_copying_is_flagged(model: LanguageModel) -> None:
+def test_copying_is_flagged() -> None:
     rows = [np.array([5, 6, 7, 5, 6]), np.array([5, 6, 7, 5, 9]), np.array([5, 6, 7, 8, 9])]
     assert cues(rows, 2).tolist() == [1, 0.5, 0]
 

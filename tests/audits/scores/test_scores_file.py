@@ -11,19 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from scipy.stats import rankdata
 
 from audits.membership.records import candidates_of, prepare
 from audits.scores.causal import CausalSubject
 from audits.scores.scorer import compute_scores, plan_scoring
-from audits.scores.scores_file import arrays_of, ranks_of, read_scores, staged_scores
+from audits.scores.scores_file import arrays_of, ranks_of, staged_scores
 from audits.scores.table import ScoreTable
 from audits.statistics.metrics import auc
 from privctl.cli import run
 from privctl.data.records import Record
-from privctl.domain.errors import InputError
 from privctl.models.language import LanguageModel, load_model
-from privctl.storage.arrays import write_arrays
 from privctl.storage.reader import SafetensorsFile
 from tests.audits.tiny import WORDS, save_model, sentences, write_jsonl
 
@@ -87,7 +86,7 @@ def test_the_file_holds_nothing_to_rebuild_from(folder: Path, model: LanguageMod
         # ROC curves, and areas under curves of a classifier that never saw the model, are of all records together.
         together = ("roc.", "baseline.area")
         sizes = {len(array) for name, array in arrays.items() if not name.startswith(together)}
-    assert sizes == {len(read_scores(path).member)}, "one number a record"
+    assert sizes == {len(load_file(path)["member"])}, "one number a record"
     texts = set(PRIVATE)
     lengths = np.cumsum([0, *(len(text.split()) for text in PRIVATE)])
     for array in arrays.values():
@@ -157,21 +156,10 @@ def test_what_is_kept_survives_the_file(model: LanguageModel, tmp_path: Path) ->
         ) as pending:
             pending.commit()
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    again = read_scores(tmp_path / "a")
-    assert again.samples == table.samples
-    assert np.array_equal(again.ranks["loss"], rankdata(scores))
-    assert again.skipped_line.tolist() == [41]
-    with SafetensorsFile(tmp_path / "a") as file:
-        found = {t.name: np.frombuffer(file.read(t), "<f8") for t in file.tensors if t.name in values}
+    found = load_file(tmp_path / "a")
+    assert np.array_equal(found["member"], table.member)
+    assert np.array_equal(found["score.loss"], rankdata(scores))
+    assert found["skipped_line"].tolist() == [41]
     assert found["secret.loss"] == pytest.approx(scores, rel=2**-8)
     assert len(np.unique(found["secret.loss"])) < len(scores)
     assert np.array_equal(found["canary.nll"], scores), "canaries are made up"
-
-
-def test_other_files_are_no_scores(folder: Path, model: LanguageModel, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not hold an audit's scores"):
-        read_scores(folder / "model" / "model.safetensors")
-    arrays = arrays_of(table_of(model))
-    write_arrays(tmp_path / "s", {**arrays, "line": arrays["line"][1:]}, {})
-    with pytest.raises(InputError, match="do not add up"):
-        read_scores(tmp_path / "s")

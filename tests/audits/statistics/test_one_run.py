@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from scipy.special import bdtrc, expit
 
 from audits.statistics.f_dp import line, rejects
-from audits.statistics.one_run import ceiling, divide, epsilon_bound, guess, p_value
+from audits.statistics.one_run import divide, epsilon_bound, guess, p_value
 from tests.few import few
 from tests.work import calls, memory
 
@@ -108,7 +108,7 @@ def test_the_bound_is_rejected_in_exact_arithmetic(m: int, r: int, v: int, delta
 @pytest.mark.parametrize("m", [50, 1000, 100_000])
 def test_ceiling_without_delta_is_a_formula(m: int) -> None:
     root = 0.05 ** (1 / m)
-    assert ceiling(m, m, 0) == pytest.approx(math.log(root / (1 - root)), abs=1e-6)
+    assert epsilon_bound(m, m, m, 0) == pytest.approx(math.log(root / (1 - root)), abs=1e-6)
 
 
 @pytest.mark.parametrize(("m", "bound"), [(20_000, 0.450083), (100_000, 0.427055)])
@@ -119,8 +119,8 @@ def test_chances_too_small_for_a_float_are_not_the_largest(m: int, bound: float)
 
 
 def test_delta_lowers_the_ceiling() -> None:
-    assert ceiling(1000, 1000, 1e-5) == pytest.approx(5.782, abs=5e-4)
-    assert ceiling(10_000, 10_000, 1e-5) == pytest.approx(7.834, abs=5e-4)
+    assert epsilon_bound(1000, 1000, 1000, 1e-5) == pytest.approx(5.782, abs=5e-4)
+    assert epsilon_bound(10_000, 10_000, 10_000, 1e-5) == pytest.approx(7.834, abs=5e-4)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3])

@@ -34,7 +34,7 @@ from audits.statistics.power import (
 def test_table(
     m: int, one_run_most: float, two_arm_most: float | None, detectable: float | None, beyond_one: float | None
 ) -> None:
-    assert one_run.ceiling(m, m, 0) == pytest.approx(one_run_most, abs=6e-4)
+    assert one_run.epsilon_bound(m, m, m, 0) == pytest.approx(one_run_most, abs=6e-4)
     if two_arm_most is not None:
         assert two_arm_ceiling(m, m, 1e-5) == pytest.approx(two_arm_most, abs=6e-4)
     if detectable is not None and beyond_one is not None:

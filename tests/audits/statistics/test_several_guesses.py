@@ -151,4 +151,4 @@ def test_points_of_a_gaussian_make_a_curve_just_below_it() -> None:
 def test_a_claim_too_large_to_refute() -> None:
     perfect = [GuessCount(canaries=1000, guesses=1000, correct=1000)]
     assert not rejects_claim(perfect, 1000.0, 0.0, 0.05)
-    assert math.isclose(epsilon_bound(perfect, 0.0, 0.05)[0], one_run.ceiling(1000, 1000, 0), rel_tol=1e-3)
+    assert math.isclose(epsilon_bound(perfect, 0.0, 0.05)[0], one_run.epsilon_bound(1000, 1000, 1000, 0), rel_tol=1e-3)

@@ -308,7 +308,7 @@ def test_a_label_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
         text_task(model, read)
 
 
-def test_other_forms_of_questions(tmp_path: Path) -> None:
+def test_other_forms_of_questions() -> None:
     one = {"question": "q", "context": "a b", "answers": [{"text": "b", "answer_start": 2}]}
     two = {"question": "q", "context": "a b", "answer": "b", "answer_start": "2"}
     columns = Columns(problem=HeadKind.SPAN)

@@ -102,7 +102,7 @@ def test_scores_are_the_negative_losses(model_folder: Path, tmp_path: Path) -> N
     np.testing.assert_allclose(lp, -losses.numpy(), atol=1e-4)
 
 
-def test_sounds_of_no_stated_length(model_folder: Path, tmp_path: Path) -> None:
+def test_sounds_of_no_stated_length(tmp_path: Path) -> None:
     """They are scored beside those of their length alone, and trained on only if all have one."""
     folder = tmp_path / "m"
     build("audio-classification", "wav2vec2", folder)

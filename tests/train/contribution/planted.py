@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from privctl.models.encoding import TextFacts, TextOptions, encode_causal
-from privctl.models.tasks.base import Task
 from privctl.models.tasks.language import CausalLanguage
 from tests.models.tasks.small import RECORDS, words
 
@@ -34,10 +33,6 @@ class Network(nn.Module):
 def task() -> CausalLanguage:
     facts = TextFacts(tokenizer=words().tokenizer, context=40, vocabulary=60, pad=0)
     return CausalLanguage(corpus=encode_causal(RECORDS, facts, TextOptions()), facts=facts)
-
-
-def as_task(task: CausalLanguage) -> Task:
-    return task
 
 
 class Function(nn.Module):

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import Batches
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.loading import load_for_training
@@ -52,8 +51,6 @@ BROKEN = 4
 @dataclass(frozen=True, slots=True)
 class Given:
     """The batches of ``STEPS``."""
-
-    kind: Batches = Batches.POISSON
 
     def batch(self, step: int) -> NDArray[np.int64]:
         return np.array(STEPS[step], dtype=np.int64)

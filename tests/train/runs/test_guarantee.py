@@ -246,7 +246,6 @@ class PublicPasses:
     def __init__(self, rows: Tensor, recipe: TrainingSettings, seed: int) -> None:
         orders = (Passes(len(rows), int(recipe.batch_size), other) for other in itertools.count(seed))
         self._passes = next(order for order in orders if len(rows) - 1 in order.batch(0))
-        self.kind = self._passes.kind
 
     def batch(self, step: int) -> NDArray[np.int64]:
         return self._passes.batch(0)
@@ -262,7 +261,6 @@ class ActualSize:
 
     def __init__(self, rows: Tensor, recipe: TrainingSettings, seed: int) -> None:
         self._batches, self._recipe = poisson(rows, recipe, seed), recipe
-        self.kind = self._batches.kind
 
     def batch(self, step: int) -> NDArray[np.int64]:
         found = self._batches.batch(step)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import Batches, TruncatedGaussian
+from privctl.domain.events import TruncatedGaussian
 from privctl.randomness import NoiseSource
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.sampling import BallsAndBins, CyclicPoisson, Passes, PoissonBatches, TruncatedPoisson
@@ -74,7 +74,6 @@ def test_what_is_no_rate(size: int, rate: float) -> None:
 
 def test_passes_visit_everyone_once() -> None:
     passes = Passes(103, 10, seed=5)
-    assert passes.kind is Batches.SHUFFLED
     for epoch in range(3):
         visited = np.concatenate([passes.batch(epoch * 11 + i) for i in range(11)])
         assert sorted(visited) == list(range(103))
@@ -113,7 +112,6 @@ def test_bins_far_apart_and_none() -> None:
 
 def test_parts_take_turns_and_their_examples_coins() -> None:
     source = CyclicPoisson(600, 4, 0.1, NoiseSource(7))
-    assert source.kind is Batches.CYCLIC_POISSON
     drawn = np.zeros((2000, 600), dtype=bool)
     for step in range(2000):
         drawn[step, source.batch(step)] = True

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train.steps import sampling as batches_module
 from privctl.train.steps.sampling import WeightedBatches
@@ -96,7 +95,6 @@ def test_never_and_always() -> None:
     assert found[:, 1::3].all()
     assert 0.4 < found[:, 2::3].mean() < 0.6
     source = WeightedBatches(rates, NoiseSource(2))
-    assert source.kind is Batches.POISSON
     assert (np.diff(source.batch(0)) > 0).all()
     assert WeightedBatches(np.zeros(3), NoiseSource()).batch(0).tolist() == []
     assert WeightedBatches(np.ones(3), NoiseSource()).batch(0).tolist() == [0, 1, 2]

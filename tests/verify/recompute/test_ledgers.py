@@ -22,6 +22,7 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from tests.few import few
+from verify.events import randomized_response
 from verify.losses.bound_pair import BoundPair
 from verify.recompute import gaussian, ledger, risk
 from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
@@ -132,6 +133,13 @@ def test_randomized_response_is_a_binomial() -> None:
         delta += max(0.0, p * -math.expm1(min(0.0, epsilon - (2 * kept - 40) * 0.5)))
     found = epsilon_of(Ledger(events=(RandomizedResponse(epsilon=0.5, steps=40),)), delta)
     assert found.near(epsilon, 1e-4)
+
+
+def test_a_bit_that_is_hardly_ever_flipped() -> None:
+    """With log-odds 40, a bit is kept with a probability that a float rounds to 1."""
+    cells = randomized_response._cells_of(RandomizedResponse(epsilon=40))
+    assert cells.p.tolist() == [pytest.approx(math.exp(-40)), 1]
+    assert cells.q.tolist() == [1, pytest.approx(math.exp(-40))]
 
 
 def test_two_kinds_compose() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,8 @@ _ROUNDING = 1e-9
 
 #: For canaries of up to a number of copies: how many canaries these are, and the number of guesses in each set.
 _Level = tuple[int, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Registered:
-    """The sets that a file of canaries fixes, by copies; ``planted`` canaries have a commitment."""
-
-    levels: Mapping[int, _Level]
-    planted: bool
+#: The sets that a file of canaries fixes, by copies.
+_Registered = Mapping[int, _Level]
 
 
 def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -94,13 +87,13 @@ def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Regi
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _GRADIENTS:
             count = len(data["included"])
-            return _Registered(levels={1: (count, default_set_sizes(count))}, planted=False)
+            return {1: (count, default_set_sizes(count))}
         if data["kind"] == _PLANTED:
-            return _Registered(levels=_levels(data, commitment, artifact.path), planted=True)
+            return _levels(data, commitment, artifact.path)
     return None
 
 
-def _levels(manifest: dict[str, Any], commitment: str | None, name: str) -> Mapping[int, _Level]:
+def _levels(manifest: dict[str, Any], commitment: str | None, name: str) -> _Registered:
     """The registered sets by copies. Raises ValueError if the manifest is not the audit's or was changed."""
     if not manifest["commitment"] == commitment == _committed(manifest):
         raise ValueError(f"{name} does not give the commitment {commitment}, which the audit states")
@@ -134,13 +127,13 @@ def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterato
         return
     for item in items:
         canaries, guesses = _stated(item)
-        known = registered.levels.get(int(item.details["copies"]))
+        known = registered.get(int(item.details["copies"]))
         if known != (canaries, guesses):
             found = "none" if known is None else f"{_joined(known[1])} on {known[0]}"
             yield f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries; {found} " + (
                 "were registered before training"
             )
-    missing = registered.levels.keys() - {int(item.details["copies"]) for item in items}
+    missing = registered.keys() - {int(item.details["copies"]) for item in items}
     for copies in sorted(missing):
         yield f"no bound is stated from the guesses that were registered on canaries of up to {copies} copies"
 
@@ -184,7 +177,7 @@ def _wrong_confidence(
     if whole is None:
         yield from ["it does not state the confidence that its bounds share"] if items else []
         return
-    levels = registered.levels.values() if registered is not None else {_stated(item) for item in items}
+    levels = registered.values() if registered is not None else {_stated(item) for item in items}
     total = sum(len(guesses) for _, guesses in levels)
     for item in items:
         share = len(_stated(item)[1]) / total if planted else 1.0

@@ -17,11 +17,6 @@ def normal_cdf(x: arb) -> arb:
     return (-x / arb(2).sqrt()).erfc() / 2
 
 
-def erf(x: Rational) -> Interval:
-    """The error function."""
-    return enclose(lambda: ball(x).erf())
-
-
 def exp(x: Rational) -> Interval:
     """e^x."""
     return enclose(lambda: ball(x).exp())
@@ -32,10 +27,3 @@ def log(x: Rational) -> Interval:
     if x <= 0:
         raise ValueError(f"x is {float(x)!r}; a logarithm needs a number above 0")
     return enclose(lambda: ball(x).log())
-
-
-def sqrt(x: Rational) -> Interval:
-    """The square root. Raises ValueError if ``x`` is below 0."""
-    if x < 0:
-        raise ValueError(f"x is {float(x)!r}; a square root needs a number of at least 0")
-    return enclose(lambda: ball(x).sqrt())

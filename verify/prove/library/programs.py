@@ -21,11 +21,10 @@ class WeightProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DualCertificate:
-    """A feasible ``value``, a ``bound`` on all feasible values, and the dual prices y >= 0 that give the bound."""
+    """A feasible ``value`` and a ``bound`` on all feasible values."""
 
     value: Fraction
     bound: Fraction
-    prices: tuple[Fraction, ...]
 
 
 def dual_bound(program: WeightProgram, prices: Sequence[Fraction]) -> Fraction:
@@ -54,7 +53,7 @@ def solve(program: WeightProgram) -> DualCertificate:
     prices = tuple(max(_short(-y), Fraction(0)) for y in solution.ineqlin.marginals)
     loads = [sum((weights[i] for i in members), Fraction(0)) for members in program.sets]
     scale = min((b / load for b, load in zip(program.budgets, loads, strict=True) if load > b), default=Fraction(1))
-    return DualCertificate(value=sum(weights, Fraction(0)) * scale, bound=dual_bound(program, prices), prices=prices)
+    return DualCertificate(value=sum(weights, Fraction(0)) * scale, bound=dual_bound(program, prices))
 
 
 def no_better(program: WeightProgram, bound: Fraction, name: str = "weights-program") -> Theorem:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import RunInterruptedError
-from privctl.domain.events import Batches
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.methods.dp_zo.differences import LossDifferences
@@ -33,8 +32,6 @@ SEED, STEP_SIZE = b"public", 1e-3
 
 class Batched:
     """A batch of five for each step, in turn."""
-
-    kind = Batches.POISSON
 
     def batch(self, step: int) -> np.ndarray:
         return np.arange(BATCH) + BATCH * (step % (EXAMPLES // BATCH))

@@ -103,7 +103,7 @@ def test_without_clipping_it_would_move_more(monkeypatch: pytest.MonkeyPatch) ->
     assert moved_by_one(0.01) > 1.5
 
 
-def test_clipping_the_mean_would_move_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clipping_the_mean_would_move_twice_as_much() -> None:
     """The published way: the vector of a batch is clipped, and one example may turn it around."""
 
     def turned(examples: Sequence[int]) -> Tensor:
