@@ -15,8 +15,8 @@ def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
     groups: dict[object, list[Finding]] = {}
     for each in findings:
         _, _, conclusion = each.message.rpartition(": ")
-        key = (each.rule, each.outcome, each.model, each.place.path, conclusion, each.fix, each.waiver)
-        key = (*key, each.waived_because)
+        where = (each.rule, each.outcome, each.model, each.place.path)
+        key = (*where, conclusion, each.fix, each.waiver, each.waived_because)
         groups.setdefault(key if each.fix or each.waiver else id(each), []).append(each)
     return list(groups.values())
 
