@@ -220,7 +220,7 @@ def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, Te
             yield Verdict(
                 subject=artifact.path,
                 outcome=Outcome.REFUTED if readable else Outcome.INCONCLUSIVE,
-                reason="it is no safetensors file any more" if readable else "the model is not at hand",
+                reason="it is no safetensors file any more" if readable else "the model is not at hand; put it there",
             )
         elif os.path.isfile(place) and place.stat().st_size != artifact.bytes:
             yield Verdict(

@@ -52,6 +52,10 @@ def plan_budget(
     return planner_of(options, given, notify)()
 
 
+#: Bytes of data from which counting takes seconds, so that it is announced.
+_LARGE = 100_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedData:
     """Data to count the examples of, or the owners of records where ``unit`` names the field of the owner.
@@ -76,9 +80,13 @@ class CountedData:
         from privctl.data.columns import Columns
         from privctl.data.count import count_examples, similar_names_at
         from privctl.data.names import alike
+        from privctl.data.several import paths_of
 
         assert self.path is not None
         columns = Columns(text=self.text_column)
+        large = sum(path.stat().st_size for path in paths_of(self.path) if path.is_file())
+        if large >= _LARGE:
+            notify(f"counting the examples in {self.path}, which has {large / 1e9:.2g} GB")
         size = count_examples(self.path, self.unit, columns)
         if self.unit is not None and (similar := similar_names_at(self.path, self.unit, columns)):
             notify(alike(similar, self.unit))

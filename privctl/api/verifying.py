@@ -84,7 +84,22 @@ def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
     notify(f"verifying {os.path.relpath(report)}, the report of {given}")
     if not fits:
         notify(changed_since(report, given))
+    elif (place := _elsewhere(report, verification.report)) is not None:
+        notify(
+            f"{os.path.relpath(report)} looks for this model at {os.path.relpath(place)}, so the files of {given} were "
+            "not compared; rename it so, and verify again"
+        )
     return verification
+
+
+def _elsewhere(path: Path, report: PrivacyReport) -> Path | None:
+    """Where the report at ``path`` looks for its model, if nothing is there: it was renamed or moved."""
+    names = [output.path for output in report.outputs if output.role == "model"]
+    places = [Path(os.path.normpath(path.parent / name)) for name in names]
+    if not places or any(map(os.path.lexists, places)):
+        return None
+    # A folder's weights lie in it; a model that is a single file lies beside its report.
+    return places[0].parent if Path(names[0]).parent.name else places[0]
 
 
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:

@@ -95,7 +95,7 @@ def inspect(
             hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
         if report:
             read_report(Path(report))  # raises unless the named file exists and is a report
-        start = Path(report) if report else pointer_of(checkpoint) or _own(Path(model), hashed)
+        start = Path(report) if report else _start(pointer_of(checkpoint), Path(model), hashed)
         _require_no_scores(Path(model), start)
         chain = check_chain(start, hashed) if start else ()
         beside = tuple(check_beside(_beside(checkpoint, start), hashed))
@@ -257,6 +257,13 @@ def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
     named = (report_beside(absolute_path(checkpoint.root)), pointer_of(checkpoint))
     places = dict.fromkeys(absolute_path(path) for path in named if path is not None)
     return [place for place in places if start is None or place != absolute_path(start)]
+
+
+def _start(named: Path | None, model: Path, hashed: Mapping[Path, TensorHasher]) -> Path | None:
+    """The report that the header names, or where that is not there, one beside ``model`` about these weights."""
+    if named is not None and named.is_file():
+        return named
+    return _own(model, hashed) or named
 
 
 def _own(model: Path, hashed: Mapping[Path, TensorHasher]) -> Path | None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +19,8 @@ Chat = Callable[[list[dict[str, str]], str], "Passage"]
 #: Fields that hold a prompt -> fields that may hold its response, in order of preference.
 PROMPTS = {"prompt": ("response", "completion"), "instruction": ("output", "response"), "source": ("target",)}
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
+#: Names of fields that a missing one is compared with, and their longest, so that no file makes that slow.
+_COMPARED, _LONGEST_COMPARED = 200, 100
 _SHOWN = 8
 _UNPAIRED = (
     "holds no pair of texts, and a sequence-to-sequence model needs 'source' and 'target', or 'prompt' and 'response'; "
@@ -169,6 +172,7 @@ def require_unit(names: Collection[str], where: str, unit: str | None) -> None:
     if unit is not None and (field := field_of(unit)) not in names:
         raise InputError(
             f"{where} lacks {field!r}, which was named to group its records; its columns are {listed(names)}"
+            f"{_meant(field, names)}"
         )
 
 
@@ -300,6 +304,7 @@ def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
     if key not in row:
         raise InputError(
             f"{where} lacks {key!r}; give every record one, a string or an integer; this one holds {listed(row.keys())}"
+            f"{_meant(key, row)}"
         )
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -346,7 +351,7 @@ def string_of(
     if key not in data:
         expected = expected or f"{_EXPECTED}, or name the field of the text with --text-column"
         lacking = "text" if key == "prompt" and "response" not in data else key
-        raise InputError(f"{where} lacks {lacking!r} (it has {listed(data)}); {expected}")
+        raise InputError(f"{where} lacks {lacking!r} (it has {listed(data)}); {expected}{_meant(lacking, data)}")
     value = data[key]
     if not isinstance(value, str):
         chat = "; without --text-column it is read as a conversation" if key == "messages" else ""
@@ -358,6 +363,13 @@ def string_of(
     except UnicodeEncodeError:
         raise InputError(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
     return value
+
+
+def _meant(lacking: str, names: Collection[str]) -> str:
+    """A question after the field that ``lacking`` may be a slip for, or nothing."""
+    some = [name for name in list(names)[:_COMPARED] if len(name) <= _LONGEST_COMPARED]
+    near = get_close_matches(lacking, some, n=1) if len(lacking) <= _LONGEST_COMPARED else []
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def listed(names: Collection[str]) -> str:

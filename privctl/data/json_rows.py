@@ -84,14 +84,20 @@ def object_of(line: bytes, where: str, expected: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError(not_text(line, where)) from None
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{where} is not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno}); {expected}"
-        ) from None
+        what = f"{where} is not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno})"
+        raise InputError(f"{what}; {_unless_array(line, expected)}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{where} holds a number or a nesting too large to read; {expected}") from None
     if not isinstance(data, dict):
-        raise InputError(f"{where} is {kind_of(data)}; {expected}")
+        raise InputError(f"{where} is {kind_of(data)}; {_unless_array(line, expected)}")
     return data
+
+
+def _unless_array(line: bytes, expected: str) -> str:
+    """``expected``, or if the line begins a JSON array how such a file is read."""
+    if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+        return "a file that is one JSON array must end in .json, so rename it, or write one object per line"
+    return expected
 
 
 def _check_order(last: str, head: str, where: str, expected: str) -> None:

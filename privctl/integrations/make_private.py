@@ -18,6 +18,7 @@ from privctl.accounting.gridded import Released, exact_target
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.integrations.own_model import is_compiled
 from privctl.integrations.private_loader import steps_per_pass
 from privctl.integrations.private_training import PrivateTraining
 from privctl.integrations.users import Users, users_of
@@ -108,7 +109,10 @@ def make_private(
         and torch.distributed.is_initialized()
         and torch.distributed.get_world_size() > 1
     ):
-        raise CommandError("make_private serves one process; train with `privctl retrain dp-sgd` under torchrun")
+        raise CommandError(
+            "make_private serves one process; run your loop in one, with pieces(ROWS) for a batch that is too large to "
+            "compute at once, or train a Hugging Face model with `privctl retrain dp-sgd` under torchrun"
+        )
     _require_kinds(model, optimizer, loader)
     each = users_of(users, _records(loader), unit, records_per_draw)
     examples, size = each.count, _size(loader, each)
@@ -175,6 +179,11 @@ def _require_kinds(model: object, optimizer: object, loader: object) -> None:
     for name, given, kind in kinds:
         if not isinstance(given, kind):
             raise CommandError(f"{name} is of type {type(given).__name__}; {what}")
+    if isinstance(model, nn.Module) and is_compiled(model):
+        raise CommandError(
+            "torch.compile made the model, and each example's gradient is taken at its layers as they run; give the "
+            "model from before that, and call it in the loop"
+        )
     if hasattr(optimizer, "accelerator_state"):
         raise CommandError("accelerate prepared the optimizer; give the model, optimizer and loader from before that")
 

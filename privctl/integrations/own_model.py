@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -48,6 +48,25 @@ class SetOnce(Generic[_Value]):
         vars(instance)[self._name] = value
 
 
+class NotATuple:
+    """A result that is one object, where the function of this name in Opacus returns three."""
+
+    def __iter__(self) -> NoReturn:
+        raise CommandError(
+            "make_private returns one object; the model and the optimizer stay those that you gave, and the loader is "
+            "its attribute loader: private = privctl.make_private(...), then for batch in private.loader"
+        )
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` made the model, or compiled a module of it in place."""
+    # Named here, because importing torch._dynamo takes seconds.
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
 def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise CommandError where ``optimizer`` already took steps, or ``model`` was already trained privately.
 
@@ -57,7 +76,8 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     if any(_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
             "the optimizer already took steps, or has the state of one that did, which holds gradients without noise; "
-            "give a new optimizer, and load weights only"
+            "give a new optimizer, and weights from before any step on these examples: a private training cannot be "
+            "continued, because its report would not count the earlier steps"
         )
     if any(parameter in _TRAINED for parameter in model.parameters()):
         raise CommandError(

@@ -24,6 +24,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.own_model import (
+    NotATuple,
     RoundingMargin,
     ScalerRefused,
     SetOnce,
@@ -69,7 +70,7 @@ class _Stage(StrEnum):
     DIFFERENTIATED = "differentiated"
 
 
-class PrivateTraining:
+class PrivateTraining(NotATuple):
     """A model, its optimizer and its data, trained in differentially private steps; see ``privctl.make_private``.
 
     ``loader`` yields Poisson batches, collated by the given loader's function and loaded in this process.
@@ -100,9 +101,8 @@ class PrivateTraining:
         self.loader = PoissonLoader(
             batches.rate, dataset, collate, draw=self._draw, step_alone=self._step_without_rows, leave=self._leave
         )
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizer, self._users, self._most_steps = model, optimizer, users, most_steps
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
-        self._users, self._most_steps = users, most_steps
         self._margin = RoundingMargin(model)
         self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping))
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
@@ -288,8 +288,8 @@ class PrivateTraining:
         self._require_no_failure()
         if self._stage is not _Stage.STEPPED:
             raise CommandError(
-                "the previous batch was not stepped; call backward and optimizer.step() for every batch, as the "
-                "batches are no Poisson samples if one is left out"
+                "the previous batch was not stepped; call backward and optimizer.step() for every batch, since each is "
+                "one step. To accumulate gradients, give the loader the whole batch_size, and use pieces(ROWS)"
             )
         if len(self._dataset) != self._users.records:
             raise CommandError(

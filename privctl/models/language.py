@@ -34,7 +34,14 @@ from privctl.models.kinds import (
 from privctl.models.misfits import TensorMismatch, of_body, refuse, without_heads
 from privctl.models.precision import convert
 from privctl.models.quiet import quiet_transformers
-from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint, refuse_adapter_file
+from privctl.storage.reader import (
+    Checkpoint,
+    holds_adapter,
+    missing_model,
+    no_weights,
+    open_checkpoint,
+    refuse_adapter_file,
+)
 
 CONFIG_NAME = "config.json"
 _OWN_CLASS = "for a network of your own class see docs/python.md#a-model-of-your-own-class"
@@ -214,8 +221,11 @@ def read_config(folder: Path, path: Path) -> Any:
         raise missing_model(path)
     if not (folder / CONFIG_NAME).is_file():
         refuse_adapter_file(path)
-        other = path.is_file() and path.suffix not in (".safetensors", ".json")
-        if other or (path.is_dir() and not any(path.glob("*.safetensors"))):
+        if path.is_dir() and not any(path.glob("*.safetensors")):
+            raise InputError(f"{no_weights(path)}; {_OWN_CLASS}")
+        if path.is_file() and path.suffix not in (".safetensors", ".json"):
+            with open_checkpoint(path):  # raises the error for what the file is
+                pass
             raise InputError(
                 f"{path} is no model; give a Hugging Face model's folder, or a .safetensors file in one; {_OWN_CLASS}"
             )

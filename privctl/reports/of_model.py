@@ -263,15 +263,15 @@ def reports_at(
             reports = reports_of(path, weights)
         except InputError:
             if by_name and (named := report_by_name(path)) is not None:
-                found[path] = (named,)
+                found[path] = (_as_given(named, path),)
                 notify(changed_since(named, path))
                 continue
             if not examined or not (audits := audits_without_own_report(path, weights)):
                 raise
-            found[path] = audits
+            found[path] = tuple(_as_given(audit, path) for audit in audits)
             notify(f"nothing beside {path} says how it was made; what examined it: {_listed(audits)}")
             continue
-        found[path] = reports.all
+        found[path] = tuple(_as_given(report, path) for report in reports.all)
         notify(f"the reports of {path}: {_listed(reports.all)}")
         if reports.outdated:
             notify(
@@ -282,6 +282,11 @@ def reports_at(
             notify(f"left out, not about this model: {_listed(reports.unrelated)}")
     every = (each for path in paths for each in found.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
+
+
+def _as_given(report: Path, model: Path) -> Path:
+    """``report`` relative to the current folder if ``model`` was given so: annotations in CI need such paths."""
+    return report if model.is_absolute() else Path(os.path.relpath(report))
 
 
 def _listed(paths: Sequence[Path]) -> str:

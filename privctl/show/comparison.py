@@ -118,7 +118,7 @@ def compare(data: PageData) -> Comparison | None:
     held = Counter(kind for subject in subjects for kind in UTILITIES if _measured(subject.source.report, kind))
     quantity = max(UTILITIES, key=lambda kind: held[kind]) if held else None
     measured = {item.quantity for s in subjects if quantity and (item := _measured(s.source.report, quantity))}
-    deltas = {lead.delta for subject in subjects if (lead := leading_guarantee(subject)) is not None}
+    deltas = {lead.delta for subject in subjects if (lead := leading_guarantee(subject.source.report)) is not None}
     return Comparison(
         models=tuple(_compared(subject, quantity) for subject in subjects),
         quantity=quantity,
@@ -128,7 +128,7 @@ def compare(data: PageData) -> Comparison | None:
 
 
 def _compared(subject: JudgedSubject, quantity: str | None) -> ComparedModel:
-    report, lead = subject.source.report, leading_guarantee(subject)
+    report, lead = subject.source.report, leading_guarantee(subject.source.report)
     follows = (
         lead is not None
         and lead.notion is Notion.APPROXIMATE_DP

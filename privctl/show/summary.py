@@ -77,7 +77,7 @@ class Summary:
 
 def summarize(subject: JudgedSubject) -> Summary:
     """The summary of ``subject`` according to its reports."""
-    lead = leading_guarantee(subject)
+    lead = leading_guarantee(subject.source.report)
     audited = [v for source in subject.audits for v in source.report.verdicts]
     checked = [v for source in subject.checks for v in source.report.verdicts]
     broken = _digest_faults(subject)
@@ -128,13 +128,12 @@ def worst_of(verdicts: Sequence[Verdict]) -> Outcome | None:
     return worst_first(verdicts)[0].outcome if verdicts else None
 
 
-def leading_guarantee(subject: JudgedSubject) -> Guarantee | None:
+def leading_guarantee(report: PrivacyReport) -> Guarantee | None:
     """The guarantee for one example with the best status and then the smallest epsilon; other kinds come last.
 
     A guarantee for noise on weights that assumes a kind of loss which nobody stated comes after the others of its
     status. None if the report states no guarantee for this model.
     """
-    report = subject.source.report
     candidates = [g for g in report.guarantees if g.scope is Scope.THIS_MODEL]
 
     def rank(guarantee: Guarantee) -> tuple[bool, int, bool, float]:
@@ -187,6 +186,19 @@ def _attacker_sentence(guarantee: Guarantee) -> str:
         if told
         else ""
     )
+
+
+def in_a_sentence(report: PrivacyReport) -> str:
+    """What the strongest guarantee of a training leaves an attacker, without epsilon; empty if no number says it."""
+    lead = leading_guarantee(report)
+    if lead is None or lead.status not in (Status.PROVED, Status.CONDITIONAL):
+        return "Nothing limits what this model reveals: no privacy guarantee follows."
+    meaning = weak_bound(lead, report) or _attacker_sentence(lead)
+    asserted = sum(each.state is AssumptionState.ASSERTED for each in lead.assumptions)
+    if not meaning or lead.status is not Status.CONDITIONAL or not asserted:
+        return meaning
+    what = counted(asserted, "assumption holds", "assumptions hold")
+    return f"{meaning} This follows if {what} that nothing enforces."
 
 
 def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:

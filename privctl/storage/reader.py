@@ -6,12 +6,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from privctl.domain.errors import FileSystemError, InputError
+from privctl.domain.errors import FileSystemError, InputError, PrivctlError
 from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header, refuse_pickle
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
@@ -188,7 +189,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, (SafetensorsFile(path / SINGLE_NAME),))
     if holds_adapter(path):
         return _open_adapter(path)
-    raise _no_weights(path)
+    raise no_weights(path)
 
 
 def _open_adapter(path: Path) -> Checkpoint:
@@ -197,13 +198,23 @@ def _open_adapter(path: Path) -> Checkpoint:
     return Checkpoint(path, (SafetensorsFile(path / ADAPTER_NAME),))
 
 
-def _no_weights(path: Path) -> InputError:
+def _class_of(path: Path) -> str:
+    """The class that the folder's config.json names, which keeps its head as AutoModel does not."""
+    with suppress(PrivctlError, LookupError, TypeError):
+        name = parse_json(read_named_text(path / "config.json"), "config.json")["architectures"][0]
+        if re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,99}", name):
+            return str(name)
+    return "AutoModelForCausalLM"
+
+
+def no_weights(path: Path) -> InputError:
     """The error for a directory without safetensors, with advice on what it holds instead."""
     pickles = sorted(p.name for suffix in ("*.bin", "*.pt", "*.pth") for p in path.glob(suffix))
     if pickles:
         return InputError(
-            f"{path} holds pickles ({pickles[0]}), which can run code when loaded; convert them with "
-            "AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
+            f"{path} holds pickles ({pickles[0]}), which can run code when loaded; if you trust where they come from, "
+            f"convert them with transformers: {_class_of(path)}.from_pretrained({str(path)!r})"
+            f".save_pretrained({f'{path}-safetensors'!r}), and copy the tokenizer there"
         )
     gguf = sorted(p.name for p in path.glob("*.gguf"))
     if gguf:

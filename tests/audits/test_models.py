@@ -30,6 +30,7 @@ from audits.scores.forward import trunk_and_head
 from audits.scores.subject import task_of
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.language import choose_device, load_model, pad_of, read_config, vocabulary_of
+from privctl.storage.reader import open_checkpoint
 from tests.audits.tiny import save_model, save_tokenizer
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -106,8 +107,17 @@ def test_what_is_no_model_is_told_so(folder: Path, tmp_path: Path) -> None:
     (empty := tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"members\.jsonl is JSON, not a model; give a Hugging Face model's folder"):
         load_model(data, device="cpu")
-    with pytest.raises(InputError, match="empty is no model; give a Hugging Face model's folder"):
+    with pytest.raises(InputError, match=r"empty holds neither model\.safetensors nor"):
         read_config(empty, empty)
+    (empty / "checkpoint-9").mkdir()
+    (empty / "checkpoint-9/model.safetensors").touch()
+    with pytest.raises(InputError, match="such as .*checkpoint-9; for a network of your own class see"):
+        read_config(empty, empty)
+    (packed := tmp_path / "packed").mkdir()
+    (packed / "model.gguf").write_bytes(b"GGUF\3\0\0\0")
+    for path in (packed, packed / "model.gguf"):
+        with pytest.raises(InputError, match="GGUF.*convert it with transformers"):
+            read_config(path, path)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +215,13 @@ def test_a_malformed_tokenizer_and_pickles(folder: Path) -> None:
     with pytest.raises(InputError, match="tokenizer that cannot be loaded"):
         load_model(folder, device="cpu")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match="holds pickles"):
+    # AutoModel would leave out the head, without which no loss is that of the model.
+    with pytest.raises(InputError, match=r"holds pickles.*LlamaForCausalLM\.from.*-safetensors'\), and copy"):
         load_model(folder, device="cpu")
+    for names in ("[]", "null", '["__import__(1)"]', '{"a": 1}', "3"):
+        (folder / "config.json").write_text(f'{{"model_type": "llama", "architectures": {names}}}')
+        with pytest.raises(InputError, match=r"transformers: AutoModelForCausalLM\.from_pretrained"):
+            open_checkpoint(folder)
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta"])

@@ -23,6 +23,8 @@ REFUSED = {
     ("retrain", "plain", "m", "--data", "nowhere.jsonl", "-o", "new"): "nowhere.jsonl is not a file",
     ("retrain", "plain", "nowhere", "--data", "a.jsonl", "-o", "new"): "nowhere does not exist",
     ("retrain", "plain", "m", "--data", "a.jsonl", "-o", "folder", "--dry-run"): "folder exists; give --force",
+    ("retrain", "plain", "m", "--data", "a.jsonl", "-o", "new", "--resume"): "new.run does not exist, so there is no",
+    ("retrain", "plain", "m", "--data", "a.jsonl", "-o", "done", "--resume"): "done is finished, and done.report.json",
     ("noise", "m", "--epsilon", "1", *FACTS, "-o", "folder"): "exist",
     ("noise", "m", "--epsilon", "1", "--noise-stddev", "1", "-o", "new"): "remove one or the other",
     ("shadow", "m", "--data", "a.jsonl", "-o", "taken.json"): "taken.json exists and is no folder",
@@ -39,6 +41,8 @@ def called(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[s
     for name in ("a.jsonl", "b.jsonl", "taken.json"):
         (folder / name).write_text('{"text": "a"}\n')
     (folder / "folder").mkdir()
+    (folder / "done").mkdir()
+    (folder / "done.report.json").write_text("{}")
     (folder / "folder" / "other.txt").write_text("not privctl's")
     asked = [list(arguments) for arguments in REFUSED]
     return dict(zip(REFUSED, calls(root, asked, f"import os\nos.chdir({str(folder)!r})\n"), strict=True))

@@ -262,6 +262,9 @@ def test_the_step_summary_is_appended_to(here: Path, capsys: Capture, monkeypatc
     assert run(["gate", OWN, "--max-epsilon", "1", "--format", "github"]) == 1
     assert Path("summary").read_text().startswith("before\n## privctl gate: FAIL")
     assert capsys.readouterr().out.startswith(f"::error file={OWN},line=")
+    capsys.readouterr()
+    assert run(["gate", MODEL, "--max-epsilon", "1", "--format", "github"]) == 1
+    assert capsys.readouterr().out.startswith(f"::error file={OWN},line="), "reports that were found, not given"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "no/such/folder")
     assert run(["gate", OWN, "--max-epsilon", "3", "--format", "github"]) == 4
 

@@ -125,6 +125,43 @@ def test_a_report_beside_the_model_that_fits_is_its_own(
     assert "describes other weights" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_model_and_its_report_that_were_both_renamed(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a vendor sends them: the header names a report that is not there, and the one beside it fits."""
+    (sent := two / "sent").mkdir()
+    shutil.move(two / "m.private.safetensors", sent / "vendor.safetensors")
+    shutil.move(two / "m.private.report.json", sent / "delivery.report.json")
+    capsys.readouterr()
+    assert run(["inspect", str(sent / "vendor.safetensors"), "-q"]) == 0
+    stdout = capsys.readouterr().out
+    assert stdout.startswith("These files are those that the model's report describes; it states")
+    assert "delivery.report.json" in stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda two: None, "These files are those that the model's report describes; it states a privacy guarantee,"),
+        (
+            lambda two: (two / "m.private.report.json").unlink(),
+            "Nothing is known of what this model reveals: its",
+        ),
+        (
+            lambda two: shutil.copy(two / "n.private.safetensors", two / "m.private.safetensors"),
+            "Do not rely on the reports: m.private.report.json is not what they describe.",
+        ),
+        (lambda two: (two / "m.safetensors").unlink(), "These files are those that the model's report describes;"),
+    ],
+    ids=["as made", "no report", "other weights", "no start"],
+)
+def test_the_first_sentence_says_what_to_rely_on(
+    two: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], object], sentence: str
+) -> None:
+    change(two)
+    capsys.readouterr()
+    run(["inspect", str(two / "m.private.safetensors"), "-q"])
+    assert " ".join(capsys.readouterr().out.split()).startswith(sentence)
+
+
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.safetensors").write_bytes(b"\xff" * 7)
     assert run(["inspect", str(tmp_path / "m.safetensors")]) == 3

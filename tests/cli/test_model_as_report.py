@@ -58,6 +58,18 @@ def test_a_model_is_verified_by_its_report(here: Path, capsys: Capture) -> None:
     ), "verifications of its audits too"
 
 
+def test_a_renamed_model_is_told_where_it_is_looked_for(here: Path, capsys: Capture) -> None:
+    """The report was found by the weights' digest, and then its checks said that the model is not at hand."""
+    shutil.move("release/model", "release/delivered")
+    assert run(["verify", "release/delivered"]) == 3
+    assert "looks for this model at release/model, so the files of release/delivered were not compared" in (
+        capsys.readouterr().err
+    )
+    shutil.move("release/delivered", "release/model")
+    assert run(["verify", "release/model"]) == 0
+    assert "looks for" not in capsys.readouterr().err
+
+
 def test_the_gate_takes_a_model_and_checks_its_bytes(here: Path, capsys: Capture) -> None:
     assert run(["gate", MODEL, "--max-epsilon", "3", "--max-auc", "0.7", "--require-model", "true"]) == 0
     captured = capsys.readouterr()

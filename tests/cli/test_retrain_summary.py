@@ -6,11 +6,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from privctl.cli import run
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState, Risk, RiskMeasure, Status
 from privctl.reports.files import read_report
 from privctl.show.text.retrain import _at_chance, retrain_text
 from tests.models.tasks.small import architecture, same_records, words
@@ -77,6 +79,32 @@ def test_guarantees_come_first_and_epochs_that_were_noted_are_not_repeated() -> 
     assert text.index("epsilon") < text.index("measured")
     assert not re.search(r"^ *epoch ", text, re.MULTILINE)
     assert re.search(r"^ *epoch ", retrain_text(report), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {},
+            "An attacker who sees the model can tell with at most 76.7 % accuracy whether one given example was used; "
+            "guessing has 50 %. This follows if 1 assumption holds that nothing enforces.",
+        ),
+        ({"guarantees": ()}, "Nothing limits what this model reveals: no privacy guarantee follows."),
+        ({"claimed": True}, "Nothing limits what this model reveals: no privacy guarantee follows."),
+        ({"risks": ()}, ""),
+    ],
+    ids=["conditional", "none", "claimed", "no number"],
+)
+def test_the_first_sentence_is_for_those_who_read_no_epsilon(change: dict[str, Any], sentence: str) -> None:
+    report = trained()
+    guarantee = replace(
+        report.guarantees[0],
+        status=Status.CLAIMED if change.get("claimed") else Status.CONDITIONAL,
+        assumptions=(Assumption(name="vocabulary", statement="s", state=AssumptionState.ASSERTED),),
+        risks=change.get("risks", (Risk(measure=RiskMeasure.ADVANTAGE, bound=0.533),)),
+    )
+    text = " ".join(retrain_text(replace(report, guarantees=change.get("guarantees", (guarantee,)))).split())
+    assert text.startswith(sentence or "epsilon")
 
 
 def test_assumptions_that_two_guarantees_share_are_printed_once() -> None:

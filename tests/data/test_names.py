@@ -9,6 +9,7 @@ import pytest
 
 from audits.split.draw import SplitRequest, draw_split
 from audits.split.manifest import read_manifest
+from privctl.api import accounting
 from privctl.api.accounting import CountedData, account
 from privctl.data.count import count_examples, similar_names_at
 from privctl.data.names import field_of, folded, spelled_alike
@@ -69,3 +70,17 @@ def test_counts_of_data_tell_of_spellings(tmp_path: Path) -> None:
         manifest = read_manifest(folder / "manifest.json")
         assert (manifest.groups, manifest.similar_names) == (groups, alike)
         assert (manifest.group_by, field_of(unit)) == (unit, "who")
+
+
+def test_a_long_count_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data := tmp_path / "d.jsonl").write_text('{"text": "a record"}\n' * 100)
+    messages: list[str] = []
+    counting = CountedData(path=data, unit=None, text_column=None)
+    assert counting.count(messages.append) == 100
+    assert len(messages) == 1
+    monkeypatch.setattr(accounting, "_LARGE", 2000)
+    assert counting.count(messages.append) == 100
+    assert messages[1:] == [
+        f"counting the examples in {data}, which has 2.1e-06 GB",
+        f"counted in {data}: 100 examples",
+    ]

@@ -258,7 +258,7 @@ def test_text_gives_a_remedy_once_for_attacks_with_one_conclusion() -> None:
     ]
     other = finding("r.json", subject="lira AUC", message="0.6 (0.5 to 0.8): the upper bound is above 0.7", fix="more")
     text = " ".join(without_colour(gate_text.render(GateJudgement(findings=(*found, other)))).split())
-    assert f"loss AUC 0.8 (0.71 to 0.9), zlib AUC 0.8 (0.72 to 0.9), min-k AUC 0.8 (0.73 to 0.9): {above}" in text
+    assert f"{above}: loss AUC 0.8 (0.71 to 0.9), zlib AUC 0.8 (0.72 to 0.9), min-k AUC 0.8 (0.73 to 0.9)" in text
     assert text.count("to fix: make it safer") == 1
     assert "at r.json:7, 7, 7" in text
     assert "max_auc: lira AUC: 0.6 (0.5 to 0.8): the upper bound is above 0.7 to fix: more" in text

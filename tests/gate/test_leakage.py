@@ -239,7 +239,7 @@ def test_an_upper_bound_above_the_limit_says_how_many_records_bring_it_down(tmp_
     grouped = audit(tmp_path / "g.json", near, wide, parameters={"group_by": "patient"})
     (found, _) = of(judged(report, grouped, max_auc="0.6"), "max_auc")
     assert "about 400 groups of members and 400 groups of non-members" in found.fix
-    assert "max_auc (2 findings): loss AUC" in " ".join(render(judgement).split())
+    assert "max_auc (2 findings): the upper bound is above 0.6: loss AUC" in " ".join(render(judgement).split())
     few = replace(near, estimate=None, lower=None, upper=None, reason="too few non-members")
     (found,) = of(judged(report, audit(tmp_path / "b.json", few), max_auc="0.6"), "max_auc")
     assert found.fix == "remove the cause named here, audit again, and replace the report (privctl audit --force)"

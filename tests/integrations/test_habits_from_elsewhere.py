@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import privctl
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from tests.integrations.loops import Loop
 
 
@@ -31,6 +31,60 @@ def test_names_of_opacus_are_answered_with_ours() -> None:
     ours = {"module": "model", "data_loader": "loader", "max_grad_norm": "clip_norm", "target_epsilon": "epsilon",
             "target_delta": "delta"}  # fmt: skip
     privctl.make_private(**{ours.get(name, name): value for name, value in options.items()}).close()
+
+
+def test_what_opacus_returns_as_three_is_one() -> None:
+    with pytest.raises(CommandError, match="make_private returns one object.*its attribute loader"):
+        _, _, _ = Loop().private  # type: ignore[misc]
+
+
+def test_accumulating_over_batches_is_answered_with_pieces() -> None:
+    """The habit of other loops: several batches, then one step."""
+    loop = Loop()
+    batches = iter(loop.private.loader)
+    loop.private.backward(loop.losses(*next(batches)))
+    with pytest.raises(CommandError, match=r"was not stepped.*To accumulate gradients, .* use pieces\(ROWS\)"):
+        next(batches)
+
+
+def test_losses_without_a_gradient_are_told_from_reduced_ones() -> None:
+    loop = Loop()
+    batches = iter(loop.private.loader)
+    inputs, labels = next(batches)
+
+    def evaluated() -> torch.Tensor:
+        with torch.no_grad():
+            return loop.losses(inputs, labels)()
+
+    with pytest.raises(InputError, match=r"the losses have no gradient; compute them .* outside torch\.no_grad"):
+        loop.private.backward(evaluated)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_refused(in_place: bool) -> None:
+    """Its layers run in a compiled graph, where tracing what clipping attaches to them ended in a traceback."""
+    model = nn.Sequential(nn.Linear(5, 3))
+    compiled: Any = model
+    if in_place:
+        model[0].compile()
+    else:
+        compiled = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(60, 5)), batch_size=6)
+    with pytest.raises(CommandError, match=r"torch\.compile made the model.*from before that"):
+        privctl.make_private(compiled, optimizer, loader, noise_multiplier=1.0)
+
+
+def test_a_loop_continued_elsewhere_is_told_that_earlier_steps_count() -> None:
+    """A loaded optimizer shows it: with the weights alone, a report would count the later steps only."""
+    loop = Loop()
+    optimizer = torch.optim.Adam(loop.model.parameters())
+    loop.model(torch.randn(4, 5)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loader = DataLoader(TensorDataset(torch.randn(60, 5)), batch_size=6)
+    with pytest.raises(CommandError, match="weights from before any step on these examples.*cannot be continued"):
+        privctl.make_private(loop.model, optimizer, loader, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("unscaled", [False, True])

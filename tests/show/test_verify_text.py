@@ -8,6 +8,7 @@ import pytest
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status
+from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.text.style import plain
 from privctl.show.text.verify import VerifiedRow, verify_text
@@ -137,6 +138,16 @@ def test_a_simulation_that_refutes_decides() -> None:
     row = VerifiedRow(guarantee=PROVED, verdict=Verdict(subject="dp-sgd", outcome=P, reason="r", status=PROVED.status))
     simulated = Verdict(subject="dp-sgd, simulated", outcome=R, reason="r", status=PROVED.status)
     assert words(verify_text(checks(P), [row], [simulated])).startswith(f"Do not rely on this report: {ONE} is wrong.")
+
+
+def test_absent_inputs_are_told_at_once() -> None:
+    absent = [Omission(what=f"digest of the input base/{name}", reason="it is not at hand") for name in "abc"]
+    odd = Omission(what="digest of the input base/d", reason="base/d is a pipe")
+    shown = words(verify_text([], [], omissions=[*absent, odd, Omission(what="noise", reason="x")]))
+    assert "not checked: digests of 3 inputs, base/a, base/b, base/c: they are not at hand" in shown
+    assert "not checked: digest of the input base/d: base/d is a pipe" in shown
+    assert shown.count("not checked") == 3
+    assert "digest of the input base/a: it is not at hand" in words(verify_text([], [], omissions=absent[:1]))
 
 
 def test_without_a_verdict_nothing_is_said_to_hold() -> None:

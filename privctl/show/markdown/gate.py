@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.gate import Finding, GateJudgement, GateOutcome
+from privctl.show.alike import grouped, in_a_sentence, told
 from privctl.show.plain import plain
 from privctl.show.text.gate import summary
 
@@ -28,12 +29,12 @@ def safe(text: str) -> str:
 
 
 def _lines(judgement: GateJudgement) -> Iterator[str]:
-    yield f"## privctl {safe(summary(judgement))}"
+    yield from (f"## privctl {safe(summary(judgement))}", "", safe(in_a_sentence(judgement)))
     for outcome, title in _TITLES.items():
         findings = judgement.of(outcome)
         if findings:
             yield from ("", f"### {title}", "", "| rule | subject | what | to fix | where |", "|---|---|---|---|---|")
-            yield from (_row(judgement, each) for each in findings)
+            yield from (_row(judgement, alike) for alike in grouped(findings))
     if judgement.waived:
         yield from ("", "### Waived", "", "| rule | subject | what | waiver |", "|---|---|---|---|")
         for each in judgement.waived:
@@ -56,9 +57,13 @@ def _lines(judgement: GateJudgement) -> Iterator[str]:
         yield from (f"- `{s.key}` = {safe(s.value)} ({safe(s.source)})" for s in judgement.settings)
 
 
-def _row(judgement: GateJudgement, each: Finding) -> str:
+def _row(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
+    each = alike[0]
     place = f"{each.place.path}:{each.place.line}"
-    cells = (each.rule, judgement.subject(each), each.message, each.fix, place)
+    what = (judgement.subject(each), each.message)
+    if len(alike) > 1:
+        what = (f"{len(alike)} findings", told(judgement, alike))
+    cells = (each.rule, *what, each.fix, place)
     return f"| {' | '.join(map(safe, cells))} |"
 
 

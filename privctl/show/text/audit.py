@@ -83,13 +83,24 @@ def audit_text(
     missing += _not_requested(report)
     if missing:
         parts += ["\nNot measured:\n", *_by_reason(missing)]
-    limits = [_item(line) for line in report.warnings]
+    limits = [_item(line) for line in _limits(report)]
     parts += ["\nWhat this does not show, and what it rests on:\n", *limits]
     if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
         parts.append("\n" + leaking_table(records, verbose=verbose))
     parts += [effect_of_removal(records), _canaries(report.evidence), _secrets(report.evidence)]
     parts += ["\n", _findings(report.evidence, verbose)]
     return "".join(parts)
+
+
+def _limits(report: PrivacyReport) -> list[str]:
+    """The report's warnings; what it says of several attacks alike is said once, behind their names."""
+    methods = {item.method for item in report.evidence}
+    named: dict[str, list[str]] = {}
+    for line in report.warnings:
+        method, _, rest = line.partition(": ")
+        alone = method not in methods or not rest
+        named.setdefault(line if alone else rest, []).extend([] if alone else [method])
+    return [f"{', '.join(names)}: {line}" if names else line for line, names in named.items()]
 
 
 def _next(report: PrivacyReport, place: Path | None, records: Sequence[LeakingRecord]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from privctl.domain.gate import Finding, GateJudgement, GateOutcome
+from privctl.show.alike import grouped, in_a_sentence, parts, told
 from privctl.show.plain import plain
 from privctl.show.text.style import Colour, coloured, notes, paragraph
 
@@ -21,7 +22,10 @@ _COLOURS = {
 
 
 def render(judgement: GateJudgement, *, quiet: bool = False, verbose: bool = False) -> str:
-    """The judgement, worst findings first. ``quiet`` omits notes and policy; ``verbose`` adds the place of passes."""
+    """The judgement, worst findings first.
+
+    ``quiet`` omits notes and policy; ``verbose`` adds the place of passes, and names all of many alike findings.
+    """
     return "".join(_parts(judgement, quiet=quiet, verbose=verbose))
 
 
@@ -37,14 +41,15 @@ def summary(judgement: GateJudgement) -> str:
 def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
     word = judgement.outcome.value.upper()
     yield summary(judgement).replace(word, coloured(word, _COLOURS[judgement.outcome]), 1) + "\n"
+    yield paragraph(in_a_sentence(judgement))
     for name in judgement.models:
         yield f"model: {plain(name)}\n"
     for outcome in (GateOutcome.FAIL, GateOutcome.INCONCLUSIVE):
         title = coloured(_TITLES[outcome], _COLOURS[outcome])
-        yield from _section(judgement, title, judgement.of(outcome), place=True)
-    yield from _section(judgement, coloured("waived", Colour.CARE), judgement.waived, place=True)
+        yield from _section(judgement, title, judgement.of(outcome), place=True, every=verbose)
+    yield from _section(judgement, coloured("waived", Colour.CARE), judgement.waived, place=True, every=verbose)
     title = coloured(_TITLES[GateOutcome.PASS], Colour.GOOD)
-    yield from _section(judgement, title, judgement.of(GateOutcome.PASS), place=verbose)
+    yield from _section(judgement, title, judgement.of(GateOutcome.PASS), place=verbose, every=verbose)
     if judgement.notes and not quiet:
         yield "\n" + notes(map(plain, judgement.notes))
     if judgement.settings and not quiet:
@@ -53,13 +58,17 @@ def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[
             yield paragraph(f"{each.key} = {plain(each.value)}  ({plain(each.source)})", indent=2)
 
 
-def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], *, place: bool) -> Iterator[str]:
+def _section(
+    judgement: GateJudgement, title: str, findings: Sequence[Finding], *, place: bool, every: bool
+) -> Iterator[str]:
     if not findings:
         return
     yield f"\n{title}\n"
-    for alike in _alike(findings):
+    for alike in grouped(findings):
         several = f" ({len(alike)} findings)" if len(alike) > 1 else ""
-        yield paragraph(f"{alike[0].rule}{several}: {_said(judgement, alike)}", indent=2)
+        conclusion, named = parts(judgement, alike) if every and several else (told(judgement, alike), [])
+        yield paragraph(f"{alike[0].rule}{several}: {plain(conclusion)}", indent=2)
+        yield from (paragraph(plain(each), indent=4) for each in named)
         first = alike[0]
         if first.waiver:
             yield paragraph(f"waived by {plain(first.waiver)}: {plain(first.waived_because)}", indent=4)
@@ -67,22 +76,3 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
             yield paragraph(f"to fix: {plain(first.fix)}", indent=4)
         if place:
             yield f"    at {plain(first.place.path)}:{', '.join(str(each.place.line) for each in alike)}\n"
-
-
-def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """The findings grouped by rule, place, conclusion and fix, such as those on several attacks."""
-    groups: dict[object, list[Finding]] = {}
-    for each in findings:
-        _, _, conclusion = each.message.rpartition(": ")
-        key = (each.rule, each.model, each.place.path, conclusion, each.fix, each.waiver, each.waived_because)
-        groups.setdefault(key if each.fix or each.waiver else id(each), []).append(each)
-    return list(groups.values())
-
-
-def _said(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
-    """The message of ``alike`` findings once, with the subject and value of each."""
-    if len(alike) == 1:
-        return f"{plain(judgement.subject(alike[0]))}: {plain(alike[0].message)}"
-    values = [each.message.rpartition(": ")[0] for each in alike]
-    named = [f"{judgement.subject(each)} {value}".rstrip() for each, value in zip(alike, values, strict=True)]
-    return plain(f"{', '.join(named)}: {alike[0].message.rpartition(': ')[2]}")

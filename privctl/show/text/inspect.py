@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.guarantee import Notion, Scope
+from privctl.domain.guarantee import Notion, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport, TensorDigest
 from privctl.domain.shown import counted
@@ -55,16 +55,36 @@ def inspect_text(
     for examples that are added or removed together. Without ``verbose``, more than 20 tensors are grouped by names
     that differ only in numbers.
     """
+    text = paragraph(_sentence(chain, beside)) + "\n"
     if chain:
-        text = "".join(part for row in chain for part in _chain_parts(row))
+        text += "".join(part for row in chain for part in _chain_parts(row))
     else:
-        text = "no report: the header names none, and none next to it is about these weights (--report gives one)\n"
+        text += "no report: the header names none, and none next to it is about these weights (--report gives one)\n"
     text += "".join(f"\n{_doubt(verdict)}" for verdict in beside) + _group_text(group)
     tables = (_tensor_table(file, verbose=verbose) for file in files)
     return text + "".join(
         f"\n{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{shown}"
         for file, shown in zip(files, tables, strict=True)
     )
+
+
+def _sentence(chain: Sequence[ChainRow], beside: Sequence[Verdict]) -> str:
+    """What a reader may rely on, in one sentence."""
+    verdicts = [*beside, *(verdict for row in chain for verdict in row.verdicts)]
+    changed = [plain(verdict.subject) for verdict in verdicts if verdict.outcome is Outcome.REFUTED]
+    if changed:
+        return f"Do not rely on the reports: {changed[0]} is not what they describe."
+    own = chain[0].report if chain else None
+    if own is None:
+        missing = "its report is missing" if chain else "it has no report"
+        return f"Nothing is known of what this model reveals: {missing}. Treat it as you treat its training data."
+    standing = [g for g in own.guarantees if g.status in (Status.PROVED, Status.CONDITIONAL) and g.epsilon is not None]
+    states = "states a privacy guarantee, which privctl verify recomputes"
+    if not standing:
+        states = "states no privacy guarantee that anyone can rely on"
+    if any(verdict.outcome is not Outcome.PROVED for verdict in verdicts):
+        return f"Not all files could be compared with the reports. This model's own {states}."
+    return f"These files are those that the model's report describes; it {states}."
 
 
 def _group_text(group: Mapping[str, float | None] | None) -> str:
@@ -109,7 +129,7 @@ def _shape(shape: Sequence[int]) -> str:
 def _chain_parts(row: ChainRow) -> Iterator[str]:
     indent = 2 * row.depth
     step = f"{row.report.step} at {row.report.created}" if row.report else "no report"
-    yield paragraph(f"{step}  ({row.path})", indent=indent)
+    yield paragraph(f"{step}  ({_near(row.path)})", indent=indent)
     for line in _content(row.report) if row.report else ():
         yield paragraph(line.strip(), indent=indent + 4 + len(line) - len(line.lstrip()))
     matching = [v for v in row.verdicts if v.outcome is Outcome.PROVED]
@@ -120,6 +140,12 @@ def _chain_parts(row: ChainRow) -> Iterator[str]:
     for verdict in row.verdicts:
         if verdict not in matching:
             yield _doubt(verdict, indent=indent + 4)
+
+
+def _near(path: Path) -> str:
+    """``path`` relative to the current folder if it lies below it."""
+    here = Path.cwd()
+    return plain(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def _doubt(verdict: Verdict, *, indent: int = 0) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.show.summary import in_a_sentence
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
@@ -17,12 +18,14 @@ _EPOCH = re.compile(r"epoch ([0-9]+)")
 
 
 def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | None = None, epochs: bool = True) -> str:
-    """Each guarantee with its assumptions, then the measures before and after training, and the notes.
+    """What the training leaves an attacker in a sentence, each guarantee with its assumptions, measures, and notes.
 
     ``epochs`` adds the measures of each epoch (about 20 without ``verbose``). ``only`` is the only note to print.
     """
     guarantees = report.guarantees
-    parts = [
+    sentence = in_a_sentence(report)
+    parts = [paragraph(sentence)] if sentence else []
+    parts += [
         guarantee_text(guarantee, named=len(guarantees) > 1, verbose=verbose, printed=guarantees[:i])
         for i, guarantee in enumerate(guarantees)
     ]

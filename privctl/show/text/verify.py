@@ -26,6 +26,8 @@ from privctl.show.verified import REFUTED, UNDECIDED, VERIFIED, verification_sen
 _COLOURS = {VERIFIED: Colour.GOOD, UNDECIDED: Colour.CARE, REFUTED: Colour.BAD}
 #: Subjects of checks that are only made if the files allow it; all others are made for every report.
 _MEASURED = ("weights", "noise")
+#: How an omission begins that says that an input's digest was not compared.
+_INPUT = "digest of the input "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,23 @@ def verify_text(
             _indented(f"{plain(e.quantity)}: {number(e.estimate, 4)} ({plain(e.method)}); {plain(e.reason)}")
             for e in evidence
         ]
-    parts += [paragraph(f"not checked: {plain(o.what)}: {plain(o.reason)}") for o in omissions]
+    parts += [paragraph(f"not checked: {said}") for said in _omitted(omissions)]
     return "".join(parts)
+
+
+def _omitted(omissions: Sequence[Omission]) -> Iterator[str]:
+    """What was not checked and why; the inputs whose digests were not compared for one reason are said at once."""
+    absent: dict[str, list[str]] = {}
+    for each in omissions:
+        if each.what.startswith(_INPUT):
+            absent.setdefault(each.reason, []).append(each.what.removeprefix(_INPUT))
+    for each in omissions:
+        names = absent.get(each.reason, []) if each.what.startswith(_INPUT) else []
+        if len(names) < 2:
+            yield f"{plain(each.what)}: {plain(each.reason)}"
+        elif each.what == _INPUT + names[0]:
+            why = "they are not at hand" if each.reason == "it is not at hand" else each.reason
+            yield f"digests of {len(names)} inputs, {', '.join(map(plain, names))}: {plain(why)}"
 
 
 def _checks(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:

@@ -95,11 +95,13 @@ def norms_of(squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
 
 def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
     """Raise InputError unless there is one differentiable loss per ``run`` rows, of the ``rows`` that the model saw."""
-    if losses.dim() != 1 or not losses.requires_grad:
+    if losses.dim() != 1:
         raise InputError(
-            f"the losses have shape {tuple(losses.shape)} and {'a' if losses.requires_grad else 'no'} gradient, where "
-            "one differentiable loss an example is needed; do not reduce them over the batch"
+            f"the losses have shape {tuple(losses.shape)}, where one loss for each example is needed, of shape (n,); "
+            "do not reduce them over the batch (reduction='none')"
         )
+    if not losses.requires_grad:
+        raise InputError("the losses have no gradient; compute them from the model's output, outside torch.no_grad()")
     if rows is not None and rows != len(losses) * run:
         each = "a row" if run == 1 else f"for {run} rows"
         raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {each}")

@@ -15,7 +15,7 @@ from privctl.domain.errors import CommandError
 from privctl.models.choices import CLASSIFICATION, LABELLED, NOT_ON_TEXTS, TaskName
 from privctl.storage.atomic import require_name
 from privctl.storage.reader import missing_model
-from privctl.train.preparation.places import remove_finished, require_places
+from privctl.train.preparation.places import nothing_to_resume, remove_finished, require_places, run_folder
 from privctl.train.settings.own_settings import own_settings
 from privctl.train.settings.request import Method
 
@@ -54,6 +54,8 @@ def refuse_early(method: Method, options: Mapping[str, Any]) -> None:
     output = Path(options["output"])
     require_name(output)
     if options["resume"]:
+        if not options.get("search") and not run_folder(output).is_dir():
+            raise nothing_to_resume(run_folder(output), output)
         return  # existing outputs may be the run's own
     remove_finished(output)
     inputs = [*models, *(path for each in data for path in paths_of(each))]
