@@ -334,14 +334,14 @@ class Ledger:
         """
         if len({event.composes_with for event in self.events}) > 1:
             raise ValueError(min(filter(None, (event.composes_only for event in self.events))))
-        found = {event.adjacency for event in self.events}
+        adjacencies = {event.adjacency for event in self.events}
         for event in self.events:
-            if Adjacency.ZERO_OUT in found and not event.holds_zeroed:
+            if Adjacency.ZERO_OUT in adjacencies and not event.holds_zeroed:
                 raise ValueError(
                     f"events holds {event.tag}, whose bound is for a record removed, among events whose bounds are for "
                     "one zeroed; they do not compose"
                 )
-        return Adjacency.ZERO_OUT if Adjacency.ZERO_OUT in found else found.pop()
+        return Adjacency.ZERO_OUT if Adjacency.ZERO_OUT in adjacencies else adjacencies.pop()
 
     @property
     def unit(self) -> PrivacyUnit:

@@ -52,7 +52,7 @@ def read_report_set(paths: Sequence[Path]) -> ReportSet:
         given.setdefault(report.digest, report)
     known = dict(given)
     faults += _ancestors([report.path for report in given.values()], known)
-    followed = tuple(each for digest, each in known.items() if digest not in given)
+    followed = tuple(report for digest, report in known.items() if digest not in given)
     faults += [fault for report in (*given.values(), *followed) for fault in _lineage_faults(report, known)]
     return ReportSet(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
 

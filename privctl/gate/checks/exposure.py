@@ -104,7 +104,7 @@ def _divergence(a: float, b: float) -> float:
 def _exact(report: LoadedReport) -> bool:
     """Whether every canary was ranked among all possible secrets."""
     try:
-        said = parameters_as(AuditParameters, report.report)
+        parameters = parameters_as(AuditParameters, report.report)
     except ParametersError:
         return False
-    return (said.canary_groups or 0) > 0 and said.canary_exact_groups == said.canary_groups
+    return (parameters.canary_groups or 0) > 0 and parameters.canary_exact_groups == parameters.canary_groups
