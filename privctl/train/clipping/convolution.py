@@ -127,7 +127,7 @@ class Convolved:
         for place in range(g.weight[2 + axis]):
             shift, first = divmod(place * g.dilation[axis] - g.padding[axis], stride)
             shifts.setdefault(first, []).append(shift)
-        return [(first, found) for first, found in shifts.items() if first < self.inputs.shape[2 + axis]]
+        return [(first, lattice) for first, lattice in shifts.items() if first < self.inputs.shape[2 + axis]]
 
     def _pixel_pairs(self) -> int:
         """How many products of two pixels ``_gram_of_patches`` forms per channel."""

@@ -36,8 +36,8 @@ class ChunkedUse:
         if not self._squares:
             parts: dict[str, list[Tensor]] = {}
             for rows in self._chunks():
-                for each, gradients in self.rerun.of_rows(rows, self.way).items():
-                    parts.setdefault(each, []).append(squared_lengths(gradients.flatten(1)))
+                for parameter, gradients in self.rerun.of_rows(rows, self.way).items():
+                    parts.setdefault(parameter, []).append(squared_lengths(gradients.flatten(1)))
             self._squares = {each: torch.cat(squares) for each, squares in parts.items()}
         return self._squares[name]
 

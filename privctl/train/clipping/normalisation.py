@@ -51,13 +51,13 @@ def is_scaled_rms_norm(module: nn.Module) -> bool:
     try:
         with torch.enable_grad(), full_precision(weight.device):
             output = functional_call(module, {"weight": value}, (inputs,))
-            (found,) = torch.autograd.grad(output, value, gradients, allow_unused=True)
+            (gradient,) = torch.autograd.grad(output, value, gradients, allow_unused=True)
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return False
-    if not isinstance(output, Tensor) or output.shape != inputs.shape or found is None:
+    if not isinstance(output, Tensor) or output.shape != inputs.shape or gradient is None:
         return False
     products = functional.rms_norm(inputs.detach(), weight.shape, eps=epsilon) * gradients
-    return bool((found - products.flatten(0, -2).sum(0)).norm() <= 1e-5 * products.norm())
+    return bool((gradient - products.flatten(0, -2).sum(0)).norm() <= 1e-5 * products.norm())
 
 
 def scaled_rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -67,8 +67,8 @@ def scaled_rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTer
 
 
 def _epsilon(module: nn.Module) -> float | None:
-    found = next((getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)), None)
-    return found if isinstance(found, float) and found > 0 else None
+    value = next((getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)), None)
+    return value if isinstance(value, float) and value > 0 else None
 
 
 def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:

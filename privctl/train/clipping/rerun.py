@@ -259,9 +259,9 @@ class RepeatableUse:
             return None  # such as a module that branches on values or needs a fixed batch size
         everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5
         return all(
-            float((totals[name] - each).norm())
-            <= _AGREEMENT.get(each.dtype, 1e-2) * (squares[name] ** 0.5 + everything)
-            for name, each in expected.items()
+            float((totals[name] - tensor).norm())
+            <= _AGREEMENT.get(tensor.dtype, 1e-2) * (squares[name] ** 0.5 + everything)
+            for name, tensor in expected.items()
         )
 
     def _draws_random_numbers(self) -> bool:

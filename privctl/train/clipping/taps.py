@@ -98,7 +98,7 @@ class Recorder:
     def __init__(self, model: nn.Module, sites: list[Site]) -> None:
         self._sites = sites
         self._by_frequency = [
-            each.module for each in sites if isinstance(each.module, nn.Embedding) and each.module.scale_grad_by_freq
+            site.module for site in sites if isinstance(site.module, nn.Embedding) and site.module.scale_grad_by_freq
         ]
         #: Receives the terms.
         self.sink: Sink = KeepingSink()
@@ -293,9 +293,9 @@ class Recorder:
     ) -> tuple[Tensor, ...]:
         """Attach a tap to the ``floating`` outputs."""
         if site.rule is convolution and not site.whole and len(arguments) == len(inputs) == len(floating) == 1:
-            found = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
-            if found is not None:
-                return (found,)
+            tapped = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
+            if tapped is not None:
+                return (tapped,)
         return _TAP(receive, len(floating), self._anchor, *floating, *inputs)
 
     def _divide_by_frequency(self, site: Site, ids: Tensor, output: Tensor) -> None:
@@ -360,16 +360,16 @@ class Recorder:
         for gradient in gradients:
             if gradient is None:
                 continue
-            found = self._layout_of(site, gradient)
-            if found is None:
+            rows_layout = self._layout_of(site, gradient)
+            if rows_layout is None:
                 raise Inseparable(
                     f"gives an output of shape {tuple(gradient.shape)} in a batch of {self.rows}, so that its examples "
                     "cannot be told apart; freeze its parameters, or have it return one row an example",
                     shared=gradient.dim() > 1 and len(gradient) == 1,
                 )
             if self.rows != 1:
-                self._layouts.setdefault(site.module, found)
-            layout = found
+                self._layouts.setdefault(site.module, rows_layout)
+            layout = rows_layout
         return layout
 
     def _layout_of(self, site: Site, output: Tensor) -> _Layout | None:

@@ -197,7 +197,7 @@ class _Test:
                     kind, difference, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where
                 )
         if failed:
-            worst = max(failed, key=lambda each: each.distance)
+            worst = max(failed, key=lambda comparison: comparison.distance)
             rows = worst.batch.rows
             where = self._where(rows, worst.row, rows[worst.row], self.probes.task)
             kind = self._kind(stage, crowded, failed)

@@ -87,21 +87,21 @@ def _slopes(terms: Terms, queries: Sequence[DirectionalQuery], losses: Tensor) -
             if isinstance(term, Outer) and len(places) >= _SEVERAL:
                 total[:, places] += _by_gradients(term, along)
                 continue
-            for place, each in zip(places, along, strict=True):
-                total[:, place] += product(term, each)
+            for place, tangent in zip(places, along, strict=True):
+                total[:, place] += product(term, tangent)
     return total
 
 
 def _by_gradients(term: Outer, along: Sequence[Tensor]) -> Tensor:
     """<gradient, U> (n, k) float64 for each of k directions, by forming the gradients."""
-    entries = torch.stack([each.flatten() for each in along])
-    found = []
+    entries = torch.stack([tangent.flatten() for tangent in along])
+    derivatives = []
     for rows in chunks(len(term.inputs), 4 * entries.shape[1], chunk_bytes(term.inputs)):
         gradients = term.example_gradients(rows).to(entries.dtype).flatten(1)
         pairs = zip(torch.split(gradients, _BLOCK, 1), torch.split(entries, _BLOCK, 1), strict=True)
         # Products of opposite sign nearly cancel, so long sums are in float64.
-        found.append(torch.stack([(part @ block.mT).double() for part, block in pairs]).sum(0))
-    return torch.cat(found)
+        derivatives.append(torch.stack([(part @ block.mT).double() for part, block in pairs]).sum(0))
+    return torch.cat(derivatives)
 
 
 def product(term: GradientTerm, along: Tensor) -> Tensor:

@@ -185,12 +185,12 @@ class TrainingLog:
 
     def _of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
         """The ``measures`` that may be logged for the step ``begun``, without the epsilon of an earlier step."""
-        found = dict(measures)
-        if found.pop("epsilon_at_step", begun) != begun:
-            del found["epsilon"]
+        values = dict(measures)
+        if values.pop("epsilon_at_step", begun) != begun:
+            del values["epsilon"]
         for name in () if self.live.shown else _OF_BATCHES:
-            found.pop(name, None)
-        return found
+            values.pop(name, None)
+        return values
 
     def _write(self, step: int, measures: Mapping[str, float]) -> None:
         finite = {name: value for name, value in measures.items() if math.isfinite(value)}

@@ -119,8 +119,8 @@ def _fill(
 
 def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile], workers: Workers) -> None:
     """Raise InputError in all processes if values in one are not finite, or if a file was changed."""
-    for name, found in zip(broken, workers.any_of(*broken.values()) if broken else (), strict=True):
-        if found:
+    for name, is_broken in zip(broken, workers.any_of(*broken.values()) if broken else (), strict=True):
+        if is_broken:
             raise InputError(f"{name!r} holds NaN or infinity, which cannot be trained; give other weights")
     for file in files:
         try:
@@ -128,9 +128,9 @@ def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile],
             file.require_unchanged()
         except PrivctlError as error:
             fault = str(error).encode()
-        said = workers.gather_messages(fault)
-        if any(said):
-            raise InputError(next(filter(None, said)).decode())
+        messages = workers.gather_messages(fault)
+        if any(messages):
+            raise InputError(next(filter(None, messages)).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +171,9 @@ def hollow(network: nn.Module, model: TrainingModel) -> Hollow:
 def _places(network: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     """The modules that own each parameter, by the name that ``named_parameters`` gives it."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
+    places: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
     for module in network.modules():
         for local, parameter in module._parameters.items():
             if parameter is not None:
-                found[names[id(parameter)]].append((module, local))
-    return found
+                places[names[id(parameter)]].append((module, local))
+    return places

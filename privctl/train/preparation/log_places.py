@@ -65,10 +65,10 @@ def saved_log_state(folder: Path | None) -> dict[str, Any]:
     if folder is None or not (folder / STATE).is_file():
         return {}
     try:
-        found = json.loads(read_text(folder / STATE))
+        state = json.loads(read_text(folder / STATE))
     except (ValueError, PrivctlError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
 def private_log_warning(request: RetrainRequest) -> str | None:

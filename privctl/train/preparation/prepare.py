@@ -171,7 +171,7 @@ def _labels_in(train: Callable[[], Iterable[TextRecord]], workers: Workers, prob
 
 
 def _names(stated: Collection[str], problem: HeadKind) -> set[str]:
-    return set(stated) if problem is HeadKind.ONE else {name for each in stated for name in json.loads(each)}
+    return set(stated) if problem is HeadKind.ONE else {name for label in stated for name in json.loads(label)}
 
 
 def text_options(data: DataRequest) -> TextOptions:
@@ -237,15 +237,15 @@ def _loaded(
     made, elsewhere = _left_in_files(load(unfilled=True), workers)
     if made is not None:
         return made
-    found: list[TrainingModel] = []
+    models: list[TrainingModel] = []
 
     def layout() -> bytes:
-        found.append(load())
-        return layout_of(found[0].network)
+        models.append(load())
+        return layout_of(models[0].network)
 
     expected = workers.once(layout)
     if workers.is_main:
-        return replace(found[0], by_main=elsewhere)
+        return replace(models[0], by_main=elsewhere)
     unfilled = load(unfilled=True)
     # The loader may tie or untie weights depending on the file; then this process must read it as well.
     return unfilled if layout_of(unfilled.network) == expected else load()

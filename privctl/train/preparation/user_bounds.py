@@ -68,8 +68,10 @@ def _counted(
         except InputError:
             return None
 
-    rules = sorted(SharedRecords, key=lambda each: each is not rule)
-    return int(sharing.counts().max()), lambda most: {str(each): kept(most, each) for each in rules}
+    rules = sorted(SharedRecords, key=lambda shared_rule: shared_rule is not rule)
+    return int(sharing.counts().max()), lambda most: {
+        str(shared_rule): kept(most, shared_rule) for shared_rule in rules
+    }
 
 
 def _priced(request: RetrainRequest, most: int, records: Mapping[str, int | None], trained: int) -> UserBound:

@@ -240,15 +240,15 @@ class QuantizedLayers:
         return round_backward(output, partial(self._round_values, layer, current, self.format.gradients, place))
 
     def _weight(self, layer: _Layer, current: _Pass, weight: Tensor) -> Tensor:
-        found = layer.weight
-        if found is None:
+        used = layer.weight
+        if used is None:
             flat = weight.detach().reshape(1, 1, -1)
             place = RoundingSite(layer.number, 0, Role.WEIGHT)
             rounded = rounded_examples(self.format.weights, flat, current.words, [0], place, self._memory)
-            found = rounded.view(weight.shape)
+            used = rounded.view(weight.shape)
             # A process has no memory for all weights of a sharded network; each pass rounds them the same way.
-            layer.weight = None if self._shared else found
-        return found.detach()  # a new tensor, as autograd modifies the one it is given
+            layer.weight = None if self._shared else used
+        return used.detach()  # a new tensor, as autograd modifies the one it is given
 
     def _round_values(
         self, layer: _Layer, current: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor

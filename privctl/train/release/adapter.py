@@ -111,7 +111,7 @@ def released_adapter(joined: Any, model: TrainingModel, request: ModelRequest) -
         raise InputError(f"{base} has no weights, and an adapter needs a base that has; train that first")
     if not base.is_dir():
         raise InputError(f"{base} is a file, and an adapter names the folder of its base; give that folder")
-    if added := sorted(each.name for each in base.iterdir() if adds_weights(each.name)):
+    if added := sorted(file.name for file in base.iterdir() if adds_weights(file.name)):
         raise InputError(
             f"{base} also holds {added[0]}, by which a loader adds another adapter to this base; move it to another "
             "folder"

@@ -166,8 +166,8 @@ def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
     """
     if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
         yield job.plan.report.parent_of(place)
-    for found in reports_of_start(job):
-        yield found.parent_of(place)
+    for start_report in reports_of_start(job):
+        yield start_report.parent_of(place)
 
 
 def zeroed_warning(finished: FinishedRun) -> Iterator[str]:

@@ -98,9 +98,9 @@ class SearchFolder:
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         damaged = InputError(f"{path / _STATE} is not the state of a search; put it back as it was")
         try:
-            order, scores = [int(each) for each in data["order"]], list(data["scores"])
+            order, scores = [int(index) for index in data["order"]], list(data["scores"])
             kept, released = dict(data["facts"]), data.get("released")
-            if len(scores) > len(order) or not all(each is None or isinstance(each, float) for each in scores):
+            if len(scores) > len(order) or not all(score is None or isinstance(score, float) for score in scores):
                 raise ValueError
             if released is not None and not isinstance(released, list):
                 raise ValueError
@@ -108,7 +108,7 @@ class SearchFolder:
             raise damaged from None
         if (changed := difference(kept, json.loads(json.dumps(dict(facts))), own)) is not None:
             raise CommandError(f"{path} was begun {changed}; resume with the same settings")
-        if not all(0 <= each < candidates for each in order):
+        if not all(0 <= index < candidates for index in order):
             raise damaged
         folder = cls(path, facts, order, scores, released, claim)
         folder._delete_losers()
@@ -222,8 +222,8 @@ def move_model(
     """
     old, place = report_path(model), report_path(output)
     report = read_report(old)
-    inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
-    parents = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.parents)
+    inputs = tuple(replace(artifact, path=relative(old.parent / artifact.path, place)) for artifact in report.inputs)
+    parents = tuple(replace(parent, path=relative(old.parent / parent.path, place)) for parent in report.parents)
     report = amend(replace(report, inputs=inputs, parents=parents, created=now()))
     with PendingFolder(output, public=True, replaces=force) as pending:
         for file in sorted(model.iterdir()):

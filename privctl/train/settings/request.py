@@ -239,7 +239,7 @@ class RetrainRequest:
 
     def __post_init__(self) -> None:
         own = self.method.settings
-        if type(self.settings) is MethodSettings and all(each.default is not MISSING for each in fields(own)):
+        if type(self.settings) is MethodSettings and all(field.default is not MISSING for field in fields(own)):
             object.__setattr__(self, "settings", own())  # no settings were given
         if not isinstance(self.settings, own):
             raise ValueError(

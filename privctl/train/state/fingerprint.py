@@ -86,7 +86,7 @@ def _public_of(request: RetrainRequest) -> dict[str, Any]:
     """How public records are mixed in, and their digest; None for each setting if there are none."""
     public = request.public
     if public is None:
-        return dict.fromkeys(each.name for each in fields(PublicRequest))
+        return dict.fromkeys(field.name for field in fields(PublicRequest))
     return {**_settings_of(public), "data": data_digest(public.data)}
 
 
@@ -132,7 +132,7 @@ def _describe(name: str, before: Any, now: Any, own: type[MethodSettings]) -> st
     if name == _WEIGHTS:
         return "from other weights than MODEL now holds"
     if name == BESIDE:
-        changed = sorted({each.partition(" ")[0] for each in {*before} ^ {*now}})
+        changed = sorted({line.partition(" ")[0] for line in {*before} ^ {*now}})
         return f"with another {changed[0] if changed else 'order of files'} beside the weights"
     if name == "examples":
         return f"with {before} records in --data, which now holds {now}"
@@ -156,7 +156,7 @@ def _absent(value: Any) -> bool:
 def _flag(name: str, own: type[MethodSettings]) -> str:
     first, _, last = name.rpartition(".")
     if first == "settings":
-        return next((flag_of(each) for each in fields(own) if each.name == last and OPTION in each.metadata), last)
+        return next((flag_of(field) for field in fields(own) if field.name == last and OPTION in field.metadata), last)
     return _NAMES.get(name, "--" + last.replace("_", "-"))
 
 

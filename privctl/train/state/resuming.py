@@ -45,8 +45,8 @@ def open_folder(
             for weights in job.model.files:  # so that the fingerprint is that of the weights that were read
                 weights.require_unchanged()
             folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
-            if (held := claimed() if claim is None else claim) is not None:
-                folder.keep(held)
+            if (claim_held := claimed() if claim is None else claim) is not None:
+                folder.keep(claim_held)
             for name, content in files.items():
                 write_bytes(folder.path / name, content)
             if job.request.method.search(job.request) is not None:  # before its first step, so no run is made twice

@@ -166,11 +166,11 @@ class BatchGradients:
         """
         if not self.precision.rounds:
             return None
-        found: frozenset[int] = frozenset()
+        suspects: frozenset[int] = frozenset()
         try:
             engine.verify(losses, rows)
         except NotFiniteError as fault:
             if not self.workers.lockstep:
                 raise
-            found = frozenset(fault.rows)
-        return found if self.workers.lockstep and joint_vote(bool(found)) else None
+            suspects = frozenset(fault.rows)
+        return suspects if self.workers.lockstep and joint_vote(bool(suspects)) else None

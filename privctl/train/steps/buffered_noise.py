@@ -49,11 +49,11 @@ class BufferedNoise:
         """See ``GradientNoise``; ``stddev`` is that of z in one step, and every step must pass the same tensors."""
         gradients, matrix = list(tensors), self._matrix
         for decay, buffer in zip(matrix.decays, self._buffers, strict=True):
-            for each in buffer:
-                each.mul_(decay ** max(0, step - self._next))
+            for tensor in buffer:
+                tensor.mul_(decay ** max(0, step - self._next))
         self._next = step + 1
-        held = zip(matrix.weights, self._buffers, strict=True)
-        noise = release_correlated(self._fresh, gradients, matrix.first, held, stddev, step)
+        weighted = zip(matrix.weights, self._buffers, strict=True)
+        noise = release_correlated(self._fresh, gradients, matrix.first, weighted, stddev, step)
         for place, decay in enumerate(matrix.decays):
             if not self._buffers[place]:
                 self._buffers[place] = [torch.zeros_like(each) for each in noise]
@@ -65,9 +65,9 @@ class BufferedNoise:
     def tensors(self, as_saved: Part = unsharded) -> dict[str, Tensor]:
         """What a resumed run needs; it is secret, as it reveals the sums without noise."""
         kept = {
-            f"{_PREFIX}{place}.{index}": as_saved(index, each)
+            f"{_PREFIX}{place}.{index}": as_saved(index, tensor)
             for place, buffer in enumerate(self._buffers)
-            for index, each in enumerate(buffer)
+            for index, tensor in enumerate(buffer)
         }
         return kept | {_NEXT: torch.tensor(self._next), _MATRIX: self._numbers()}
 
@@ -81,7 +81,7 @@ class BufferedNoise:
         for place in range(len(self._buffers)):
             count = sum(name.startswith(f"{_PREFIX}{place}.") for name in tensors)
             saved = (tensors[f"{_PREFIX}{place}.{index}"] for index in range(count))
-            self._buffers[place] = [own_part(index, each) for index, each in enumerate(saved)]
+            self._buffers[place] = [own_part(index, tensor) for index, tensor in enumerate(saved)]
 
     def _numbers(self) -> Tensor:
         matrix = self._matrix

@@ -214,9 +214,9 @@ class _BandedRows:
     def row(self, lost: int, latest: Floats) -> Floats:
         """The row of the product for the new row ``latest``, before which ``lost`` rows were lost."""
         kept = len(self.held)
-        held = np.concatenate([np.zeros((min(lost, kept), len(latest))), self.held])[:kept]
-        self.held = np.concatenate([latest[None], held])[:kept]
-        return np.asarray(self._first * latest + self._later @ held)
+        remembered = np.concatenate([np.zeros((min(lost, kept), len(latest))), self.held])[:kept]
+        self.held = np.concatenate([latest[None], remembered])[:kept]
+        return np.asarray(self._first * latest + self._later @ remembered)
 
 
 class _BufferedRows:
@@ -228,9 +228,9 @@ class _BufferedRows:
         self.held: Floats = np.zeros((len(matrix.decays), width))
 
     def row(self, lost: int, latest: Floats) -> Floats:
-        held = self._decays**lost * self.held
-        self.held = self._decays * held + latest
-        return np.asarray(self._first * latest + self._weights @ held)
+        remembered = self._decays**lost * self.held
+        self.held = self._decays * remembered + latest
+        return np.asarray(self._first * latest + self._weights @ remembered)
 
 
 class CorrelatedLaw:

@@ -305,9 +305,9 @@ def _rounding(job: TrainingJob) -> Assumption:
 
 def _rounding_figures(job: TrainingJob) -> tuple[int, float, float]:
     """The most records in a batch, the largest relative difference of one record, and the rounding margin."""
-    found = {} if job.contribution is None else job.contribution.differences
+    differences = {} if job.contribution is None else job.contribution.differences
     records = min(_largest_batch(job), len(job.task))
-    return records, max(found.values(), default=math.inf), rounding_margin(reduced=job.recipe.bf16)
+    return records, max(differences.values(), default=math.inf), rounding_margin(reduced=job.recipe.bf16)
 
 
 def rounding_warning(job: TrainingJob) -> Iterator[str]:
@@ -352,8 +352,13 @@ def test_parameters(job: TrainingJob) -> dict[str, Any]:
         return {}
     promoted = {
         "promoted": [
-            {"module": each.module, "class": each.kind, "because": each.reason, "differentiated": each.mode}
-            for each in test.promoted
+            {
+                "module": promotion.module,
+                "class": promotion.kind,
+                "because": promotion.reason,
+                "differentiated": promotion.mode,
+            }
+            for promotion in test.promoted
         ],
         "promoted_share": test.promoted_share,
     }

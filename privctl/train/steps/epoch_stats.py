@@ -52,11 +52,11 @@ class EpochStats:
 
     def take_count(self) -> Tensor:
         """The sum of ``counted``, a float64 scalar on the CPU; empties ``counted``."""
-        found = torch.zeros((), dtype=torch.float64)
-        for each in self.counted:
-            found += each.cpu()
+        total = torch.zeros((), dtype=torch.float64)
+        for counts in self.counted:
+            total += counts.cpu()
         self.counted = []
-        return found
+        return total
 
     def finite_since(self, mark: tuple[int, int, int, int]) -> bool:
         """Whether every loss and norm added since ``mark`` is finite; waits for the device once."""

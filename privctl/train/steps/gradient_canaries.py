@@ -108,7 +108,7 @@ class GradientCanaries:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from ``tensors`` if they hold a saved state. Raises InputError if an older privctl saved it."""
-        own = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
+        own = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
         if own and "key" not in own:
             raise InputError("the saved canary gradients are an older privctl's; begin the run again")
         if own:
@@ -124,16 +124,16 @@ class GradientCanaries:
 
     def _read_own(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
         """The canaries' entries of ``tensors``, which may be sharded over processes."""
-        found = self._read(tensors, self._own)
-        self._together.all_reduce([found])  # 0 in the processes that do not hold the entry
-        return np.asarray(found.numpy(), dtype=np.float64)
+        values = self._read(tensors, self._own)
+        self._together.all_reduce([values])  # 0 in the processes that do not hold the entry
+        return np.asarray(values.numpy(), dtype=np.float64)
 
     def _read(self, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]]) -> Tensor:
-        found = torch.zeros(len(self._places), dtype=torch.float64)
+        values = torch.zeros(len(self._places), dtype=torch.float64)
         for tensor, inside, begin in _within(tensors, ranges, self._places):
             at = (self._places[inside] - begin).to(tensor.device)
-            found[inside] = tensor.detach().reshape(-1)[at].double().cpu()
-        return found
+            values[inside] = tensor.detach().reshape(-1)[at].double().cpu()
+        return values
 
 
 def _ranges(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:

@@ -145,7 +145,7 @@ class CipherNoise:
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """See ``GradientNoise``; ``tensors`` are whole and contiguous, of any floating type."""
-        self.release_shards([Shard(values=each, tensor=i) for i, each in enumerate(tensors)], stddev, step)
+        self.release_shards([Shard(values=tensor, tensor=i) for i, tensor in enumerate(tensors)], stddev, step)
 
     def release_shards(self, shards: Sequence[Shard], stddev: float, step: int) -> None:
         """Like ``release``, for the contiguous parts of tensors in this process, with the full ``stddev``.

@@ -178,8 +178,8 @@ class Shards:
         """See ``Holding``."""
         parameters = dict(self.network.named_parameters())
         bad = self.workers.any_of(*(not bool(torch.isfinite(own_part(p)).all()) for p in parameters.values()))
-        for name, found in zip(parameters, bad, strict=True):
-            if found:
+        for name, is_bad in zip(parameters, bad, strict=True):
+            if is_bad:
                 raise DivergedError(
                     f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
                     "--learning-rate, or raise --batch-size"

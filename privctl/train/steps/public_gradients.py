@@ -80,5 +80,5 @@ class PublicGradients:
 
     def summary(self) -> dict[str, float]:
         """The mean loss of the public records since the last call, each with the weights at its step."""
-        found = self._tally.summary(None)
-        return {_LOSS: found["training_loss"]} if "training_loss" in found else {}
+        figures = self._tally.summary(None)
+        return {_LOSS: figures["training_loss"]} if "training_loss" in figures else {}

@@ -89,7 +89,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
                 def amend(report: PrivacyReport, _: FinishedRun) -> PrivacyReport:
                     place = report_path(request.output)
-                    kept = tuple(pending_artifact("numbers", each, place) for each in numbers)
+                    kept = tuple(pending_artifact("numbers", pending, place) for pending in numbers)
                     report = replace(report, outputs=(*report.outputs, *kept))
                     return with_directions(report, settings, seed)
 

@@ -187,25 +187,25 @@ def _parameters(
         "low_precision_share": _shares(done),
         "layer_schedule": [
             {
-                "epoch": each.number,
-                "quantized": [name for name in schedule.names if name in each.quantized],
-                **({"scores": list(each.scores)} if done.measuring or done.exact else {}),
+                "epoch": epoch.number,
+                "quantized": [name for name in schedule.names if name in epoch.quantized],
+                **({"scores": list(epoch.scores)} if done.measuring or done.exact else {}),
             }
-            for each in done.epochs
+            for epoch in done.epochs
         ],
     }
     if done.epochs and (chances := schedule.chances(done.epochs[-1].scores)) is not None:
         parameters["last_chances"] = chances.tolist()
     if done.exact is not None:
-        found = done.exact.sensitivity
+        exact = done.exact.sensitivity
         parameters |= {"beta": settings.beta, "measure_every": done.exact.every, "measure_clip": settings.clip}
-        if isinstance(found, PublicSensitivity):
+        if isinstance(exact, PublicSensitivity):
             parameters |= {
-                "measured_public_records": min(len(found.task), MOST_PUBLIC),
+                "measured_public_records": min(len(exact.task), MOST_PUBLIC),
                 "measured_public_digest": digest_of(public) if public else None,
             }
         else:
-            parameters["measured_synthetic_inputs"] = len(found.task)
+            parameters["measured_synthetic_inputs"] = len(exact.task)
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
         parameters |= {
@@ -241,7 +241,7 @@ def _levels(job: TrainingJob) -> int | None:
 
 
 def _shares(done: Quantization) -> list[float]:
-    return [done.schedule.share(each.quantized) for each in done.epochs]
+    return [done.schedule.share(epoch.quantized) for epoch in done.epochs]
 
 
 def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
@@ -250,7 +250,7 @@ def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
     if not shares:
         return
     share = mean(shares)
-    epochs = {f"epoch {each.number + 1}": part for each, part in zip(done.epochs, shares, strict=True)}
+    epochs = {f"epoch {epoch.number + 1}": part for epoch, part in zip(done.epochs, shares, strict=True)}
     yield Evidence(
         method="multiply-adds of the layers that may be quantized, counted; products of activations with each other "
         "are none of them",

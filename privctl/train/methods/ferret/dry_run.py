@@ -134,8 +134,8 @@ def _seconds(
     for place, step in enumerate(active_steps):
         fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
         along = [
-            direction(plan.masks.seed, step, each.index, {n: shapes[n] for n in each.parameters}, device)
-            for each in fired
+            direction(plan.masks.seed, step, group.index, {n: shapes[n] for n in group.parameters}, device)
+            for group in fired
         ]
         source.amounts(place, fired, along)
         watch()

@@ -71,8 +71,8 @@ class FerretPlan:
     @property
     def fired_by_group(self) -> tuple[int, ...]:
         """How often each group publishes, over all of its directions."""
-        counts, each = self.masks.counts, self.rule.directions
-        return tuple(sum(counts[place : place + each]) for place in range(0, len(counts), each))
+        counts, directions = self.masks.counts, self.rule.directions
+        return tuple(sum(counts[place : place + directions]) for place in range(0, len(counts), directions))
 
     @property
     def signs(self) -> SignBits:
@@ -332,6 +332,8 @@ def _noise(job: TrainingJob, masks: Masks) -> tuple[float | None, float | None]:
             assert settings.bit_epsilon is not None
             return None, settings.bit_epsilon
         # Privacy increases as log-odds decrease, so the calibration searches for 1 / log-odds.
-        found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
-        return None, min(1 / found, MOST_BIT_EPSILON)
+        noise_multiplier = noise_multiplier_for(
+            epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate)
+        )
+        return None, min(1 / noise_multiplier, MOST_BIT_EPSILON)
     return settings.dither, None

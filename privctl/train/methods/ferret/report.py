@@ -106,7 +106,7 @@ def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
     shared = (*premises(job), _public_masks(job))
     if ledger is not None:
         rests = (*shared, *secret_noise(done.noise))
-        yield from (with_contribution_test(found, job) for found in _sound(ledger, delta, rests, plan))
+        yield from (with_contribution_test(guarantee, job) for guarantee in _sound(ledger, delta, rests, plan))
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
         order = () if job.request.method.sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))

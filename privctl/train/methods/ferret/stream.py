@@ -90,7 +90,7 @@ class StreamRecipe:
             probability("epoch_rate", self.epoch_rate)
         probability("fire_probability", self.fire_probability)
         steps = self.rule.steps
-        if not all(len(each) == 2 and 0 <= each[0] < each[1] <= steps for each in self.lost):
+        if not all(len(span) == 2 and 0 <= span[0] < span[1] <= steps for span in self.lost):
             raise ValueError(f"lost is {self.lost}; it must hold pairs of steps, rising, up to {steps}")
 
 
