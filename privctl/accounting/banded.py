@@ -49,7 +49,7 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
     from scipy.optimize import minimize  # here, as importing it takes longer than most commands' accounting
 
     places = np.arange(1, bands)
-    found = minimize(
+    solution = minimize(
         _log_error,
         (2 * places - 1) / (2 * places),
         args=(min(steps, _MOST),),
@@ -58,7 +58,7 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
         bounds=[(_LEAST, 1.0)] * (bands - 1),
         options={"maxiter": 100, "ftol": 1e-10},
     )
-    best = _coefficients(found.x)
+    best = _coefficients(solution.x)
     return _norm_at_most_one(best / np.linalg.norm(best))
 
 

@@ -38,7 +38,8 @@ def buffered_matrix(buffers: int, steps_per_pass: int, steps: int) -> BufferedMa
     require_followed(steps_per_pass, steps)
     longest = min(steps, max(_MANY, min(4 * steps_per_pass, _MOST)))
     best = min(
-        (_optimized(start, steps_per_pass, longest) for start in _starts(buffers, longest)), key=lambda found: found[0]
+        (_optimized(start, steps_per_pass, longest) for start in _starts(buffers, longest)),
+        key=lambda result: result[0],
     )
     return _sensitivity_at_most_one(_matrix(best[1]), steps_per_pass, steps)
 
@@ -58,14 +59,14 @@ def _optimized(start: Floats, steps_per_pass: int, steps: int) -> tuple[float, F
     def goal(values: Floats) -> float:
         return _log_error(_logits(values), steps_per_pass, steps)
 
-    found = minimize(
+    solution = minimize(
         goal,
         free,
         method="L-BFGS-B",
         bounds=bounds,
         options={"maxiter": 200, "ftol": 1e-11},
     )
-    return float(found.fun), _logits(found.x)
+    return float(solution.fun), _logits(solution.x)
 
 
 def _logits(free: Floats) -> Floats:

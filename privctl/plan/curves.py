@@ -103,7 +103,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
     delta, end = plan.delta, plan.differential.epsilon
     steps = _plotted_steps(event)
     at = [replace(event, steps=n) for n in steps]
-    found = [
+    epsilons = [
         StepCurve(
             label="privacy loss distribution" if event.batches is Batches.POISSON else f"proved for {event.batches}",
             sound=True,
@@ -118,7 +118,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
     ]
     for key in _COMPARED if event.batches is Batches.POISSON else ():
         method = METHODS[key]
-        found.append(
+        epsilons.append(
             StepCurve(
                 label=_LABELS.get(key, method.title),
                 sound=event.batches in method.sound_for,
@@ -126,7 +126,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
                 epsilons=tuple(method.epsilon(e, delta) for e in at),
             )
         )
-    return tuple(found)
+    return tuple(epsilons)
 
 
 def _plotted_steps(event: SampledGaussian) -> tuple[int, ...]:

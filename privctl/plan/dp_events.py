@@ -79,14 +79,14 @@ def for_neighbours(events: Sequence[Event], stated: Adjacency | None, source: st
         wanted = Adjacency.REPLACE_ONE  # zeroing a record is one way of replacing it
     if wanted is None and any(event.adjacency is Adjacency.REPLACE_ONE for event in events):
         wanted = Adjacency.REPLACE_ONE
-    found = tuple(checked(lambda event=event: _for_adjacency(event, wanted), source) for event in events)  # type: ignore[misc]
-    for event in found:
+    converted = tuple(checked(lambda event=event: _for_adjacency(event, wanted), source) for event in events)  # type: ignore[misc]
+    for event in converted:
         if stated is not None and not _has_bound_for(event, wanted):
             raise InputError(
                 f"{source} holds {event.mechanism} among events for neighbours by {stated}, for which no bound on it "
                 f"is derived here; {_REMEDIES[stated]}"
             )
-    return found
+    return converted
 
 
 #: What to do if an event has no bound for an adjacency.

@@ -140,7 +140,7 @@ def _parsed(node: ast.expr, depth: int) -> Any:
             raise ValueError
         return {"class_name": node.func.id, **{str(k.arg): _parsed(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
-        return [_parsed(each, depth + 1) for each in node.elts]
+        return [_parsed(element, depth + 1) for element in node.elts]
     if isinstance(node, ast.Name) and node.id == "inf":
         return math.inf
     return ast.literal_eval(node)

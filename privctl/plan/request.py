@@ -173,8 +173,10 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
 
     target, noise = _one_of(options, "epsilon", "noise_multiplier")
     rate, steps = _rate_and_steps(options, note)
-    asked = BandedRequest(sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise)
-    return partial(plan_banded, asked, _delta(options), priors=tuple(options["priors"]))
+    banded_request = BandedRequest(
+        sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise
+    )
+    return partial(plan_banded, banded_request, _delta(options), priors=tuple(options["priors"]))
 
 
 def _plan_of_buffered(options: Mapping[str, Any], note: Notify) -> _Planner:
@@ -182,10 +184,10 @@ def _plan_of_buffered(options: Mapping[str, Any], note: Notify) -> _Planner:
 
     target, noise = _one_of(options, "epsilon", "noise_multiplier")
     rate, steps = _rate_and_steps(options, note)
-    asked = BufferedRequest(
+    buffered_request = BufferedRequest(
         sample_rate=rate, steps=steps, buffers=options["buffers"], target=target, noise_multiplier=noise
     )
-    return partial(plan_buffered, asked, _delta(options), priors=tuple(options["priors"]))
+    return partial(plan_buffered, buffered_request, _delta(options), priors=tuple(options["priors"]))
 
 
 def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:

@@ -87,9 +87,9 @@ def plan_ledger(
     started = time.perf_counter()
     solved, solution = "epsilon", None
     if search is not None:
-        option, found = setting_of(search.kind), search.event(delta)
-        events = (found,)
-        solved, solution = option.name.replace("_", " "), getattr(found, option.field)
+        option, event = setting_of(search.kind), search.event(delta)
+        events = (event,)
+        solved, solution = option.name.replace("_", " "), getattr(event, option.field)
     whole = Ledger(events=tuple(events))
     tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
     tight = replace(tight, follows=tight.epsilon)
@@ -136,7 +136,7 @@ def plan_ledger(
 def search_cost(event: BestOfRuns, delta: float) -> str:
     """A sentence that compares the epsilon of releasing the best of the event's runs with that of one run."""
     run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=event.run_steps)
-    alone, whole = (epsilon_bound(Ledger(events=(each,)), delta) for each in (run, event))
+    alone, whole = (epsilon_bound(Ledger(events=(single_event,)), delta) for single_event in (run, event))
     if math.isinf(whole):
         whole = renyi.ledger_epsilon(Ledger(events=(event,)), delta)[0]
     return (

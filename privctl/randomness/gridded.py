@@ -238,10 +238,10 @@ def _tile_sums(
             return _TileSums(np.arange(tile.first, tile.last), [])
         doubtful.append(np.where(near < len(first), near, near - len(first)))
         points.append(nearest)
-    found = np.concatenate(doubtful)
-    if not len(found):  # usual for tensors of about a hundred numbers
-        return _TileSums(found, points)
-    ordered = np.sort(found)
+    joined = np.concatenate(doubtful)
+    if not len(joined):  # usual for tensors of about a hundred numbers
+        return _TileSums(joined, points)
+    ordered = np.sort(joined)
     # Not np.unique, which imports masked arrays.
     kept = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=kept[1:])

@@ -48,9 +48,9 @@ def _divergences(event: BestOfRuns, alphas: Floats) -> Floats:
     """
     if event.sample_rate == 0:
         return np.zeros(len(alphas))
-    orders, found = _at_orders(event)
+    orders, divergences = _at_orders(event)
     with np.errstate(invalid="ignore"):
-        moments = np.interp(alphas, np.append(1.0, orders), np.append(0.0, (orders - 1) * found), right=np.inf)
+        moments = np.interp(alphas, np.append(1.0, orders), np.append(0.0, (orders - 1) * divergences), right=np.inf)
     interpolated = np.asarray(moments / (alphas - 1))
     if event.sample_rate < 1 or event.shape is None:
         return interpolated
@@ -65,10 +65,10 @@ def _at_orders(event: BestOfRuns) -> tuple[Floats, Floats]:
     orders = _WHOLE if event.sample_rate < 1 else _ANY
     once = _of_run(event, orders)
     if event.shape is None:
-        found = of_poisson_law(orders, once, event.mean_runs)
+        divergences = of_poisson_law(orders, once, event.mean_runs)
     else:
-        found = _of_truncated_law(event, orders, once)
-    return orders, np.minimum.accumulate(found[::-1])[::-1]
+        divergences = _of_truncated_law(event, orders, once)
+    return orders, np.minimum.accumulate(divergences[::-1])[::-1]
 
 
 def _of_run(event: BestOfRuns, orders: Floats) -> Floats:

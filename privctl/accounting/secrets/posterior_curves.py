@@ -258,12 +258,12 @@ def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floa
 
 def _lower_by_own_curves(book: SecretMemberships, sigma: float, places: Integers, bounds: Floats) -> None:
     """Lower ``bounds`` for each of ``places`` by its own curve; equal distributions are computed once."""
-    found: dict[tuple[bytes, float], float] = {}
+    by_law: dict[tuple[bytes, float], float] = {}
     for j, tails in _laws(book, places):
         key = tails.tobytes(), float(book.priors[j])
-        if key not in found:
-            found[key] = _posterior_by_own_curve(key[0], key[1], sigma, book.steps)
-        bounds[j] = min(bounds[j], found[key])
+        if key not in by_law:
+            by_law[key] = _posterior_by_own_curve(key[0], key[1], sigma, book.steps)
+        bounds[j] = min(bounds[j], by_law[key])
 
 
 @lru_cache(maxsize=2 * _FEW)

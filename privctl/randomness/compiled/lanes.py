@@ -42,10 +42,10 @@ class Lanes:
     def _call(self, name: str, *others: Lanes | float) -> Lanes:
         kind = self.value.type
         full = f"llvm.{name}.v{LANES}{_SUFFIXES[kind]}"
-        found = self.builder.module.globals.get(full)
-        if found is None:
-            found = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
-        return self._of(self.builder.call(found, [self.value, *map(self._other, others)]))
+        function = self.builder.module.globals.get(full)
+        if function is None:
+            function = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
+        return self._of(self.builder.call(function, [self.value, *map(self._other, others)]))
 
     def __add__(self, other: Lanes | float) -> Lanes:
         add = self.builder.fadd if self._floating else self.builder.add
@@ -133,10 +133,10 @@ class Lanes:
     def any(self) -> Any:
         """Whether this comparison is true in any lane, as an LLVM ``i1``."""
         name, kind = f"llvm.vector.reduce.or.v{LANES}i1", self.value.type
-        found = self.builder.module.globals.get(name)
-        if found is None:
-            found = ir.Function(self.builder.module, ir.FunctionType(kind.element, [kind]), name)
-        return self.builder.call(found, [self.value])
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.builder.module, ir.FunctionType(kind.element, [kind]), name)
+        return self.builder.call(function, [self.value])
 
     def bits(self) -> Lanes:
         """The bit patterns of float32 numbers, as int32."""

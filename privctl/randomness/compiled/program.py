@@ -142,7 +142,7 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
         with builder.if_then(sure.negation().any(), likely=False):
             pair = [at(builder, array, place, INT.element) for array in (first, second)]
             builder.call(in_double, [*pair, *deviates, fine_scale, ir.Constant(groups.type, 1)])
-            *noise, error = (Lanes(builder, builder.load(each, typ=DOUBLE)) for each in deviates)
+            *noise, error = (Lanes(builder, builder.load(deviate, typ=DOUBLE)) for deviate in deviates)
             near_half, shift = broadcast(builder, fine_near) - error, broadcast(builder, fine_to_steps)
             sums = [_rounded(half[1:], drawn, shift, near_half) for half, drawn in zip(halves, noise, strict=True)]
             now_sure = sums[0][1] & sums[1][1] & sure.negation()

@@ -108,13 +108,13 @@ class SecretOccurrences:
             self._owners.append(number)
             self._records.append(record)
 
-    def add_candidate(self, found: SecretCandidate, before: int) -> None:
+    def add_candidate(self, candidate: SecretCandidate, before: int) -> None:
         """Add a candidate of a later shard, whose records follow the ``before`` records of earlier ones."""
-        number = self._number(found.kind, found.key, found.value)
-        self._counts_somewhere[number] |= found.counts
-        room = len(found.records) if self._most is None else max(0, self._most - self._counts[number])
-        self._counts[number] += found.total
-        records = found.records[:room] + before
+        number = self._number(candidate.kind, candidate.key, candidate.value)
+        self._counts_somewhere[number] |= candidate.counts
+        room = len(candidate.records) if self._most is None else max(0, self._most - self._counts[number])
+        self._counts[number] += candidate.total
+        records = candidate.records[:room] + before
         self._owners.extend([number] * len(records))
         self._records.extend(records.tolist())
 
@@ -202,7 +202,7 @@ def resolve_matches(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceCl
     for number, place in matches:
         if kinds[number].by_user:
             claimed_by_user.add(place)
-    matches.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # longest first
+    matches.sort(key=lambda match: (match[1].start - match[1].end, match[0]))  # longest first
     claimed = Claimed(len(text))
     resolved = []
     for number, place in matches:

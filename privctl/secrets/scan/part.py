@@ -76,7 +76,7 @@ class PartHeader:
     listed: int = 0
 
 
-def write_part(pending: PendingFile, header: PartHeader, found: SearchState) -> int:
+def write_part(pending: PendingFile, header: PartHeader, state: SearchState) -> int:
     """Write the partial result and return its number of candidates. Raises FileSystemError if writing fails."""
     digest, count = blake3(), 0
     with packed_stream(pending) as stream:
@@ -88,10 +88,20 @@ def write_part(pending: PendingFile, header: PartHeader, found: SearchState) -> 
             stream.write(text)
 
         write({"is": _NAME, "format": _FORMAT, **asdict(header)})
-        for rare, table in enumerate((found.occurrences, found.rare)):
-            for each in table.candidates():
-                key = None if each.key == each.value else each.key
-                write([rare, each.kind, each.value, key, int(each.counts), each.total, each.records.tolist()])
+        for rare, table in enumerate((state.occurrences, state.rare)):
+            for candidate in table.candidates():
+                key = None if candidate.key == candidate.value else candidate.key
+                write(
+                    [
+                        rare,
+                        candidate.kind,
+                        candidate.value,
+                        key,
+                        int(candidate.counts),
+                        candidate.total,
+                        candidate.records.tolist(),
+                    ]
+                )
                 count += 1
         write({"candidates": count, "digest": tag(digest)}, sealed=False)
     return count
@@ -111,13 +121,13 @@ def read_header(path: Path) -> PartHeader:
         raise _not_a_part(path) from None
 
 
-def add_candidates(path: Path, header: PartHeader, found: SearchState) -> None:
-    """Add the candidates of the partial result at ``path`` to ``found``, whose records precede its own.
+def add_candidates(path: Path, header: PartHeader, state: SearchState) -> None:
+    """Add the candidates of the partial result at ``path`` to ``state``, whose records precede its own.
 
-    Raises InputError for a file that was truncated or changed; ``found`` must not be used then.
+    Raises InputError for a file that was truncated or changed; ``state`` must not be used then.
     """
     digest, lines = blake3(), 0
-    tables = (found.occurrences, found.rare)
+    tables = (state.occurrences, state.rare)
     kinds = (len(header.kinds) + (header.settings.get("by") is not None), 1)
     last: bytes | None = None
     for line in byte_lines(path):
@@ -125,12 +135,12 @@ def add_candidates(path: Path, header: PartHeader, found: SearchState) -> None:
             digest.update(last)
             if lines:
                 rare, candidate = _candidate(_json(last, path), path, header.records, kinds)
-                tables[rare].add_candidate(candidate, found.records)
+                tables[rare].add_candidate(candidate, state.records)
             lines += 1
         last = line
     if _json(last or b"", path) != {"candidates": lines - 1, "digest": tag(digest)}:
         raise InputError(f"{path} was cut off or changed after it was written; scan its shard again")
-    found.records += header.records
+    state.records += header.records
 
 
 def _header(row: Mapping[str, Any]) -> PartHeader:

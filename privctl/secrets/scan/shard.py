@@ -68,7 +68,7 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
     facts = {share: facts_of(share.file, request.columns, request.by) for share in own if share.is_first}
     lines = 0 if progress is None else sum(map(progress_total_of_share, own))
     reader, seen = _Reader(request, own), progress or silent_progress
-    found = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
+    state = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
     if literals is not None:
         require_unchanged([literals])
     for share in own:
@@ -84,18 +84,20 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
         data=tuple(map(str, paths_of(request.data))),
         files=tuple(files[index] for index in sorted(files)),
         shares=tuple(_share_read(share, digests[share], reader.rows[share], facts.get(share)) for share in own),
-        records=found.records,
+        records=state.records,
         literals=None if literals is None else ReadFile(path=str(literals.path.absolute()), bytes=literals.bytes),
         literals_digest=None if literals is None else literals.digest,
         listed=search.listed,
     )
     with PendingFile(request.output) as pending:
-        candidates = write_part(pending, header, found)
+        candidates = write_part(pending, header, state)
         pending.commit(replace=force)
-    return ShardResult(records=found.records, candidates=candidates)
+    return ShardResult(records=state.records, candidates=candidates)
 
 
-def _share_read(share: FileShare, found: tuple[str, tuple[str, ...]], rows: int, facts: FileFacts | None) -> ShareRead:
-    digest, digests = found
+def _share_read(
+    share: FileShare, digest_and_parts: tuple[str, tuple[str, ...]], rows: int, facts: FileFacts | None
+) -> ShareRead:
+    digest, digests = digest_and_parts
     read = ShareRead(file=share.index, begin=share.begin, end=share.end, rows=rows, digest=digest, digests=digests)
     return read if facts is None else replace(read, form=facts.form, types=facts.types)

@@ -118,13 +118,13 @@ def find_births(text: str) -> Iterator[Occurrence]:
         near = _TO_DIGIT.match(text, word.end())
         if near is None:
             continue
-        found = next((match for form in _DATES if (match := form.match(text, near.end()))), None)
-        if found is None:
+        date = next((match for form in _DATES if (match := form.match(text, near.end()))), None)
+        if date is None:
             begins = _MONTH_BEGINS.search(text, word.end(), near.end() + 1)
-            found = None if begins is None else _BY_MONTH.match(text, begins.start())
-        key = None if found is None else _day(found.groupdict())
-        if found is not None and key is not None:
-            yield Occurrence(found.start(), found.end(), key, found[0])
+            date = None if begins is None else _BY_MONTH.match(text, begins.start())
+        key = None if date is None else _day(date.groupdict())
+        if date is not None and key is not None:
+            yield Occurrence(date.start(), date.end(), key, date[0])
 
 
 def _day(parts: dict[str, str]) -> str | None:

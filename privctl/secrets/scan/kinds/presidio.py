@@ -75,10 +75,10 @@ class _Analysis:
         """A function that finds ``entity`` in a text."""
 
         def find(text: str) -> Iterator[Occurrence]:
-            for each in self._of(text):
-                value = text[each.start : each.end]
-                if each.entity_type == entity and value.strip():
-                    yield Occurrence(each.start, each.end, _SPACE.sub(" ", value.strip()), value)
+            for match in self._of(text):
+                value = text[match.start : match.end]
+                if match.entity_type == entity and value.strip():
+                    yield Occurrence(match.start, match.end, _SPACE.sub(" ", value.strip()), value)
 
         return find
 
