@@ -94,8 +94,8 @@ def _question(data: Mapping[str, Any], where: str) -> tuple[Passage, str]:
         stated = data[ANSWERS]
         if isinstance(stated, list):  # as in SQuAD's own file: a list of objects
             stated = {
-                "text": [each.get("text") if isinstance(each, Mapping) else None for each in stated],
-                ANSWER_START: [each.get(ANSWER_START) if isinstance(each, Mapping) else None for each in stated],
+                "text": [answer.get("text") if isinstance(answer, Mapping) else None for answer in stated],
+                ANSWER_START: [answer.get(ANSWER_START) if isinstance(answer, Mapping) else None for answer in stated],
             }
         if not isinstance(stated, Mapping):
             raise InputError(f"{where} has {kind_of(stated)} as {ANSWERS!r}; {_ADVICE[HeadKind.SPAN]}")
@@ -117,8 +117,8 @@ def _answer(text: Any, start: Any, context: str, where: str) -> tuple[int, str]:
         start = int(start)  # a table's cell
     if isinstance(start, bool) or not isinstance(start, int):
         raise InputError(f"{where} has {kind_of(start)} as {ANSWER_START!r}; expected where the answer starts")
-    found = context[start : start + len(checked)] if start >= 0 else ""
-    if found != checked:
+    answer = context[start : start + len(checked)] if start >= 0 else ""
+    if answer != checked:
         at = context.find(checked)
         advice = f"it starts at {at}" if at >= 0 else "it is not in the context"
         raise InputError(
@@ -135,10 +135,10 @@ def _list(value: Any, where: str, name: str) -> Sequence[Any]:
 
 
 def _field(names: Collection[str], where: str, named: str | None, usual: Sequence[str]) -> str:
-    found = next((name for name in ((named,) if named is not None else usual) if name in names), None)
-    if found is None:
+    field = next((name for name in ((named,) if named is not None else usual) if name in names), None)
+    if field is None:
         raise _missing_field(names, where, named or usual[0], HeadKind.TOKENS)
-    return found
+    return field
 
 
 def _missing_field(names: Collection[str], where: str, name: str, problem: HeadKind) -> InputError:

@@ -248,13 +248,13 @@ def _faults(path: Path, where: str) -> Iterator[None]:
         raise InputError(f"{where} asks for more memory than there is; write it in smaller pieces") from None
     except (ValueError, TypeError, LookupError, NotImplementedError, struct.error) as error:  # pyarrow's are of these
         kind = "parquet" if suffix_of(path) == PARQUET else "Arrow"
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{where} is not a complete {kind} file ({said}); copy or write it again") from None
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(f"{where} is not a complete {kind} file ({detail}); copy or write it again") from None
     except OSError as error:
         if error.errno is not None:
             raise unreadable(path, error) from None
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{where} cannot be read ({said}); copy or write it again") from None
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(f"{where} cannot be read ({detail}); copy or write it again") from None
 
 
 def _arrow(stream: BinaryIO, where: str) -> Any:

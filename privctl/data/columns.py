@@ -78,8 +78,8 @@ class Columns:
     @property
     def named(self) -> dict[str, str]:
         """The fields that the user named, by option name."""
-        found = {"text_column": self.text, "label_column": self.label}
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {"text_column": self.text, "label_column": self.label}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def label_name(self) -> str:
@@ -278,8 +278,8 @@ def label_of(row: Mapping[str, Any], where: str, columns: Columns) -> str:
         return name_of(row, key, where)
     if problem is HeadKind.SEVERAL:
         value = row.get(key)
-        names = [{key: each} for each in value] if isinstance(value, list) else [row]
-        return json.dumps(sorted({name_of(each, key, where) for each in names}), ensure_ascii=False)
+        names = [{key: name} for name in value] if isinstance(value, list) else [row]
+        return json.dumps(sorted({name_of(name, key, where) for name in names}), ensure_ascii=False)
     if key not in row:
         raise InputError(f"{where} lacks {key!r}; give every record a number")
     value = row[key]

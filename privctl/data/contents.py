@@ -40,7 +40,7 @@ def _normalized(text: str) -> str:
 
 def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
     """``text_content`` of each text at ``path``; raises as ``iter_texts`` does."""
-    return (text_content(each.text) for each in iter_texts(path, columns=columns))
+    return (text_content(record.text) for record in iter_texts(path, columns=columns))
 
 
 def contents_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
@@ -64,7 +64,7 @@ def contents_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
 def users_at(path: DataPath, columns: Columns, unit: str) -> frozenset[str]:
     """Every user whom the texts at ``path`` name in the field ``unit``; raises as ``iter_texts`` does."""
     texts = iter_texts(path, columns=columns, unit=unit, shared=True)
-    return frozenset(name for each in texts for name in each.users)
+    return frozenset(name for text in texts for name in text.users)
 
 
 def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:

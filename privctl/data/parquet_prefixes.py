@@ -71,7 +71,7 @@ def _sum_of_numbers(data: bytes, place: int, most: int) -> tuple[int, int]:
         raise ValueError("its lengths are not packed as parquet packs them")
     if not count:
         return 0, place
-    each, total, last, left = block // parts, first, first, count - 1
+    values_per_part, total, last, left = block // parts, first, first, count - 1
     lowest = first
     while left > 0:
         least, place = _signed(data, place)
@@ -79,10 +79,10 @@ def _sum_of_numbers(data: bytes, place: int, most: int) -> tuple[int, int]:
         for width in widths:
             if left <= 0:
                 break
-            size = width * each // 8
+            size = width * values_per_part // 8
             if width > _MOST_BITS or place + size > len(data):
                 raise ValueError("its lengths lie beyond their page")
-            steps = _unpacked(data[place : place + size], width, each)[:left] + least
+            steps = _unpacked(data[place : place + size], width, values_per_part)[:left] + least
             values = last + np.cumsum(steps)
             place, left = place + size, left - len(steps)
             total, last, lowest = total + int(values.sum()), int(values[-1]), min(lowest, int(values.min()))

@@ -99,12 +99,12 @@ def _levels(elements: list[Any]) -> Iterator[tuple[tuple[bytes, ...], int]]:
         left, path, repeated, optional = around.pop() if around else (1, (), False, False)
         if left > 1:
             around.append((left - 1, path, repeated, optional))
-        here = (*path, name) if place else ()
+        column_path = (*path, name) if place else ()
         repeated, optional = (repeated or kind == _REPEATED, optional or kind != _REQUIRED) if place else (False, False)
         if children := element.get(_CHILDREN):
-            around.append((children, here, repeated, optional))
+            around.append((children, column_path, repeated, optional))
         else:
-            yield here, repeated + optional
+            yield column_path, repeated + optional
 
 
 def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int, levels: int) -> Iterator[PieceSize]:
@@ -132,9 +132,9 @@ def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int, levels: int) 
         yield PieceSize(_number(header, _PAGE_UNPACKED), size, True, values, nested, path, by_prefixes)
         if nested and by_prefixes:
             stream.seek(place + header_size)
-            found = decoded_size(_packed_page(stream.read(size), header, _number(meta, _CODEC), levels))
-            yield PieceSize(found, size, True, values, nested, path)
-            strings += found
+            page_size = decoded_size(_packed_page(stream.read(size), header, _number(meta, _CODEC), levels))
+            yield PieceSize(page_size, size, True, values, nested, path)
+            strings += page_size
         place += header_size + size
     if strings:
         yield PieceSize(strings, packed, is_page=False, values=claimed, nested=nested, path=path)

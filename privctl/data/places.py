@@ -59,7 +59,7 @@ def data_files(path: DataPath) -> tuple[Path, ...]:
     if path == STDIN:
         return (_standard_input(),)
     if isinstance(path, SeveralPaths):
-        files = tuple(file for each in path.paths for file in data_files(each))
+        files = tuple(file for part in path.paths for file in data_files(part))
         _without_repeats(path, [file for file in files if file.exists()])
         return files
     try:
@@ -79,7 +79,7 @@ def require_inputs(*paths: DataPath | None) -> None:
 
     Commands call this before they check whether their outputs exist, and do both before any long work.
     """
-    for path in (each for given in paths if given is not None for each in paths_of(given)):
+    for path in (path for given in paths if given is not None for path in paths_of(given)):
         if path != STDIN and not path.exists() and not found(path):
             raise missing_file(path)
 
@@ -220,9 +220,9 @@ def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
     for file in files:
         if match := _SHARD.fullmatch(file.name.split(".")[0]):
             present.setdefault((f"{file.parent}/{match['split']}", int(match["count"])), set()).add(int(match["index"]))
-    for (split, count), found in present.items():
-        if "*" not in str(path) and found != set(range(count)):
-            raise InputError(f"{split} has {len(found)} of its {count} shards; copy the missing ones")
+    for (split, count), matching_files in present.items():
+        if "*" not in str(path) and matching_files != set(range(count)):
+            raise InputError(f"{split} has {len(matching_files)} of its {count} shards; copy the missing ones")
     return _without_repeats(path, files)
 
 

@@ -20,7 +20,7 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
     several paths, the files of each in order. Raises as ``data_files``, ``class_files`` and ``file_digest`` do.
     """
     if isinstance(path, SeveralPaths):
-        return tuple(file for each in path.paths for file in recorded_files(each))
+        return tuple(file for folder in path.paths for file in recorded_files(folder))
     if holds_classes(path):
         return (_of_classes(path),)
     files = [file for file in data_files(path) if file.is_file()]

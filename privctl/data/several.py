@@ -58,7 +58,7 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
         return _path(given)
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
-    paths = tuple(_path(each) for each in given)
+    paths = tuple(_path(item) for item in given)
     if not paths:
         raise CommandError("no path of data is given; give one")
     seen: set[Path] = set()

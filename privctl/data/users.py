@@ -54,7 +54,7 @@ def users_of(row: Mapping[str, Any], unit: str, where: str) -> tuple[str, ...]:
         return (_named(row, unit, where),)
     if not value:
         raise InputError(f"{where} has an empty list as {field!r}; name at least one user or remove the record")
-    return tuple(dict.fromkeys(_named({**row, field: each}, unit, where) for each in value))
+    return tuple(dict.fromkeys(_named({**row, field: user}, unit, where) for user in value))
 
 
 def _named(row: Mapping[str, Any], unit: str, where: str) -> str:

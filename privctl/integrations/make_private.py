@@ -49,8 +49,8 @@ def _refusing_names_of_opacus(function: Callable[_Given, PrivateTraining]) -> Ca
     def call(*arguments: _Given.args, **options: _Given.kwargs) -> PrivateTraining:
         foreign = [name for name in _OF_OPACUS if name in options]
         if foreign:
-            ours = ", ".join(f"{name} as {_OF_OPACUS[name]}" for name in foreign)
-            raise CommandError(f"make_private has other names than Opacus for its arguments; give {ours}")
+            replacements = ", ".join(f"{name} as {_OF_OPACUS[name]}" for name in foreign)
+            raise CommandError(f"make_private has other names than Opacus for its arguments; give {replacements}")
         return function(*arguments, **options)
 
     return call
@@ -110,8 +110,8 @@ def make_private(
     ):
         raise CommandError("make_private serves one process; train with `privctl retrain dp-sgd` under torchrun")
     _require_kinds(model, optimizer, loader)
-    each = users_of(users, _records(loader), unit, records_per_draw)
-    examples, size = each.count, _size(loader, each)
+    user_records = users_of(users, _records(loader), unit, records_per_draw)
+    examples, size = user_records.count, _size(loader, user_records)
     most_steps: int | None = None
     rate = size / examples
     _require_numbers(
@@ -152,7 +152,7 @@ def make_private(
         optimizer=optimizer,
         dataset=loader.dataset,
         collate=loader.collate_fn or default_collate,
-        users=each,
+        users=user_records,
         batches=PoissonBatches(examples, rate, NoiseSource()),
         batch_size=size,
         noise_multiplier=noise_multiplier,

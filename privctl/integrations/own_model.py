@@ -88,15 +88,15 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
     """
     with open_checkpoint(place) as checkpoint:
         files = [file.path for file in checkpoint.files]
-    held = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+    in_files = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
     saved = _adapter(model) if checkpoint.is_adapter and hasattr(model, "peft_config") else _saved(model)
     names = {(tensor.data_ptr(), tensor.shape): name for name, tensor in saved.items()}
     for name, parameter in trained.items():
-        if names.get((parameter.data_ptr(), parameter.shape), name) not in held:
+        if names.get((parameter.data_ptr(), parameter.shape), name) not in in_files:
             raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
     for name, tensor in saved.items():
         now = tensor.detach().cpu()
-        if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
+        if name in in_files and (in_files[name].dtype != now.dtype or not torch.equal(in_files[name], now)):
             raise InputError(
                 f"{place} holds another {name!r} than the model; save the model there again, or to release that "
                 "checkpoint, load it into the model"
@@ -111,7 +111,7 @@ def _stepped(state: Mapping[str, object]) -> bool:
 
 
 def _saved(model: nn.Module) -> dict[str, Tensor]:
-    return {name: each for name, each in model.state_dict(keep_vars=True).items() if isinstance(each, Tensor)}
+    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)}
 
 
 def _adapter(model: nn.Module) -> dict[str, Tensor]:
@@ -119,12 +119,12 @@ def _adapter(model: nn.Module) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     active = getattr(model, "active_adapter", "default")
-    found: dict[str, Tensor] = get_peft_model_state_dict(model, adapter_name=active, save_embedding_layers=False)
-    return found
+    tensors: dict[str, Tensor] = get_peft_model_state_dict(model, adapter_name=active, save_embedding_layers=False)
+    return tensors
 
 
 def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
-    return any(tensor is each for each in trained)
+    return any(tensor is parameter for parameter in trained)
 
 
 def _digest(tensor: Tensor) -> str:
@@ -157,10 +157,10 @@ class ScalerRefused:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
         """Raise CommandError where a GradScaler called the step. The optimizer can still be stepped without it."""
-        found = [name for name in _SET if name in vars(self._optimizer)]
-        for name in found:
+        overridden = [name for name in _SET if name in vars(self._optimizer)]
+        for name in overridden:
             delattr(self._optimizer, name)
-        if found:
+        if overridden:
             raise CommandError(
                 "a GradScaler called optimizer.step(), and scaled losses are clipped by their scaled gradients; use no "
                 "scaler, give backward unscaled losses, and call optimizer.step() directly (bfloat16 under autocast "

@@ -137,7 +137,7 @@ def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int
     return Users(
         records=records,
         unit=unit,
-        rows=tuple(np.asarray(each, dtype=np.int64) for each in rows.values()),
+        rows=tuple(np.asarray(user_rows, dtype=np.int64) for user_rows in rows.values()),
         per_draw=per_draw,
         similar=spelled_alike(rows),
         source=NoiseSource(),

@@ -84,12 +84,12 @@ def _agree(own: Kernel, kernel: Kernel, place: Tensor) -> bool:
 def _same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) -> bool:
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.linspace(-12, 12, 97, dtype=torch.float64, device=device).to(kind).requires_grad_()
-        found = [_with_gradient(function, x) for function in (own, kernel)]
+        results = [_with_gradient(function, x) for function in (own, kernel)]
     share = _FLOAT64_TOLERANCE if kind == torch.float64 else _EPSILONS * torch.finfo(kind).eps
     allowed = share * x.detach().double().abs().clamp(min=1)
     return all(
         one.dtype == other.dtype and bool(((one.double() - other.double()).abs() <= allowed).all())
-        for one, other in zip(*found, strict=True)
+        for one, other in zip(*results, strict=True)
     )
 
 

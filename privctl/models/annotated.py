@@ -189,7 +189,7 @@ def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) 
                 continue
             cut = "only_second" if first else "only_first"
             with quiet_transformers():
-                encoding = tokenizer(*([each] for each in ordered[i]), truncation=cut, max_length=limit, **settings)
+                encoding = tokenizer(*([text] for text in ordered[i]), truncation=cut, max_length=limit, **settings)
             place = 0
         yield _question_row(tokenizer, encoding, place, int(first), length, answers_of(record.label))
 

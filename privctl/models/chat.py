@@ -90,7 +90,7 @@ def _rendered(
     """The template's text for each of ``calls``, all of them about ``messages``."""
     longest = max(_LONGEST, _GROWTH * sum(len(message["content"]) for message in messages))
     tokens = {
-        name: [str(each) for each in token] if isinstance(token, list) else str(token)
+        name: [str(part) for part in token] if isinstance(token, list) else str(token)
         for name, token in encoder.special_tokens_map.items()
     }
     try:

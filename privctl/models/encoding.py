@@ -132,8 +132,8 @@ def head_targets(problem: HeadKind, labels: LabelSet | None, stated: str, where:
     """
     if problem is HeadKind.NUMBER or labels is None:
         return [float(stated)]
-    held = {labels.number(name, where) for name in json.loads(stated)}
-    return [float(number in held) for number in range(len(labels))]
+    numbers = {labels.number(name, where) for name in json.loads(stated)}
+    return [float(number in numbers) for number in range(len(labels))]
 
 
 def _causal(

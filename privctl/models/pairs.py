@@ -98,8 +98,8 @@ def decoder_start(path: Path, network: Any) -> int | None:
     )
     try:
         with evaluation_mode(network):
-            for each in labels:
-                network(input_ids=each, attention_mask=torch.ones_like(each), labels=each)
+            for label in labels:
+                network(input_ids=label, attention_mask=torch.ones_like(label), labels=label)
     except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, AssertionError) as error:
         raise InputError(
             f"{path} ({network.config.model_type}) fails on made-up source and target: "
@@ -107,8 +107,8 @@ def decoder_start(path: Path, network: Any) -> int | None:
         ) from None
     finally:
         handle.remove()
-    for given, each in zip(captured, labels, strict=True):
-        if given is None or given.shape != each.shape or not torch.equal(given[:, 1:], each[:, :-1]):
+    for given, label in zip(captured, labels, strict=True):
+        if given is None or given.shape != label.shape or not torch.equal(given[:, 1:], label[:, :-1]):
             raise InputError(
                 f"{path} ({network.config.model_type}) does not give its decoder the target shifted by one; give a "
                 "model such as T5 or BART"

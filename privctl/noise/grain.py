@@ -191,5 +191,5 @@ def _count_spacings(data: memoryview, tensor: TensorInfo) -> Grain:
         exponents = (stored[start : start + _SLICE] >> _MANTISSA[tensor.dtype]).astype(np.intp) & (numbers - 1)
         counts += np.bincount(exponents, minlength=numbers)
     counts[1] += counts[0]  # subnormal numbers have the spacing of the smallest normal ones
-    found = {least + above: int(counts[1 + above]) for above in np.flatnonzero(counts[1:]).tolist()}
-    return Grain(found, (tensor.dtype,))
+    spacings = {least + above: int(counts[1 + above]) for above in np.flatnonzero(counts[1:]).tolist()}
+    return Grain(spacings, (tensor.dtype,))

@@ -276,7 +276,7 @@ def _report(
         ),
         warnings=(*_shortfall_warning(candidate), *_warnings(release), *filter(None, [coarse])),
         parents=tuple(
-            each.parent_of(place) for each in (release.model_report, *release.base_reports) if each is not None
+            report.parent_of(place) for report in (release.model_report, *release.base_reports) if report is not None
         ),
     )
 

@@ -187,7 +187,7 @@ def folder_digest(inputs: Sequence[Artifact]) -> str:
 def tensors_digest(tensors: Any) -> str:
     """A digest of all tensors with name, type and shape, however they are distributed over files."""
     listed: list[TensorDigest] = sorted(tensors, key=lambda tensor: tensor.name)
-    rows = (f"{each.digest} {each.dtype} {list(each.shape)} {json.dumps(each.name)}\n" for each in listed)
+    rows = (f"{tensor.digest} {tensor.dtype} {list(tensor.shape)} {json.dumps(tensor.name)}\n" for tensor in listed)
     return tag(blake3("".join(rows).encode()))
 
 
@@ -261,7 +261,7 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
     fits = known and all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
     if (
         not fits
-        or not all(isinstance(each, str) for each in fields.get("weights", ()))
+        or not all(isinstance(digest, str) for digest in fields.get("weights", ()))
         or not _numbers(fields.get("worst"))
     ):
         raise InputError(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")

@@ -175,7 +175,7 @@ def signed_by(
     payload_type, payload, signatures = _opened(content)
     signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
-        names = ", ".join(str(each.path) for each in signers)
+        names = ", ".join(str(signer.path) for signer in signers)
         raise InputError(f"bears no valid signature by {names}")
     first, *others = _subjects(payload_type, payload)
     own = digest in first and {artifact.digest for artifact in report.outputs} <= first.union(*others)
@@ -193,7 +193,7 @@ def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tup
     payload_type, payload, signatures = _opened(content)
     signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
-        raise InputError(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
+        raise InputError(f"bears no valid signature by {', '.join(str(signer.path) for signer in signers)}")
     statement = _statement(payload_type, payload, HEAD_PREDICATE, BUNDLE_PREDICATE)
     try:
         others = statement["predicateType"] == BUNDLE_PREDICATE
@@ -215,12 +215,12 @@ def _signature(message: bytes, signatures: Iterable[Any], signers: Sequence[Sign
             signature = base64.b64decode(entry["sig"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error):
             continue
-        for each in signers:  # the key id in the envelope is only a hint, which anybody can write
+        for signer in signers:  # the key id in the envelope is only a hint, which anybody can write
             try:
-                _verify(each.key, signature, message)
+                _verify(signer.key, signature, message)
             except InvalidSignature:
                 continue
-            return each
+            return signer
     return None
 
 
@@ -353,10 +353,10 @@ def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
     (subject,) = statement["subject"]
     together = sha256()
     digests = set()
-    for each in statement["predicate"]["resources"]:
-        together.update(bytes.fromhex(each["digest"]))
-        if each["algorithm"] == "sha256":
-            digests.add(str(each["digest"]).lower())
+    for resource in statement["predicate"]["resources"]:
+        together.update(bytes.fromhex(resource["digest"]))
+        if resource["algorithm"] == "sha256":
+            digests.add(str(resource["digest"]).lower())
     if together.hexdigest() != subject["digest"]["sha256"]:
         raise InputError("contradicts itself: its digest is not that of the files it lists")
     return frozenset(digests)

@@ -21,7 +21,7 @@ def earlier_training(starts: Sequence[Path], data: Collection[str]) -> Path | No
     Reports that are missing or were changed are ignored.
     """
     for path, report in trainings(starts):
-        if any(each.digest in data for each in report.inputs if each.role in LEARNED):
+        if any(artifact.digest in data for artifact in report.inputs if artifact.role in LEARNED):
             return path
     return None
 
@@ -37,8 +37,10 @@ def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool
     ``among`` decides by the artifacts of the weights that the step read.
     """
     for path, report in _chain(starts):
-        makes = any(each.role == "model" for each in report.outputs)
-        read = [each for each in report.inputs if each.role == "model" or each.role.startswith(_BEGUN_WITH)]
+        makes = any(output.role == "model" for output in report.outputs)
+        read = [
+            artifact for artifact in report.inputs if artifact.role == "model" or artifact.role.startswith(_BEGUN_WITH)
+        ]
         if makes and read and among(read):
             return path
     return None

@@ -369,9 +369,9 @@ def _lock(fd: int) -> bool:
 def _sweep(path: Path) -> None:
     """Remove what killed writers of ``path`` left: temporaries that no process has locked."""
     recover(path.parent)
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _RANDOM}}}\.partial")
+    partial_name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _RANDOM}}}\.partial")
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if not ours.fullmatch(stale.name):
+        if not partial_name.fullmatch(stale.name):
             continue  # somebody else's
         try:
             # Links and pipes are not ours, and opening a pipe would block.

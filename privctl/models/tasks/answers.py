@@ -156,7 +156,7 @@ def squad_measures(predicted: str, answers: Sequence[str]) -> tuple[float, float
     Case, punctuation, articles and spaces are ignored. Without answers, only "" is correct (SQuAD 2.0).
     """
     words = _normalized(predicted)
-    pairs = [(float(words == each), _f1(words, each)) for each in map(_normalized, answers or [""])]
+    pairs = [(float(words == answer), _f1(words, answer)) for answer in map(_normalized, answers or [""])]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 

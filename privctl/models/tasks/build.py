@@ -117,4 +117,4 @@ def _targets(model: TrainingModel, labels: Sequence[str], places: Sequence[str])
     if model.problem is HeadKind.ONE and named is not None:
         return numbers_of(labels, places, named)
     stated = zip(labels, places, strict=True)
-    return np.array([head_targets(model.problem, named, *each) for each in stated], np.float32)
+    return np.array([head_targets(model.problem, named, *label) for label in stated], np.float32)
