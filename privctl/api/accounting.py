@@ -82,8 +82,8 @@ class CountedData:
         size = count_examples(self.path, self.unit, columns)
         if self.unit is not None and (similar := similar_names_at(self.path, self.unit, columns)):
             notify(alike(similar, self.unit))
-        each = "" if self.unit is None else f", each all records with one value of {self.unit!r}"
-        notify(f"counted in {self.path}: {counted(size, 'example')}{each}")
+        grouping = "" if self.unit is None else f", each all records with one value of {self.unit!r}"
+        notify(f"counted in {self.path}: {counted(size, 'example')}{grouping}")
         return size
 
 
@@ -135,8 +135,12 @@ def account(
 
     own = {option.parameter: () if option.repeatable else None for kind in EVENTS.values() for option in kind.options}
     if unknown := sorted(of_mechanism.keys() - own.keys()):
-        named = (each for each in signature(account).parameters.values() if each.kind is not Parameter.VAR_KEYWORD)
-        known = sorted({*own, *(each.name for each in named)})
+        named = (
+            parameter
+            for parameter in signature(account).parameters.values()
+            if parameter.kind is not Parameter.VAR_KEYWORD
+        )
+        known = sorted({*own, *(parameter.name for parameter in named)})
         close = get_close_matches(unknown[0], known, n=1)
         meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         raise CommandError(f"account has no argument {unknown[0]!r}; {meant}")

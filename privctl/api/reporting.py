@@ -149,7 +149,7 @@ def report(
     check_title(title)
     if kind is not None and kind not in FORMATS:
         raise CommandError(f"--format is {kind!r}; it must be one of {', '.join(FORMATS)}")
-    given = tuple(Path(each) for each in ([reports] if isinstance(reports, str | os.PathLike) else reports))
+    given = tuple(Path(path) for path in ([reports] if isinstance(reports, str | os.PathLike) else reports))
     if not given:
         raise CommandError("there are no reports to make a page of; give those of the model")
     require_inputs(*given)

@@ -86,15 +86,15 @@ def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> 
     request.method.check(request)
     with session.interrupts as stop:
         quiet = replace(session, detailed=None, on_epoch=lambda _: None, interrupts=nullcontext(stop))
-        said: set[str] = set()
+        warned: set[str] = set()
 
         def once(sentence: str) -> None:
-            if sentence not in said:
-                said.add(sentence)
+            if sentence not in warned:
+                warned.add(sentence)
                 session.notify(sentence)
 
-        def train(asked: RetrainRequest) -> PrivacyReport:
-            report = _one_run(asked, replace(quiet, notify=once))
+        def train(retrain_request: RetrainRequest) -> PrivacyReport:
+            report = _one_run(retrain_request, replace(quiet, notify=once))
             assert report is not None
             return report
 
@@ -209,12 +209,12 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
     own = {field.name: field.default for field, _, _ in option_fields(method.settings)}
     known = _options_of(method)
     if unknown := sorted(stated.keys() - known):
-        told = f"--{unknown[0].replace('_', '-')} is no option of {name}"
-        if takers := [each for each in METHODS if unknown[0] in _options_of(method_named(each))]:
-            raise CommandError(f"{told}; {', '.join(takers)} {'has' if len(takers) == 1 else 'have'} it")
+        message = f"--{unknown[0].replace('_', '-')} is no option of {name}"
+        if takers := [method for method in METHODS if unknown[0] in _options_of(method_named(method))]:
+            raise CommandError(f"{message}; {', '.join(takers)} {'has' if len(takers) == 1 else 'have'} it")
         near = get_close_matches(unknown[0], [*sorted(known), *retrain.__annotations__])
         raise CommandError(
-            f"{told}, whose own are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
+            f"{message}, whose own are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
         )
     values = own | dict(stated)
     if missing := [option for option, value in values.items() if value is MISSING]:

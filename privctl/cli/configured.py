@@ -42,10 +42,10 @@ def _read_settings(ctx: click.Context) -> None:
 
     Raises CommandError for a file that is not TOML or cannot be read, and where both files hold settings.
     """
-    found = dict(_files())
-    if len(found) > 1:
+    defaults = dict(_files())
+    if len(defaults) > 1:
         raise CommandError(f"{FILE} and {PROJECT} both hold settings of privctl; keep them in one")
-    for place, settings in found.items():
+    for place, settings in defaults.items():
         ctx.meta[_PLACE] = place
         ctx.default_map = settings
 
@@ -71,7 +71,7 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
             raise CommandError(
                 f"{place} has {_shown(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
             )
-    if ctx.parent is None and (judges := [each for each in JUDGES if each in own]):
+    if ctx.parent is None and (judges := [judge for judge in JUDGES if judge in own]):
         raise CommandError(
             f"{place} has settings for {judges[0]}, which takes none from a file that is found; remove them, and give "
             "options or, for the gate, a policy"
@@ -79,7 +79,7 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
     section = own.get(name, {})
     if not isinstance(section, dict):
         raise CommandError(f"{place}: {_shown(ctx, name)} must be a table of options; see docs/cli.md")
-    section = {key: each for key, each in section.items() if key not in getattr(command, "subcommands", ())}
+    section = {key: value for key, value in section.items() if key not in getattr(command, "subcommands", ())}
     if section and not isinstance(command, click.Group):
         ctx.default_map = {name: dict(_defaults(ctx, name, command, section))}
         keys = ", ".join(plain(key) for key in section)

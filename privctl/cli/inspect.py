@@ -242,7 +242,7 @@ def _require_no_scores(path: Path, report: Path | None) -> None:
         outputs = () if report is None else read_report(report).outputs
     except PrivctlError:
         return
-    if any(each.role == "scores" and Path(each.path).name == path.name for each in outputs):
+    if any(output.role == "scores" and Path(output.path).name == path.name for output in outputs):
         raise InputError(
             f"{path} holds scores of an audit, not a model; use privctl verify {report} to check them, or "
             f"privctl report {report} to see what the audit found"

@@ -132,10 +132,10 @@ def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, b
     from privctl.gate.files import LoadedReport
     from privctl.reports.signing import envelope, head_envelope
 
-    found = _read(path)  # once, so that the digests are of the same bytes
-    if isinstance(found, LoadedReport):
-        return None, envelope(found.report, path.name, found.sha256, found.digest, secret)
-    return found, head_envelope(found, secret)
+    loaded = _read(path)  # once, so that the digests are of the same bytes
+    if isinstance(loaded, LoadedReport):
+        return None, envelope(loaded.report, path.name, loaded.sha256, loaded.digest, secret)
+    return loaded, head_envelope(loaded, secret)
 
 
 def _extends_signed(log: AuditLog, place: Path, itself: Signer) -> bool:
@@ -168,13 +168,13 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     signers = [signer(path, read_bounded(path, LARGEST)) for path in keys]
     fine = True
     for path in paths:
-        found = _read(path)
+        loaded = _read(path)
         try:
-            said = first_accepted(path, partial(_who, found, signers))
+            status = first_accepted(path, partial(_who, loaded, signers))
         except InputError as fault:
             fine = False
-            said = f"NOT SIGNED: {fault}"
-        click.echo(plain(f"{path}: {said}"))
+            status = f"NOT SIGNED: {fault}"
+        click.echo(plain(f"{path}: {status}"))
     return fine
 
 
@@ -187,14 +187,14 @@ def _unsigned(log: AuditLog, signed: Entry) -> str:
     return f"; {lines} NOT SIGNED: sign the log again"
 
 
-def _who(found: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
+def _who(loaded: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
     from privctl.gate.files import LoadedReport
     from privctl.reports.signing import signed_by, signed_head
 
     upto = ""
-    if isinstance(found, LoadedReport):
-        who = signed_by(signature, signers, found.report, found.digest, found.sha256)
+    if isinstance(loaded, LoadedReport):
+        who = signed_by(signature, signers, loaded.report, loaded.digest, loaded.sha256)
     else:
-        who, entry = signed_head(signature, signers, found)
-        upto = f" up to line {entry.number} of {len(found.entries)}, {entry.digest}{_unsigned(found, entry)}"
+        who, entry = signed_head(signature, signers, loaded)
+        upto = f" up to line {entry.number} of {len(loaded.entries)}, {entry.digest}{_unsigned(loaded, entry)}"
     return f"signed by {who.path} (key {who.key_id[:16]}){upto}"

@@ -93,7 +93,7 @@ def verify(
 
     if to_standard_output(output):
         output, as_json = None, True
-    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+    shown, notify = partial(progress, quiet=quiet), partial(note, quiet=quiet)
     given, report = report, report_path_of(report, shown)
     require_inputs(report, data, public)
     _check(report, output, plot)
@@ -111,7 +111,7 @@ def verify(
         seed=seed,
         seconds=seconds,
         progress=shown,
-        notify=told,
+        notify=notify,
     )
     place = output or verification.path.with_name("verify.report.json")
     text = encode(as_report(verification, place, seed if simulate else None))

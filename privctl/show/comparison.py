@@ -115,8 +115,8 @@ def compare(data: PageData) -> Comparison | None:
     subjects = [subject for subject in data.subjects if subject.source.report.step not in PLANS]
     if len(subjects) < 2:
         return None
-    held = Counter(kind for subject in subjects for kind in UTILITIES if _measured(subject.source.report, kind))
-    quantity = max(UTILITIES, key=lambda kind: held[kind]) if held else None
+    counts = Counter(kind for subject in subjects for kind in UTILITIES if _measured(subject.source.report, kind))
+    quantity = max(UTILITIES, key=lambda kind: counts[kind]) if counts else None
     measured = {item.quantity for s in subjects if quantity and (item := _measured(s.source.report, quantity))}
     deltas = {lead.delta for subject in subjects if (lead := leading_guarantee(subject)) is not None}
     return Comparison(
@@ -173,10 +173,10 @@ def _measured(report: PrivacyReport, quantity: str) -> Evidence | None:
 
 
 def _utility(report: PrivacyReport, quantity: str | None) -> float | None:
-    found = None if quantity is None else _measured(report, quantity)
-    if found is None:
+    measured = None if quantity is None else _measured(report, quantity)
+    if measured is None:
         return None
-    return math.inf if found.estimate is None else found.estimate
+    return math.inf if measured.estimate is None else measured.estimate
 
 
 def _utility_before(subject: JudgedSubject, quantity: str | None) -> float | None:

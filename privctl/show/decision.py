@@ -61,9 +61,9 @@ _SMALL = ("too small to test the claim", "cannot refute this claim")
 
 def conclusion(report: PrivacyReport) -> Conclusion:
     """The conclusion of the audit ``report``, by its worst finding, with what it could not measure."""
-    found = _of_findings(report)
-    sentences = [found.sentence, *(f"{line[0].upper()}{line[1:]}." for line in not_measured(report))]
-    return Conclusion(decision=found.decision, sentence=" ".join(sentences))
+    by_findings = _of_findings(report)
+    sentences = [by_findings.sentence, *(f"{line[0].upper()}{line[1:]}." for line in not_measured(report))]
+    return Conclusion(decision=by_findings.decision, sentence=" ".join(sentences))
 
 
 def not_measured(report: PrivacyReport) -> Iterator[str]:
@@ -76,7 +76,9 @@ def not_measured(report: PrivacyReport) -> Iterator[str]:
 def _of_findings(report: PrivacyReport) -> Conclusion:
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
     certain = [
-        f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if each.on_claim
+        f"{_the_claim(verdict)} is refuted: it promises more privacy than there is"
+        for verdict in refuted
+        if verdict.on_claim
     ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain and is_reversed(report):
@@ -84,10 +86,10 @@ def _of_findings(report: PrivacyReport) -> Conclusion:
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
     if refuted:
-        return _concluded(Decision.SLIGHT, [_slight(each, report) for each in refuted])
+        return _concluded(Decision.SLIGHT, [_slight(verdict, report) for verdict in refuted])
     undecided = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE]
     if undecided:
-        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report) for each in undecided])
+        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(verdict, report) for verdict in undecided])
     if not report.verdicts:
         return _concluded(Decision.UNTESTED, ["the audit measured, but tested no hypothesis and no claim"])
     reach = "; ".join(_detectable_leaks(report))

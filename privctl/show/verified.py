@@ -22,7 +22,7 @@ def verification_sentence(verdicts: Sequence[Verdict], guarantees: Sequence[Guar
     checks = [verdict.outcome for verdict in decisive if verdict.status is None]
     claims = [verdict.outcome for verdict in decisive if verdict.status is not None]
     holding = (Status.PROVED, Status.CONDITIONAL)
-    stated = [each for each in guarantees if each.status in holding and each.epsilon is not None]
+    stated = [guarantee for guarantee in guarantees if guarantee.status in holding and guarantee.epsilon is not None]
     for beginning, outcome, check, claim in (
         (f"{REFUTED}:", Outcome.REFUTED, "failed", "wrong"),
         (f"{UNDECIDED}: no error was found, but", Outcome.INCONCLUSIVE, "could not be completed", "not confirmed"),
@@ -41,10 +41,10 @@ def verification_sentence(verdicts: Sequence[Verdict], guarantees: Sequence[Guar
     # What claims no finite epsilon, and what was only simulated, is CONSISTENT besides.
     if claims.count(Outcome.PROVED) < len(stated):
         return f"{VERIFIED}: {passed}, and nothing contradicts {what}."
-    asserted = any(a.state is AssumptionState.ASSERTED for each in stated for a in each.assumptions)
+    asserted = any(a.state is AssumptionState.ASSERTED for guarantee in stated for a in guarantee.assumptions)
     condition = ", if the assumptions that nobody checked are true" if asserted else ""
     holds = _verb(stated, "holds", "hold")
-    false = sum(each.outcome is Outcome.REFUTED for each in verdicts if not each.decisive)
+    false = sum(verdict.outcome is Outcome.REFUTED for verdict in verdicts if not verdict.decisive)
     claimed = counted(false, "bound that it marks as only claimed is", "bounds that it marks as only claimed are")
     besides = f"; {claimed} false" if false else ""
     return f"{VERIFIED}: {passed}, and {what} {holds} for the run that the report describes{condition}{besides}."

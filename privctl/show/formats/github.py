@@ -21,14 +21,16 @@ def render(judgement: GateJudgement) -> str:
 
 def _lines(judgement: GateJudgement) -> Iterator[str]:
     for outcome, level in _LEVELS.items():
-        yield from (_command(level, judgement, each, each.fix) for each in judgement.of(outcome))
-    yield from (_command("notice", judgement, each, f"waived by {each.waiver}") for each in judgement.waived)
+        yield from (_command(level, judgement, finding, finding.fix) for finding in judgement.of(outcome))
+    yield from (_command("notice", judgement, finding, f"waived by {finding.waiver}") for finding in judgement.waived)
     yield summary(judgement)
 
 
-def _command(level: str, judgement: GateJudgement, each: Finding, more: str) -> str:
-    message = f"{judgement.subject(each)}: {each.message}" + (f" ({more})" if more else "")
-    where = f"file={_property(each.place.path)},line={each.place.line},title={_property(f'privctl {each.rule}')}"
+def _command(level: str, judgement: GateJudgement, finding: Finding, more: str) -> str:
+    message = f"{judgement.subject(finding)}: {finding.message}" + (f" ({more})" if more else "")
+    where = (
+        f"file={_property(finding.place.path)},line={finding.place.line},title={_property(f'privctl {finding.rule}')}"
+    )
     return f"::{level} {where}::{_data(message)}"
 
 

@@ -107,7 +107,7 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
 
 
 def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
-    undecided = next(each for each in report.verdicts if each.outcome is Outcome.INCONCLUSIVE)
+    undecided = next(verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE)
     audited, both = _model_words(report, place), _member_files(files)
     again = ("-o", _unused_name(place))
     if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
@@ -268,17 +268,19 @@ def _records_needed(report: PrivacyReport) -> tuple[int, int] | None:
 
 def _texts_needed(report: PrivacyReport) -> int | None:
     """How many texts per file would decide on extraction, as its verdict states; None if unknown."""
-    found = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
-    growing = [item for item in found if (item.estimate or 0.0) > 0]
-    least = min((item.details["needed"] for item in growing or found), default=None)
+    limited = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
+    growing = [item for item in limited if (item.estimate or 0.0) > 0]
+    least = min((item.details["needed"] for item in growing or limited), default=None)
     return None if least is None else rounded(least)
 
 
 def _length_options(report: PrivacyReport) -> tuple[str, ...]:
     """The options for prefix and suffix lengths that are not the defaults."""
-    held = settings_of(report).extraction or {}
+    settings = settings_of(report).extraction or {}
     names = (("--prefix-tokens", "prefix_tokens"), ("--suffix-tokens", "suffix_tokens"))
-    return tuple(word for flag, name in names if held.get(name) not in (None, 50) for word in (flag, str(held[name])))
+    return tuple(
+        word for flag, name in names if settings.get(name) not in (None, 50) for word in (flag, str(settings[name]))
+    )
 
 
 def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] | None:
@@ -302,15 +304,17 @@ def _trained_from(report: PrivacyReport, place: Path, training: tuple[Path, Priv
     base = base or _base_model(report, place)
     if base is not None or training is None:
         return base
-    found = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
-    folder = None if found is None else path_of(training[0], found).parent
+    config = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
+    folder = None if config is None else path_of(training[0], config).parent
     return folder if folder is not None and folder.is_dir() else None
 
 
 def _smaller_epsilon(training: tuple[Path, PrivacyReport] | None) -> str:
     """An epsilon of at most ``_EPSILON`` and half of what the model was trained with, as text."""
     guarantees = training[1].guarantees if training else ()
-    had = [each.epsilon for each in guarantees if each.epsilon and each.notion is Notion.APPROXIMATE_DP]
+    had = [
+        guarantee.epsilon for guarantee in guarantees if guarantee.epsilon and guarantee.notion is Notion.APPROXIMATE_DP
+    ]
     return f"{min([_EPSILON, *(epsilon / 2 for epsilon in had)]):.1g}"
 
 
@@ -339,9 +343,11 @@ def _new_adapter(report: PrivacyReport, place: Path) -> tuple[str, ...]:
     """The options that train an adapter like the audited one, if its configuration can be read."""
     if _base_model(report, place) is None:
         return ()
-    found = next((path_of(place, item) for item in report.inputs if Path(item.path).name == ADAPTER_CONFIG), None)
+    adapter_config = next(
+        (path_of(place, item) for item in report.inputs if Path(item.path).name == ADAPTER_CONFIG), None
+    )
     try:
-        config = parse_json(read_named_text(found), str(found)) if found else None
+        config = parse_json(read_named_text(adapter_config), str(adapter_config)) if adapter_config else None
     except PrivctlError:
         config = None
     rank = config.get("r") if isinstance(config, dict) else None
@@ -373,6 +379,6 @@ def _command_line(*words: str | Path | None) -> str:
 
 def _shell_path(path: Path) -> str:
     """``path`` for a command line; it never begins with a dash."""
-    absolute, here = absolute_path(path), Path.cwd()
-    name = os.path.relpath(absolute, here) if absolute.is_relative_to(here) else str(absolute)
+    absolute, working_folder = absolute_path(path), Path.cwd()
+    name = os.path.relpath(absolute, working_folder) if absolute.is_relative_to(working_folder) else str(absolute)
     return f"./{name}" if name.startswith("-") else name

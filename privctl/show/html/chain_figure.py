@@ -53,8 +53,8 @@ def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
 
 def _outcomes(report: PrivacyReport) -> list[Pill]:
     """The outcomes of the verdicts of ``report``, each once."""
-    found = {(verdict.outcome, word_of(verdict, report.step)) for verdict in decisive(report.verdicts)}
-    return [Pill(state=outcome, word=word) for outcome, word in sorted(found)]
+    distinct = {(verdict.outcome, word_of(verdict, report.step)) for verdict in decisive(report.verdicts)}
+    return [Pill(state=outcome, word=word) for outcome, word in sorted(distinct)]
 
 
 def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:

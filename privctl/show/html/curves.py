@@ -169,8 +169,8 @@ def _operating_table(source: ReportSource, curve: RocCurve) -> Table:
     rows = []
     for rate in _AT:
         reached = [p for p in curve.points if p[0] <= rate]
-        held = [b for b in curve.band if b[0] <= rate]
-        band = f"{held[-1][1]:.4g} to {held[-1][2]:.4g}" if held else "–"
+        band_points = [b for b in curve.band if b[0] <= rate]
+        band = f"{band_points[-1][1]:.4g} to {band_points[-1][2]:.4g}" if band_points else "–"
         rows.append((f"{rate:g}", f"{reached[-1][0]:.4g}", f"{reached[-1][1]:.4g}", band))
     headings = ("at most", "false positive rate", "true positive rate", f"at {100 * curve.confidence:.4g} %")
     return table(f"ROC of {curve.name}, {source.name}", headings, rows)

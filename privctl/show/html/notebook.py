@@ -40,7 +40,7 @@ def _parts(value: object) -> Iterable[dict[str, Any]]:
     verdicts, verified = getattr(value, "verdicts", None), getattr(value, "report", None)
     if verdicts is None or verified is None:
         raise TypeError(f"a notebook cannot show {type(value).__name__}")
-    omitted = [f"left out: {each.what}: {each.reason}" for each in getattr(value, "omissions", ())]
+    omitted = [f"left out: {omission.what}: {omission.reason}" for omission in getattr(value, "omissions", ())]
     concluded = verification_sentence(verdicts, verified.guarantees)
     return [_part("verify", _verdicts(verdicts, "verify"), lead=concluded, lines=omitted)]
 
@@ -48,7 +48,7 @@ def _parts(value: object) -> Iterable[dict[str, Any]]:
 def _of_report(report: PrivacyReport) -> dict[str, Any]:
     tables = (_guarantees(report.guarantees), _verdicts(report.verdicts, report.step), _evidence(report.evidence))
     wrote = [artifact.path for artifact in report.outputs]
-    omitted = [f"left out: {each.what}: {each.reason}" for each in report.omissions]
+    omitted = [f"left out: {omission.what}: {omission.reason}" for omission in report.omissions]
     return _part(report.step, *tables, lines=[*report.warnings, *omitted], wrote=wrote)
 
 
@@ -58,7 +58,7 @@ def _part(
     return {
         "title": title,
         "lead": lead,
-        "tables": [each for each in tables if each is not None],
+        "tables": [table for table in tables if table is not None],
         "lines": list(islice(lines, MOST_ROWS)),
         "wrote": list(islice(wrote, MOST_ROWS)),
     }

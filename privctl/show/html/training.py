@@ -46,8 +46,8 @@ _MOST_CAPS = 200
 
 def training_figures(source: ReportSource) -> Iterator[Figure]:
     """A figure for each kind of measure in the history of epochs; the table of all measures is below the first."""
-    said = _readable(TrainingParameters, source)
-    history = () if said is None else said.history[:_MOST]
+    parameters = _readable(TrainingParameters, source)
+    history = () if parameters is None else parameters.history[:_MOST]
     keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
     body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
     tables = [table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)]
@@ -111,8 +111,8 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """Figures of a protection plan: data kept against noise, by cap, and the distribution of secrets' bounds."""
-    said = _readable(ProtectionParameters, source)
-    caps = list(_caps_table(() if said is None else said.caps[:_MOST_CAPS]))
+    parameters = _readable(ProtectionParameters, source)
+    caps = list(_caps_table(() if parameters is None else parameters.caps[:_MOST_CAPS]))
     if caps:
         yield figure(
             f"{source.key}-caps",

@@ -33,7 +33,7 @@ def _lines(judgement: GateJudgement) -> Iterator[str]:
         findings = judgement.of(outcome)
         if findings:
             yield from ("", f"### {title}", "", "| rule | subject | what | to fix | where |", "|---|---|---|---|---|")
-            yield from (_row(judgement, each) for each in findings)
+            yield from (_row(judgement, finding) for finding in findings)
     if judgement.waived:
         yield from ("", "### Waived", "", "| rule | subject | what | waiver |", "|---|---|---|---|")
         for each in judgement.waived:
@@ -56,11 +56,11 @@ def _lines(judgement: GateJudgement) -> Iterator[str]:
         yield from (f"- `{s.key}` = {safe(s.value)} ({safe(s.source)})" for s in judgement.settings)
 
 
-def _row(judgement: GateJudgement, each: Finding) -> str:
-    place = f"{each.place.path}:{each.place.line}"
-    cells = (each.rule, judgement.subject(each), each.message, each.fix, place)
+def _row(judgement: GateJudgement, finding: Finding) -> str:
+    place = f"{finding.place.path}:{finding.place.line}"
+    cells = (finding.rule, judgement.subject(finding), finding.message, finding.fix, place)
     return f"| {' | '.join(map(safe, cells))} |"
 
 
 def _list(judgement: GateJudgement, findings: Sequence[Finding]) -> Iterator[str]:
-    return (f"- {each.rule}: {safe(judgement.subject(each))}: {safe(each.message)}" for each in findings)
+    return (f"- {finding.rule}: {safe(judgement.subject(finding))}: {safe(finding.message)}" for finding in findings)

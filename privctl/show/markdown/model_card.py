@@ -43,9 +43,10 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
     section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
-    held = all(map(_holds, summaries))
+    is_useful = all(map(_holds, summaries))
     return (
-        _with_metadata(front, metadata, newline, name, held=held) + _with_section(body, section, newline, name)
+        _with_metadata(front, metadata, newline, name, is_useful=is_useful)
+        + _with_section(body, section, newline, name)
     ).encode()
 
 
@@ -72,11 +73,11 @@ def _holds(summary: Summary) -> bool:
     return worth in (Severity.GOOD, Severity.FAIR) and lead.notion is Notion.APPROXIMATE_DP
 
 
-def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: bool) -> str:
+def _with_metadata(front: str, metadata: str, newline: str, name: str, *, is_useful: bool) -> str:
     if not front:
-        tags = ["tags:", f"- {_TAG}"] if held else []
+        tags = ["tags:", f"- {_TAG}"] if is_useful else []
         return newline.join([_FENCE, *tags, metadata, _FENCE, ""])
-    if not held:
+    if not is_useful:
         front = _untagged(front)
     span = _between(front, META_BEGIN, META_END, name)
     outside = front if span is None else front[: span[0]] + front[span[1] :]
@@ -90,13 +91,11 @@ def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: 
 
 def _untagged(front: str) -> str:
     """The metadata without the tag, since no useful guarantee holds."""
-    found = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
-    if found is None:
+    tags = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
+    if tags is None:
         return front
-    kept = re.sub(rf"(?m)^[ \t]*- [\"']?{_TAG}[\"']?[ \t]*\r?\n", "", found[1])
-    return (
-        front[: found.start()] + (front[found.start() : found.start(1)] + kept if kept else "") + front[found.end() :]
-    )
+    kept = re.sub(rf"(?m)^[ \t]*- [\"']?{_TAG}[\"']?[ \t]*\r?\n", "", tags[1])
+    return front[: tags.start()] + (front[tags.start() : tags.start(1)] + kept if kept else "") + front[tags.end() :]
 
 
 def _with_section(body: str, section: str, newline: str, name: str) -> str:

@@ -126,18 +126,18 @@ def _is_named(quantity: str, name: str) -> bool:
 
 def _not_requested(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
     """Further audits of a language model that was audited for membership, as (what, "", reason)."""
-    asked = {verdict.subject for verdict in report.verdicts}
-    if MEMBERSHIP not in asked or settings_of(report).task != "causal-lm":
+    subjects = {verdict.subject for verdict in report.verdicts}
+    if MEMBERSHIP not in subjects or settings_of(report).task != "causal-lm":
         return
     tried = {item.what for item in report.omissions}
-    if EXTRACTION not in asked and "extraction" not in tried:
+    if EXTRACTION not in subjects and "extraction" not in tried:
         yield (
             "extraction",
             "",
             "the audit was not asked to extract training text; privctl audit takes --train and --held-out, which may "
             "be the same two files",
         )
-    if SECRETS not in asked and "secrets" not in tried:
+    if SECRETS not in subjects and "secrets" not in tried:
         yield (
             "secrets",
             "",
@@ -154,7 +154,7 @@ def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     for reason, ((first, quantity), *others) in groups.items():
         what = f"{first}, {quantity}" if quantity else first
         also = f" (also {', '.join(name for name, _ in others)})" if others else ""
-        if any(each != quantity for _, each in others):
+        if any(other_quantity != quantity for _, other_quantity in others):
             also = f" (and {counted(len(others), 'other quantity', 'other quantities')})"
         yield _item(f"{what}{also}: {reason}")
 

@@ -46,8 +46,8 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
         lines.append("\n" + claim_text(row))
     if unchecked:
         lines.append("\nNot checked:\n")
-        for each in unchecked:
-            lines.append(paragraph(f"- {each.what}: {each.reason}", indent=2))
+        for unchecked_claim in unchecked:
+            lines.append(paragraph(f"- {unchecked_claim.what}: {unchecked_claim.reason}", indent=2))
     lines.append("\n" + paragraph(_count(rows)))
     return "".join(lines)
 

@@ -49,8 +49,8 @@ def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[
         yield "\n" + notes(map(plain, judgement.notes))
     if judgement.settings and not quiet:
         yield "\npolicy\n"
-        for each in judgement.settings:
-            yield paragraph(f"{each.key} = {plain(each.value)}  ({plain(each.source)})", indent=2)
+        for setting in judgement.settings:
+            yield paragraph(f"{setting.key} = {plain(setting.value)}  ({plain(setting.source)})", indent=2)
 
 
 def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], *, place: bool) -> Iterator[str]:
@@ -66,16 +66,24 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
         elif first.fix:
             yield paragraph(f"to fix: {plain(first.fix)}", indent=4)
         if place:
-            yield f"    at {plain(first.place.path)}:{', '.join(str(each.place.line) for each in alike)}\n"
+            yield f"    at {plain(first.place.path)}:{', '.join(str(finding.place.line) for finding in alike)}\n"
 
 
 def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     """The findings grouped by rule, place, conclusion and fix, such as those on several attacks."""
     groups: dict[object, list[Finding]] = {}
-    for each in findings:
-        _, _, conclusion = each.message.rpartition(": ")
-        key = (each.rule, each.model, each.place.path, conclusion, each.fix, each.waiver, each.waived_because)
-        groups.setdefault(key if each.fix or each.waiver else id(each), []).append(each)
+    for finding in findings:
+        _, _, conclusion = finding.message.rpartition(": ")
+        key = (
+            finding.rule,
+            finding.model,
+            finding.place.path,
+            conclusion,
+            finding.fix,
+            finding.waiver,
+            finding.waived_because,
+        )
+        groups.setdefault(key if finding.fix or finding.waiver else id(finding), []).append(finding)
     return list(groups.values())
 
 
@@ -83,6 +91,6 @@ def _said(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
     """The message of ``alike`` findings once, with the subject and value of each."""
     if len(alike) == 1:
         return f"{plain(judgement.subject(alike[0]))}: {plain(alike[0].message)}"
-    values = [each.message.rpartition(": ")[0] for each in alike]
-    named = [f"{judgement.subject(each)} {value}".rstrip() for each, value in zip(alike, values, strict=True)]
+    values = [finding.message.rpartition(": ")[0] for finding in alike]
+    named = [f"{judgement.subject(finding)} {value}".rstrip() for finding, value in zip(alike, values, strict=True)]
     return plain(f"{', '.join(named)}: {alike[0].message.rpartition(': ')[2]}")

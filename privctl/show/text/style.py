@@ -65,9 +65,9 @@ _OF_OUTCOME = {
 
 def columns() -> int | None:
     """The columns of the terminal, or the value of COLUMNS; None if standard output is not a terminal."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return max(_MINIMUM_WIDTH, int(asked))
+    requested = os.environ.get("COLUMNS", "")
+    if requested.isdecimal() and int(requested) > 0:
+        return max(_MINIMUM_WIDTH, int(requested))
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return max(_MINIMUM_WIDTH, shutil.get_terminal_size().columns)
