@@ -106,10 +106,10 @@ def _beside(model: Path, weights: set[str]) -> FoundReport | None:
     """The report beside a model whose header names none, such as from other programs, if it is about that model."""
     place = report_beside(model.absolute())
     try:
-        found = read_report(place)
+        report = read_report(place)
     except PrivctlError:
         return None
-    return FoundReport(place, found) if weights <= {item.digest for item in found.outputs} else None
+    return FoundReport(place, report) if weights <= {item.digest for item in report.outputs} else None
 
 
 def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
@@ -133,18 +133,18 @@ def require_unseen(lineage: Lineage, flag: str, data: DataPath) -> None:
 def weights_of(inputs: Sequence[Artifact]) -> frozenset[str]:
     """The digests of a model's weights among its files, including those of an adapter's base."""
     return frozenset(
-        each.digest
-        for each in inputs
-        if each.role == "model" or (each.role.startswith(BASE_ROLE) and each.role.endswith(_WEIGHTS))
+        artifact.digest
+        for artifact in inputs
+        if artifact.role == "model" or (artifact.role.startswith(BASE_ROLE) and artifact.role.endswith(_WEIGHTS))
     )
 
 
 def _start(training: PrivacyReport) -> frozenset[str]:
     """The digests of the initial weights of a training; empty if they were random."""
     return frozenset(
-        each.digest
-        for each in training.inputs
-        if each.role.startswith((_START_ROLE, BASE_ROLE)) and each.role.endswith(_WEIGHTS)
+        artifact.digest
+        for artifact in training.inputs
+        if artifact.role.startswith((_START_ROLE, BASE_ROLE)) and artifact.role.endswith(_WEIGHTS)
     )
 
 

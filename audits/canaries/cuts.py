@@ -63,8 +63,8 @@ def _steps(part: Any, inner: str) -> list[Mapping[str, Any]]:
 
 def _flat(settings: Mapping[str, Any], inner: str) -> Iterable[Mapping[str, Any]]:
     if settings["type"] == "Sequence":
-        for each in settings[inner]:
-            yield from _flat(each, inner)
+        for setting in settings[inner]:
+            yield from _flat(setting, inner)
     else:
         yield settings
 

@@ -102,9 +102,9 @@ def losses(
     def part_losses(part: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(_losses(model, Space(before=space.before, tokens=space.tokens[part]), advance))[:, None]
 
-    found = np.empty(len(order))
-    found[order] = torch.cat(workers.spread(parts, part_losses, 1))[:, 0].numpy()
-    return found
+    results = np.empty(len(order))
+    results[order] = torch.cat(workers.spread(parts, part_losses, 1))[:, 0].numpy()
+    return results
 
 
 def _losses(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.float64]:

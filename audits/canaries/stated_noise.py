@@ -141,12 +141,12 @@ def _rejected(
     """
     try:
         points = family.points(math.exp(log_share))
-        found = any(
+        rejected = any(
             rejects(counted.counts, points, (1 - item.confidence) / item.details["sets"])
             for item in bounds
             for counted in counts_of(item)
         )
-        return found and (log_share >= 0 or family.epsilon(math.exp(log_share), delta) <= _LARGEST_EPSILON)
+        return rejected and (log_share >= 0 or family.epsilon(math.exp(log_share), delta) <= _LARGEST_EPSILON)
     except (ArithmeticError, ValueError):  # too little or too much noise to compute
         return False
 

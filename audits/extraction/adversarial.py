@@ -111,12 +111,12 @@ def optimized_prefixes(
 
     def compute(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
         with quiet_transformers(), enough_memory(model):
-            found = [searched.best(row, advance) for row in some]
-        return torch.tensor(np.array(found).reshape(len(some), -1))
+            results = [searched.best(row, advance) for row in some]
+        return torch.tensor(np.array(results).reshape(len(some), -1))
 
     width = bos + length + suffix
-    found = workers.spread_rows(rows, compute, width + 1 + 2 * suffix).numpy()
-    tokens, spent, scores = found[:, :width], found[:, width], found[:, width + 1 :].reshape(-1, 2, suffix)
+    table = workers.spread_rows(rows, compute, width + 1 + 2 * suffix).numpy()
+    tokens, spent, scores = table[:, :width], table[:, width], table[:, width + 1 :].reshape(-1, 2, suffix)
     best = list(tokens.astype(np.int64))
     matches = decide(model, best, scores[:, 0], scores[:, 1], workers)
     return OptimizedPrefixes(matches=matches, spent=spent.astype(np.int64))

@@ -52,15 +52,15 @@ class CameOut:
         """
         counted = np.ones(len(self.stretches), dtype=np.bool_) if but is None else ~but
         record, _, _, verbatim = self.stretches[counted].T
-        found = np.zeros(len(chosen), dtype=np.bool_)
-        found[record if nearly else record[verbatim > 0]] = True
-        return found & chosen
+        extracted = np.zeros(len(chosen), dtype=np.bool_)
+        extracted[record if nearly else record[verbatim > 0]] = True
+        return extracted & chosen
 
     def texts(self, chosen: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
         """Which of ``count`` texts contain one of the ``chosen`` records word for word."""
-        found = np.zeros(count, dtype=np.bool_)
-        found[self.text[self.verbatim & chosen[self.record]]] = True
-        return found
+        extracted = np.zeros(count, dtype=np.bool_)
+        extracted[self.text[self.verbatim & chosen[self.record]]] = True
+        return extracted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,18 +95,18 @@ def search(
     """
     lines: list[int] = []
     digests: list[int] = []
-    held: dict[str, list[NDArray[np.bool_]]] = {"known": [], "begun": []}
+    flags_by_kind: dict[str, list[NDArray[np.bool_]]] = {"known": [], "begun": []}
     short = 0
-    found: list[list[tuple[Spans, int, NDArray[np.int64]]]] = [[] for _ in indexes]
+    by_index: list[list[tuple[Spans, int, NDArray[np.int64]]]] = [[] for _ in indexes]
     for numbers, rows in batches:
         kept = [(line, row) for line, row in zip(numbers, rows, strict=True) if len(row) >= least]
         short += len(rows) - len(kept)
         tokens = [row for _, row in kept]
-        for seen, index in zip(held.values(), (prompts, parts), strict=True):
+        for seen, index in zip(flags_by_kind.values(), (prompts, parts), strict=True):
             flags = np.zeros(len(kept), dtype=np.bool_)
             flags[index.search(tokens).record] = True
             seen.append(flags)
-        for of_index, index in zip(found, indexes, strict=True):
+        for of_index, index in zip(by_index, indexes, strict=True):
             spans = index.search(tokens)
             of_index.append((spans, len(lines), _characters(model, spans, tokens)))
         lines += [line for line, _ in kept]
@@ -115,9 +115,9 @@ def search(
     return SearchedFile(
         line=np.array(lines, dtype=np.int64),
         digest=np.array(digests, dtype=np.uint64),
-        **{name: np.concatenate([np.zeros(0, dtype=np.bool_), *flags]) for name, flags in held.items()},
+        **{name: np.concatenate([np.zeros(0, dtype=np.bool_), *flags]) for name, flags in flags_by_kind.items()},
         short=short,
-        came_out=tuple(_joined(each, len(lines)) for each in found),
+        came_out=tuple(_joined(outcome, len(lines)) for outcome in by_index),
     )
 
 
@@ -128,29 +128,29 @@ def records_at(
 
     Records are numbered from 0, counting those of at least ``least`` tokens.
     """
-    found: dict[int, NDArray[np.int64]] = {}
+    by_record: dict[int, NDArray[np.int64]] = {}
     record = 0
     if not wanted:
-        return found
+        return by_record
     for _, tokens in token_batches(model, path, columns):
         for row in tokens:
             if len(row) < least:
                 continue
             if record in wanted:
-                found[record] = row
+                by_record[record] = row
             record += 1
-    return found
+    return by_record
 
 
 def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
     """Which records [records] of each file count: distinct, in no other file, and not known from the prompts."""
     shared = _in_several(files)
-    found = []
+    masks = []
     for file in files:
         once = np.zeros(len(file.digest), dtype=np.bool_)
         once[np.unique(file.digest, return_index=True)[1]] = True
-        found.append(once & ~file.known & ~np.isin(file.digest, shared))
-    return found
+        masks.append(once & ~file.known & ~np.isin(file.digest, shared))
+    return masks
 
 
 def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[NDArray[np.bool_]]:
@@ -161,17 +161,17 @@ def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[ND
     significantly more often than of the other's, they were chosen with that file at hand, and no such record may be
     compared: a model that never saw it may continue it. ``alone`` always excludes repeated records.
     """
-    found = usable(files)
+    masks = usable(files)
     if alone or len(_in_several(files)):
-        for file, among in zip(files, found, strict=True):
+        for file, among in zip(files, masks, strict=True):
             digests, counts = np.unique(file.digest, return_counts=True)
             among &= np.isin(file.digest, digests[counts == 1])
     (a, n), (b, m) = (
-        (int((file.begun & some).sum()), int(some.sum())) for file, some in zip(files, found, strict=True)
+        (int((file.begun & some).sum()), int(some.sum())) for file, some in zip(files, masks, strict=True)
     )
     if min(n, m) and 2 * min(fisher(a, n, b, m), fisher(b, m, a, n)) <= _CHOSEN:
-        found = [some & ~file.begun for file, some in zip(files, found, strict=True)]
-    return found
+        masks = [some & ~file.begun for file, some in zip(files, masks, strict=True)]
+    return masks
 
 
 def _in_several(files: Sequence[SearchedFile]) -> NDArray[np.uint64]:

@@ -39,7 +39,7 @@ class OwnBeginnings:
 
     def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> Evidence:
         """Repeat, among similar texts, a comparison of what follows the records' own beginnings."""
-        judged = [each.judged for each in self.texts]
+        judged = [text.judged for text in self.texts]
         compared = [[self.rows[side][i] for i in np.flatnonzero(some).tolist()] for side, some in enumerate(judged)]
         out = [some[which] for some, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
         return compared_among_alike(accusing, model, compared, out)
@@ -56,8 +56,8 @@ class OwnBeginnings:
         assert heldout.logp is not None
         out = [np.zeros(len(some), dtype=np.bool_) for some in judged]
         cut = best_cut(train.logp[judged[0]], heldout.logp[judged[1]])
-        for each, some, found in zip(out, judged, cut, strict=True):
-            each[some] = found
+        for mask, some, certain in zip(out, judged, cut, strict=True):
+            mask[some] = certain
         return out
 
 
@@ -72,7 +72,9 @@ class WholeRecords:
 
     def compared_among_alike(self, accusing: Evidence, model: LanguageModel) -> Evidence:
         """Repeat, among similar records, a comparison of what comes out after prompts from outside."""
-        outcome = next(each for each in self.outside.outcomes if each.written.prompts.method == accusing.method)
+        outcome = next(
+            outcome for outcome in self.outside.outcomes if outcome.written.prompts.method == accusing.method
+        )
         out = [outcome.out(side, nearly=accusing.quantity == NEAR_BEYOND) for side in (0, 1)]
         rows = self._rows(model, outcome, out)
         kept = [sorted(side) for side in rows]

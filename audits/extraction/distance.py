@@ -77,12 +77,12 @@ def _some_distances(written: Sequence[str], expected: Sequence[str]) -> NDArray[
     ours, theirs = _characters(written, -1), _characters(expected, -2)
     table = EditDistance(theirs)
     lengths, goals = (np.array([len(text) for text in texts]) for texts in (written, expected))
-    found = np.where(lengths == 0, goals, 0)
+    distances = np.where(lengths == 0, goals, 0)
     every = np.arange(len(written))
     for i in range(ours.shape[1]):
         table.add(ours[:, i])
-        found = np.where(lengths == i + 1, table.row[every, goals], found)
-    return np.asarray(found / np.maximum(1, np.maximum(lengths, goals)), dtype=np.float64)
+        distances = np.where(lengths == i + 1, table.row[every, goals], distances)
+    return np.asarray(distances / np.maximum(1, np.maximum(lengths, goals)), dtype=np.float64)
 
 
 def _characters(texts: Sequence[str], filler: int) -> NDArray[np.int32]:

@@ -40,7 +40,7 @@ def without_known(
 
 def _records(outcomes: Sequence[PromptOutcome], side: int) -> set[int]:
     """The compared records of one side that come out in any of ``outcomes``."""
-    return {record for each in outcomes for record in np.flatnonzero(each.out(side, nearly=True)).tolist()}
+    return {record for outcome in outcomes for record in np.flatnonzero(outcome.out(side, nearly=True)).tolist()}
 
 
 def _given(
@@ -55,9 +55,9 @@ def _given(
             pieces = elsewhere.stretches(rows[record], start, stop)
             windows += pieces
             owners += [number] * len(pieces)
-    found = np.zeros(len(stretches), dtype=np.bool_)
+    is_given = np.zeros(len(stretches), dtype=np.bool_)
     given = elsewhere.gives([row for row, _ in windows], [length for _, length in windows])
     asked = np.array(owners, dtype=np.int64)
-    found[asked] = True
-    found[asked[~given]] = False
-    return found
+    is_given[asked] = True
+    is_given[asked[~given]] = False
+    return is_given

@@ -87,9 +87,9 @@ def parameters(adversary: Adversary | None, shape: WindowShape) -> dict[str, Any
     }
 
 
-def omissions(adversary: Adversary | None, found: BothSides | None) -> tuple[Omission, ...]:
+def omissions(adversary: Adversary | None, both: BothSides | None) -> tuple[Omission, ...]:
     """An omission if a search was asked for and not possible."""
-    if adversary is None or found is not None:
+    if adversary is None or both is not None:
         return ()
     reason = "no text is left to search for, or the embeddings of this network give no gradient to search by"
     return (Omission(what=METHOD, reason=reason),)
@@ -112,7 +112,7 @@ def search_both(
     If the sides were ``drawn`` by coins, the texts are selected from both together, by digest. Texts that were opened
     are also searched for in the reference model of ``elsewhere``.
     """
-    found = []
+    results = []
     searched = _chosen(sides, adversary.texts, seed, drawn=drawn)
     if not all(side.rows for side in searched):
         return None
@@ -125,16 +125,16 @@ def search_both(
             )  # fmt: skip
         if one is None:
             return None
-        found.append(one)
+        results.append(one)
     known = [
         elsewhere.opens(side.rows, one.matches.extracted | one.matches.undecided, adversary, seed)
-        for side, one in zip(searched, found, strict=True)
+        for side, one in zip(searched, results, strict=True)
         if elsewhere is not None
     ]
     return BothSides(
         sides=tuple(searched),
-        train=found[0],
-        heldout=found[1],
+        train=results[0],
+        heldout=results[1],
         adversary=adversary,
         tokens=adversary.length(shape.suffix),
         elsewhere=tuple(known) or None,
@@ -167,16 +167,16 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
             confidence,
             samples,
             {
-                "undecided": int(found.matches.undecided.sum()),
+                "undecided": int(prefixes.matches.undecided.sum()),
                 "prefix_tokens": both.tokens,
                 "budget": both.adversary.budget,
-                "passes_mean": float(found.spent.mean()),
+                "passes_mean": float(prefixes.spent.mean()),
             },
         )
-        for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
+        for side, count, prefixes in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
     ours, theirs = (
-        _count(found, both.judged(i), both.sides[i].units) for i, found in enumerate((both.train, both.heldout))
+        _count(prefixes, both.judged(i), both.sides[i].units) for i, prefixes in enumerate((both.train, both.heldout))
     )
     difference = beyond(METHOD, BEYOND, ours, theirs, confidence)
     left_out = None if both.elsewhere is None else [int(known.sum()) for known in both.elsewhere]
@@ -198,8 +198,8 @@ def compared(both: BothSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArr
 
 
 def _count(
-    found: OptimizedPrefixes, among: NDArray[np.bool_] | None = None, units: NDArray[np.int64] | None = None
+    prefixes: OptimizedPrefixes, among: NDArray[np.bool_] | None = None, units: NDArray[np.int64] | None = None
 ) -> UncertainCount:
-    some = np.ones(len(found.spent), dtype=np.bool_) if among is None else among
-    matches = found.matches
+    some = np.ones(len(prefixes.spent), dtype=np.bool_) if among is None else among
+    matches = prefixes.matches
     return UncertainCount.of(matches.extracted[some], matches.undecided[some], None if units is None else units[some])

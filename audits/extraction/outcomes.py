@@ -95,6 +95,6 @@ class PromptOutcome:
         return np.asarray(self.giving.reshape(len(self.written.prompts.rows), -1).any(axis=1))
 
 
-def certain(found: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
-    """A count of what is ``found`` [texts] without undecided texts; with ``units`` [texts], of units."""
-    return UncertainCount.of(found, np.zeros(len(found), dtype=np.bool_), units)
+def certain(extracted: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
+    """A count of what is ``extracted`` [texts] without undecided texts; with ``units`` [texts], of units."""
+    return UncertainCount.of(extracted, np.zeros(len(extracted), dtype=np.bool_), units)

@@ -91,8 +91,8 @@ class PairShape:
                     targets = torch.from_numpy(goals).to(model.device)
                     positions = batching.positions(model.vocabulary)
                     parts = zip(torch.split(logits, positions), torch.split(targets, positions), strict=True)
-                    found = torch.cat([measure(*part) for part in parts], dim=1).cpu().numpy()
-                    values[:, some] = found.reshape(fields, len(some), self.suffix)
+                    distances = torch.cat([measure(*part) for part in parts], dim=1).cpu().numpy()
+                    values[:, some] = distances.reshape(fields, len(some), self.suffix)
                     advance(len(some) * self.suffix)
         return values
 

@@ -137,16 +137,16 @@ def _tokens(model: LanguageModel, random: np.random.Generator, times: int) -> ND
     special = list(getattr(model.tokenizer, "all_special_ids", ()))
     ids = np.setdiff1d(np.arange(min(model.vocabulary, len(model.tokenizer))), special)
     random.shuffle(ids)
-    found: list[int] = []
+    tokens: list[int] = []
     for token in ids[:_LOOKED_AT].tolist():
         if not word_of(model, token).isalnum():
             continue
         row = np.full(times, token, dtype=np.int64)
         if np.array_equal(encode(model, [_text(model, row)])[0][-times:], row):
-            found.append(token)
-        if len(found) == TOKENS:
+            tokens.append(token)
+        if len(tokens) == TOKENS:
             break
-    return np.array(found or ids[:TOKENS].tolist(), dtype=np.int64)
+    return np.array(tokens or ids[:TOKENS].tolist(), dtype=np.int64)
 
 
 def _asked(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

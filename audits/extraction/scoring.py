@@ -69,8 +69,8 @@ def score_suffixes(
         return torch.from_numpy(shape.measure(model, some, measure, fields, advance)).transpose(0, 1).flatten(1)
 
     compute = screened if law is None and isinstance(shape, TextShape) else measured
-    found = workers.spread_rows(rows, compute, fields * suffix, torch.float32).numpy()
-    margin, target_logit, *logp = found.reshape(len(rows), fields, suffix).swapaxes(0, 1)
+    table = workers.spread_rows(rows, compute, fields * suffix, torch.float32).numpy()
+    margin, target_logit, *logp = table.reshape(len(rows), fields, suffix).swapaxes(0, 1)
     return SuffixScores(margin=margin, target_logit=target_logit, logp=logp[0] if logp else None)
 
 

@@ -64,12 +64,12 @@ class SpanIndex:
         tokens, owner, ends = _joined(records)
         hashes, places = _pieces(tokens, owner, self._piece)
         places = places[self._maybe[hashes[places] >> np.uint64(64 - _BITS)]]
-        found = [
+        matches = [
             self._extended(tokens, owner, ends, i, j) for i, j in self._pairs(hashes[places], places, tokens, owner)
         ]
         names = ("record", "text", "start", "stop", "verbatim")
         empty = np.zeros(0, dtype=np.int64)
-        parts = {name: np.concatenate([empty, *(getattr(each, name) for each in found)]) for name in names}
+        parts = {name: np.concatenate([empty, *(getattr(spans, name) for spans in matches)]) for name in names}
         return Spans(**{**parts, "verbatim": parts["verbatim"].astype(np.bool_)})
 
     def _pairs(
@@ -158,14 +158,14 @@ def _agree(
     step: int,
 ) -> NDArray[np.int64]:
     """The number of equal tokens [pairs] of ``a`` from ``i`` and ``b`` from ``j``, up to ``most`` [pairs]."""
-    found = np.zeros(len(i), dtype=np.int64)
+    agreeing = np.zeros(len(i), dtype=np.int64)
     active = np.flatnonzero(most > 0)
     while len(active):
-        here = step * found[active]
+        here = step * agreeing[active]
         active = active[a[i[active] + here] == b[j[active] + here]]
-        found[active] += 1
-        active = active[found[active] < most[active]]
-    return found
+        agreeing[active] += 1
+        active = active[agreeing[active] < most[active]]
+    return agreeing
 
 
 def _joined(
@@ -187,8 +187,8 @@ def _pieces(
 
 def _repeated(tokens: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
     """Which windows [tokens] of ``length`` tokens, at least 2, repeat a single token."""
-    found = np.zeros(len(tokens), dtype=np.bool_)
+    repeated = np.zeros(len(tokens), dtype=np.bool_)
     if 2 <= length <= len(tokens):
         changes = np.append(0, np.cumsum(tokens[1:] != tokens[:-1]))
-        found[: len(tokens) - length + 1] = changes[length - 1 :] == changes[: len(tokens) - length + 1]
-    return found
+        repeated[: len(tokens) - length + 1] = changes[length - 1 :] == changes[: len(tokens) - length + 1]
+    return repeated

@@ -188,18 +188,18 @@ def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
     """Rates of texts within each distance of ``NEAR``; for the largest also on held-out text, and the difference."""
     if train.near is None:
         return []
-    found = [
+    matches = [
         rates.evidence(near_quantity("training", most), _within(train, most), _near_details(train, most))
         for most in NEAR
     ]
     if heldout is not None and heldout.near is not None:
         most = NEAR[-1]
         name = near_quantity("held-out", most)
-        found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
+        matches.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
         of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
         near = train.near.distance <= most, heldout.near.distance <= most
-        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout, *near)))
-    return found
+        matches.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout, *near)))
+    return matches
 
 
 def near_quantity(side: str, most: float) -> str:
@@ -240,14 +240,16 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     Suffixes whose tokens mostly occur in the prefix are left out: a model may copy these without having seen them.
     """
     left_out = _left_out(train, heldout, train.extracted, heldout.extracted)
-    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), left_out)
+    difference = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), left_out)
     repeated = ~train.compared & ~train.shared
     if train.known is not None:
         repeated &= ~train.known
     if not repeated.any():
-        return found
+        return difference
     come_out = int((train.extracted & repeated).sum())
-    return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
+    return replace(
+        difference, details={**difference.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out}
+    )
 
 
 def _left_out(
@@ -258,15 +260,15 @@ def _left_out(
     Also the total for each side, and how many of these come out.
     """
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
-    found: dict[str, float] = {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
+    details: dict[str, float] = {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
     if known := known_details(None if train.known is None else (train.left_out, heldout.left_out)):
-        found |= known
-        found["known_training_extracted"] = train.left_out_extracted
-        found["known_held_out_extracted"] = heldout.left_out_extracted
+        details |= known
+        details["known_training_extracted"] = train.left_out_extracted
+        details["known_held_out_extracted"] = heldout.left_out_extracted
     for name, side, out in (("training", train, train_out), ("held_out", heldout, heldout_out)):
         away = ~side.judged
-        found |= {f"{name}_left_out": int(away.sum()), f"{name}_left_out_extracted": int((out & away).sum())}
-    return found
+        details |= {f"{name}_left_out": int(away.sum()), f"{name}_left_out_extracted": int((out & away).sum())}
+    return details
 
 
 def _difference(
@@ -288,11 +290,11 @@ def _difference(
             samples=rates.samples, details=details, reason=NOT_BOTH,
         )  # fmt: skip
     if rates.drawn:
-        found = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
+        difference = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
         reach = detectable_share(of_training.total, of_heldout.total, alpha, other_found=of_heldout.most)
         seen = {} if reach is None else {"detectable": reach}
-        kept = {name: value for name, value in found.details.items() if name != "detectable"}
-        return replace(found, details=details | kept | seen)
+        kept = {name: value for name, value in difference.details.items() if name != "detectable"}
+        return replace(difference, details=details | kept | seen)
     (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
     least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
     estimates = (of_training.extracted / of_training.total, of_heldout.extracted / of_heldout.total)
@@ -362,8 +364,8 @@ def arrays_of(
     near = [side_texts.near for side_texts in texts if side_texts.near is not None]
     if len(near) == len(texts):
         arrays |= {
-            "distance": np.concatenate([each.distance for each in near]),
-            "longest_run": np.concatenate([each.run for each in near]),
+            "distance": np.concatenate([match.distance for match in near]),
+            "longest_run": np.concatenate([match.run for match in near]),
         }
     logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
     return {f"extraction.{name}": array for name, array in arrays.items()} | (

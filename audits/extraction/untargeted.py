@@ -120,13 +120,13 @@ class Untargeted:
 
     def evidence(self, confidence: float) -> tuple[Evidence, ...]:
         """The evidence from every set of prompts."""
-        found = [item for outcome in self.outcomes for item in _of_one(outcome, confidence)]
+        items = [item for outcome in self.outcomes for item in _of_one(outcome, confidence)]
         by_method = {outcome.written.prompts.method: outcome for outcome in self.outcomes}
         if CONTROL in by_method:
             sides = [by_method[name].giving_prompts for name in (DIVERGENCE, CONTROL)]
             ours, theirs = map(certain, sides)
-            found.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
-        return tuple(found)
+            items.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
+        return tuple(items)
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of the prompts and the search for the report; productive prompts are given by number only."""
@@ -165,17 +165,17 @@ class Untargeted:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The lines of training records that come out and are not known from elsewhere, and the productive queries."""
-        found: dict[str, NDArray[Any]] = {}
+        kept: dict[str, NDArray[Any]] = {}
         for outcome in self.outcomes:
             name = f"extraction.{outcome.written.prompts.method.replace(' ', '_')}"
             came, chosen = outcome.files[0].came_out[outcome.number], outcome.counted[0]
             but = None if outcome.elsewhere is None else outcome.elsewhere[0]
-            found |= {
+            kept |= {
                 f"{name}.line": outcome.files[0].line[came.records(chosen, nearly=False, but=but)],
                 f"{name}.near_line": outcome.files[0].line[came.records(chosen, nearly=True, but=but)],
                 f"{name}.giving": outcome.giving,
             }
-        return found
+        return kept
 
 
 def attack(
@@ -204,15 +204,17 @@ def attack(
     sets = [prompt_sets.from_file(model, request.prompts, columns, room)] if request.prompts is not None else []
     sets += prompt_sets.repetitions(model, asked.seed, room) if request.divergence else ()
     written = []
-    for number, each in enumerate(sets):
-        size = len(each.rows) * queries.count * tokens / workers.size
-        with progress(f"continuing {each.method}", size, "tokens") as advance:
-            texts = continuations(model, each.rows, queries, drawn_by + number, workers, advance)
+    for number, prompt_set in enumerate(sets):
+        size = len(prompt_set.rows) * queries.count * tokens / workers.size
+        with progress(f"continuing {prompt_set.method}", size, "tokens") as advance:
+            texts = continuations(model, prompt_set.rows, queries, drawn_by + number, workers, advance)
         if texts is None:
             return _without(result, sets, "transformers cannot generate with this network")
-        written.append(Written(prompts=each, texts=texts, begins=_begins(model, each, texts, queries.count)))
-    indexes = [SpanIndex(each.searched, span, edits) for each in written]
-    given = [row for each in sets for row in each.rows]
+        written.append(
+            Written(prompts=prompt_set, texts=texts, begins=_begins(model, prompt_set, texts, queries.count))
+        )
+    indexes = [SpanIndex(outcome.searched, span, edits) for outcome in written]
+    given = [row for group in sets for row in group.rows]
     known, begun = SpanIndex(given, span, edits), SpanIndex(given, min(span, max(_PART, span // 5)), 0)
     files = []
     with progress("searching what was written", sum(one.records for one in samples), "records") as advance:
@@ -251,7 +253,7 @@ def _chosen(
         for file, which in zip(files, count, strict=True)
     ]
     among = [chosen & which for chosen, which in zip(counted, compare, strict=True)]
-    fewest = min(int(each.sum()) for each in among)
+    fewest = min(int(mask.sum()) for mask in among)
     return counted, [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
 
 
@@ -269,8 +271,8 @@ def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
     differences = []
     for name, flag in ((BEYOND, False), (NEAR_BEYOND, True)):
         ours, theirs = (outcome.compared_count(side, nearly=flag) for side in (0, 1))
-        found = beyond(method, name, ours, theirs, confidence)
-        differences.append(replace(found, details={**found.details, **known_details(outcome.left_out)}))
+        difference = beyond(method, name, ours, theirs, confidence)
+        differences.append(replace(difference, details={**difference.details, **known_details(outcome.left_out)}))
     return [
         *differences,
         rate(method, "training", training, confidence, samples, sizes),
@@ -287,13 +289,13 @@ def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
     trials").
     """
     giving = outcome.giving
-    queries, found = len(giving), int(giving.sum())
-    low, high = clopper_pearson(found, queries, 1 - confidence)
+    queries, giving_count = len(giving), int(giving.sum())
+    low, high = clopper_pearson(giving_count, queries, 1 - confidence)
     greedy = giving.reshape(len(outcome.written.prompts.rows), -1)[:, 0]
     return Evidence(
         method=outcome.written.prompts.method,
         quantity=COST,
-        estimate=queries / found if found else None,
+        estimate=queries / giving_count if giving_count else None,
         lower=1 / high,
         upper=1 / low if low else None,
         confidence=confidence,
@@ -301,14 +303,14 @@ def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
         samples={"queries": queries},
         details={
             "queries": queries,
-            "giving": found,
+            "giving": giving_count,
             "prompts": len(greedy),
             "giving_prompts": int(outcome.giving_prompts.sum()),
             "giving_greedily": int(greedy.sum()),
             "held_out_giving": int(outcome.files[1].came_out[outcome.number].texts(outcome.counted[1], queries).sum()),
             **outcome.written.details(),
         },
-        reason="" if found else "no query gave a training text word for word",
+        reason="" if giving_count else "no query gave a training text word for word",
     )
 
 
@@ -324,4 +326,4 @@ def _begins(
 
 
 def _without(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:
-    return replace(result, omissions=tuple(Omission(what=each.method, reason=reason) for each in sets))
+    return replace(result, omissions=tuple(Omission(what=prompt_set.method, reason=reason) for prompt_set in sets))

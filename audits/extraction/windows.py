@@ -303,11 +303,11 @@ def sides(
         in_both |= before & own
         before |= own
     copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
-    found = []
+    cut_sides = []
     for windows_of_file, count in zip(samples, copies, strict=True):
         there_too = np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_)
         alone = ~windows_of_file.repeated if in_both else np.ones(len(there_too), dtype=np.bool_)
-        found.append(
+        cut_sides.append(
             LabelledWindows(
                 sample=windows_of_file,
                 copies=count,
@@ -316,7 +316,7 @@ def sides(
                 in_both=len(in_both),
             )
         )
-    return found
+    return cut_sides
 
 
 def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:

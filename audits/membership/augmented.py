@@ -72,7 +72,7 @@ class _Copies:
             margins = [own.of(record, "margin"), *(answers.of(begin + i, "margin") for i in range(count))]
             return self.score(np.concatenate(margins))
 
-        return Asked(rows=subject.rows([each for some in copies for each in some]).rows, copies=count, score=score)
+        return Asked(rows=subject.rows([row for some in copies for row in some]).rows, copies=count, score=score)
 
 
 def without_words(record: Record, share: float, random: np.random.Generator) -> Record:
@@ -90,17 +90,17 @@ def moved(pixels: NDArray[Any], down: int, right: int, *, flipped: bool = False)
     """
     rows, columns = (0, 1) if pixels.dtype == np.uint8 else (1, 2)
     height, width = pixels.shape[rows], pixels.shape[columns]
-    found = pixels.take(np.clip(np.arange(height) - down, 0, height - 1), axis=rows)
-    found = found.take(np.clip(np.arange(width) - right, 0, width - 1), axis=columns)
-    return np.flip(found, columns) if flipped else found
+    shifted = pixels.take(np.clip(np.arange(height) - down, 0, height - 1), axis=rows)
+    shifted = shifted.take(np.clip(np.arange(width) - right, 0, width - 1), axis=columns)
+    return np.flip(shifted, columns) if flipped else shifted
 
 
 def noised(pixels: NDArray[Any], share: float, random: np.random.Generator) -> NDArray[Any]:
     """An image or sound with Gaussian noise, clipped to its range; ``share`` is the noise's fraction of that range."""
     low, high = (0.0, 255.0) if pixels.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
     noise = random.normal(scale=share * (high - low), size=pixels.shape)
-    found = np.clip(pixels + noise, low, high)
-    return np.asarray(found.round() if pixels.dtype == np.uint8 else found).astype(pixels.dtype)
+    noisy = np.clip(pixels + noise, low, high)
+    return np.asarray(noisy.round() if pixels.dtype == np.uint8 else noisy).astype(pixels.dtype)
 
 
 def _mild_texts(record: Record, random: np.random.Generator) -> list[Record]:

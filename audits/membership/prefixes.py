@@ -97,7 +97,7 @@ class _Recall:
             count = min(counts)
             if count < 1:  # the context has no room after them
                 return 0.0
-            after = [answers.of(begin + i)[-each:][:count].mean() for i, each in enumerate(counts)]
+            after = [answers.of(begin + i)[-tail:][:count].mean() for i, tail in enumerate(counts)]
             alone = float(own.of(record)[:count].mean())
             changed = after[0] - GAMMA * after[1] if self.contrast else after[0]
             return float(changed / min(alone, -1e-9))

@@ -102,12 +102,12 @@ class Questions:
     def answered(self, work: Workload, scores: RowScores) -> dict[str, NDArray[np.float64]]:
         """The scores of the records by attack, [records]; not finite where the model's answers are not."""
         own = Answers.to(work.rows, work.counts, scores)
-        found = {}
+        by_attack = {}
         for name, asked in self.asked.items():
             answers = Answers.to(asked.rows, self.counts[name], scores)
-            each = (asked.score(own, i, answers, asked.copies * i) for i in range(len(work.rows)))
-            found[name] = np.fromiter(each, np.float64, len(work.rows))
-        return found
+            parts = (asked.score(own, i, answers, asked.copies * i) for i in range(len(work.rows)))
+            by_attack[name] = np.fromiter(parts, np.float64, len(work.rows))
+        return by_attack
 
 
 def ask(subject: AuditedModel, work: Workload, attacks: Sequence[str]) -> Questions:
@@ -137,10 +137,10 @@ def asking(name: str) -> ScoreAttack:
 
 
 def _missing(name: str, candidates: Candidates) -> str:
-    found = candidates.answered.get(name)
-    if found is None:
+    scores = candidates.answered.get(name)
+    if scores is None:
         return candidates.unasked.get(name, "it asks the model more than once about a record; give --thorough")
-    return "" if np.isfinite(found).all() else "the model gives NaN or infinite scores to what it asks"
+    return "" if np.isfinite(scores).all() else "the model gives NaN or infinite scores to what it asks"
 
 
 def draws(digest: bytes, purpose: str) -> np.random.Generator:

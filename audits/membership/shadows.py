@@ -153,7 +153,10 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
                 "or move that file away"
             )
     # Older files do not state a precision; they were scored in float32.
-    stored, own = ({"precision": "float32", **each} for each in (first.settings.get("scoring", {}), scoring))
+    stored, own = (
+        {"precision": "float32", **scoring_settings}
+        for scoring_settings in (first.settings.get("scoring", {}), scoring)
+    )
     difference_found = difference(stored, own)
     if difference_found:
         raise CommandError(

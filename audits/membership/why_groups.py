@@ -39,11 +39,11 @@ def why_groups_exposed(
     usual = float(np.median([len(records) for records in groups.values()])) if groups else 0.0
     texts = Counter(digest for records in groups.values() for digest in {record.digest for record in records})
     words = {line: {word for record in records for word in record.text.split()} for line, records in groups.items()}
-    holders = Counter(word for each in words.values() for word in each)
+    holders = Counter(word for group_words in words.values() for word in group_words)
     labels = Counter(label for records in groups.values() for label in _labels(records))
     rare = min(_RARE_LABEL * len(groups), _BELOW_MEAN * labels.total() / len(labels)) if labels else 0.0
     hard = np.inf if reference is None or not len(groups) else float(np.quantile(-reference, _HARD))
-    found: dict[int, tuple[Reason, ...]] = {}
+    by_group: dict[int, tuple[Reason, ...]] = {}
     for place, (line, records) in enumerate(groups.items()):
         reasons = [
             *_many(len(records), usual),
@@ -54,8 +54,8 @@ def why_groups_exposed(
         if reference is not None and -float(reference[place]) > hard:
             reasons.append(Reason(why=Why.HARD, text="harder for the reference model than 95 % of the groups"))
         if reasons:
-            found[line] = tuple(reasons)
-    return found
+            by_group[line] = tuple(reasons)
+    return by_group
 
 
 def _many(size: int, usual: float) -> Iterator[Reason]:
@@ -82,10 +82,10 @@ def _rare_words(words: set[str], holders: Mapping[str, int]) -> Iterator[Reason]
 
 
 def _rare_labels(records: Sequence[Record], labels: Counter[str], rare: float, groups: int) -> Iterator[Reason]:
-    found = [label for label in _labels(records) if labels[label] <= rare]
-    if found:
-        count = sum(record.label in found for record in records)
-        least = min(labels[label] for label in found)
+    rare_labels = [label for label in _labels(records) if labels[label] <= rare]
+    if rare_labels:
+        count = sum(record.label in rare_labels for record in records)
+        least = min(labels[label] for label in rare_labels)
         yield Reason(
             why=Why.RARE_LABEL,
             text=f"{count} of its {counted(len(records), 'record')} have a label that few groups have, one of them "

@@ -138,7 +138,7 @@ def run_record_scores(
         logged=log is not None,
     )
     blind = Baseline(evidence=(), scores=np.full(len(judged.scored.member), np.nan))
-    found = verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES)
+    judgement = verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES)
     return PrivacyReport(
         step="audit",
         created=now(),
@@ -154,7 +154,7 @@ def run_record_scores(
             **bounds.parameters,
         },
         evidence=(*evidence, *bounds.evidence),
-        verdicts=(_of_training(found, split, lineage), *bounds.verdicts),
+        verdicts=(_of_training(judgement, split, lineage), *bounds.verdicts),
         omissions=(
             Omission(
                 what="baselines without the model",
@@ -238,11 +238,11 @@ def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: Mo
     )
 
 
-def _of_training(found: Verdict, split: DrawnSplit | None, lineage: Lineage) -> Verdict:
+def _of_training(judgement: Verdict, split: DrawnSplit | None, lineage: Lineage) -> Verdict:
     """The verdict. For a drawn split, finding nothing counts only if the model may have been trained on the members."""
-    if split is None or found.outcome is not Outcome.CONSISTENT:
-        return found
-    return of_training(found, split, lineage.trained_on)
+    if split is None or judgement.outcome is not Outcome.CONSISTENT:
+        return judgement
+    return of_training(judgement, split, lineage.trained_on)
 
 
 def _premises(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str]:

@@ -75,7 +75,7 @@ def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRe
     From Parquet files by ``privctl audit score-records``, all scores are read unless ``columns`` names some.
     """
     path = paths[0]
-    others = [each for each in paths if each.suffix.lower() != _PARQUET]
+    others = [path for path in paths if path.suffix.lower() != _PARQUET]
     if others and len(paths) > 1:
         raise InputError(f"{others[0]} is one of several files and no Parquet; give one file, or Parquet alone")
     read = _rows(path, columns) if others else _parquet(paths, columns)

@@ -109,7 +109,7 @@ def _inputs(
     tokens = (batching or Batching.on(model.device)).tokens
     with quiet_transformers(), enough_memory(model):
         for batch in batches(np.array([len(row) for row in rows], dtype=np.int64), tokens):
-            ids, real = (torch.from_numpy(each).to(model.device) for each in pad_rows([rows[i] for i in batch], pad))
+            ids, real = (torch.from_numpy(array).to(model.device) for array in pad_rows([rows[i] for i in batch], pad))
             yield batch, {"input_ids": ids, "attention_mask": real}
 
 

@@ -100,8 +100,8 @@ def default_root() -> Path:
 def sweep(root: Path) -> None:
     """Remove expired files from the caches of all models in ``root``, which may hold files of other programs too."""
     for path in root.glob(f"*/*{_SUFFIX}"):
-        ours = _NAME.fullmatch(path.parent.name) is not None or _expiry(path) > 0
-        if ours and not path.parent.is_symlink() and _is_expired(path):
+        is_cache_file = _NAME.fullmatch(path.parent.name) is not None or _expiry(path) > 0
+        if is_cache_file and not path.parent.is_symlink() and _is_expired(path):
             path.unlink(missing_ok=True)
 
 

@@ -51,13 +51,15 @@ def why_no_gradients(subject: AuditedModel) -> str:
 
 def weights_of(subject: AuditedModel) -> dict[str, Tensor]:
     """The differentiable parameters of the network, each once."""
-    return {name: each for name, each in subject.model.network.named_parameters() if each.is_floating_point()}
+    return {name: weight for name, weight in subject.model.network.named_parameters() if weight.is_floating_point()}
 
 
 def why_no_update(subject: AuditedModel, other: AuditedModel) -> str:
     """Why the weights of ``other`` and ``subject`` cannot be subtracted; empty if they can."""
-    here, there = ({name: each.shape for name, each in weights_of(some).items()} for some in (subject, other))
-    if here == there:
+    subject_shapes, other_shapes = (
+        {name: weight.shape for name, weight in weights_of(some).items()} for some in (subject, other)
+    )
+    if subject_shapes == other_shapes:
         return ""
     return "the model given by --reference has other tensors; give the one that training began with"
 
@@ -65,7 +67,7 @@ def why_no_update(subject: AuditedModel, other: AuditedModel) -> str:
 def update_between(start: AuditedModel, end: AuditedModel) -> dict[str, Tensor]:
     """The weights of ``end`` minus those of ``start``, on the device of ``start``."""
     ends = weights_of(end)
-    return {name: ends[name].detach().to(each) - each.detach() for name, each in weights_of(start).items()}
+    return {name: ends[name].detach().to(weight) - weight.detach() for name, weight in weights_of(start).items()}
 
 
 def gradients(
@@ -82,28 +84,28 @@ def gradients(
     """
 
     def measured(some: Sequence[NDArray[Any]]) -> Tensor:
-        found = torch.zeros(len(some), 2, dtype=torch.float64)
+        norms_and_products = torch.zeros(len(some), 2, dtype=torch.float64)
         length = None if update is None else _norm(update.values())
         with quiet_transformers(), enough_memory(subject.model), _differentiable(subject) as weights:
             for i, row in enumerate(some):
                 with network_errors(subject.model.path, subject.model.network):
                     loss = _LOSSES[subject.task](subject.scorer, row)
                 gradient = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-                named = {name: each for name, each in zip(weights, gradient, strict=True) if each is not None}
-                found[i, 0] = norm = _norm(named.values())
+                named = {name: tensor for name, tensor in zip(weights, gradient, strict=True) if tensor is not None}
+                norms_and_products[i, 0] = norm = _norm(named.values())
                 if update is not None and length is not None and norm * length != 0:
                     along = torch.stack(
-                        [(each * update[name]).sum(dtype=torch.float32) for name, each in named.items()]
+                        [(tensor * update[name]).sum(dtype=torch.float32) for name, tensor in named.items()]
                     )
-                    found[i, 1] = -along.sum() / (norm * length)
+                    norms_and_products[i, 1] = -along.sum() / (norm * length)
                 advance(1)
-        return found
+        return norms_and_products
 
     return np.asarray(workers.spread_rows(rows, measured, 2).numpy())
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    lengths = torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors])
+    lengths = torch.stack([torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors])
     whole: Tensor = torch.linalg.vector_norm(lengths)
     return whole
 
@@ -112,15 +114,15 @@ def _norm(tensors: Iterable[Tensor]) -> Tensor:
 def _differentiable(subject: AuditedModel) -> Iterator[dict[str, Tensor]]:
     """Enable gradients with respect to the weights within the block."""
     weights = weights_of(subject)
-    before = {name: each.requires_grad for name, each in weights.items()}
+    before = {name: weight.requires_grad for name, weight in weights.items()}
     try:
         with torch.enable_grad():
-            for each in weights.values():
-                each.requires_grad_(True)
+            for tensor in weights.values():
+                tensor.requires_grad_(True)
             yield weights
     finally:
-        for name, each in weights.items():
-            each.requires_grad_(before[name])
+        for name, tensor in weights.items():
+            tensor.requires_grad_(before[name])
 
 
 def _of_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:

@@ -61,12 +61,12 @@ class SoundScorer:
         with quiet_transformers(), enough_memory(model):
             for batch in self._batches(rows, most):
                 heads, features, targets = zip(*(unpack(rows[i], self.behind) for i in batch), strict=True)
-                inputs = self.facts.padded([_plain(each) for each in features], self.length)
+                inputs = self.facts.padded([_plain(feature) for feature in features], self.length)
                 name = self.facts.input_name
                 inputs[name] = inputs[name].to(model.network.dtype)
                 labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
                 with network_errors(model.path, model.network):
-                    logits = sound_logits(model.network, {n: each.to(model.device) for n, each in inputs.items()})
+                    logits = sound_logits(model.network, {n: tensor.to(model.device) for n, tensor in inputs.items()})
                 values[:, batch] = problem_scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
                 advance(len(batch))
         return values

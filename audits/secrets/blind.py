@@ -75,20 +75,20 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
         return RecordsAlone(evidence=(_too_few_records(trained, level),), arrays=kept)
     labels = relabellings(trained, data_seed([record.digest for record in records]))
     blind = blind_scores(records, labels)
-    found = areas(blind, labels)
+    blind_areas = areas(blind, labels)
     lengths = np.abs(areas(np.array([float(len(text)) for text in names]), labels) - 0.5)
     of_records = np.full(len(compared), np.nan)
     of_records[places] = mean_ranks(blind[0])[where]
-    kept |= {"records_score": of_records, "records_area": found, "lengths_area": lengths}
-    p_value, deviation = joint_p_value([found, lengths]), float(found[1:].std())
+    kept |= {"records_score": of_records, "records_area": blind_areas, "lengths_area": lengths}
+    p_value, deviation = joint_p_value([blind_areas, lengths]), float(blind_areas[1:].std())
     samples = {"trained": int(trained.sum()), "held_out": int((~trained).sum())}
     evidence = [
         Evidence(
             method=BASELINE,
             quantity=APART,
-            estimate=float(found[0]),
-            lower=max(0.0, float(found[0]) - reach * deviation) if deviation else 0.0,
-            upper=min(1.0, float(found[0]) + reach * deviation) if deviation else 1.0,
+            estimate=float(blind_areas[0]),
+            lower=max(0.0, float(blind_areas[0]) - reach * deviation) if deviation else 0.0,
+            upper=min(1.0, float(blind_areas[0]) + reach * deviation) if deviation else 1.0,
             confidence=1 - level,
             interval=RELABELLED,
             samples=samples,

@@ -220,9 +220,11 @@ def _completion_rate(quantity: str, answers: SecretAnswers, chosen: NDArray[np.b
 
 def _beam_rate(quantity: str, hits: BeamHits, chosen: NDArray[np.bool_]) -> _Rate:
     """The rate of secrets in the beam; ``chance`` is the mean fraction of candidates in the beam."""
-    found = int(hits.found[chosen].sum())
-    details = {"found": found, "width": hits.width, "chance": float(hits.chance[chosen].mean())}
-    return _Rate(method=COMPLETION, quantity=quantity, sure=found, most=found, total=int(chosen.sum()), details=details)
+    hit_count = int(hits.found[chosen].sum())
+    details = {"found": hit_count, "width": hits.width, "chance": float(hits.chance[chosen].mean())}
+    return _Rate(
+        method=COMPLETION, quantity=quantity, sure=hit_count, most=hit_count, total=int(chosen.sum()), details=details
+    )
 
 
 def _count_disclosed(answers: SecretAnswers, chosen: NDArray[np.bool_]) -> int:

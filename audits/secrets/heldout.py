@@ -96,7 +96,7 @@ def _comparable(*books: Path) -> tuple[set[tuple[bool, int]], set[str]]:
     taken: set[tuple[bool, int]] = set()
     alone: set[tuple[bool, int]] = set()
     both: set[str] = set()
-    for name in sorted(units, key=lambda each: hashlib.blake2b(each.encode(), digest_size=16).digest()):
+    for name in sorted(units, key=lambda unit: hashlib.blake2b(unit.encode(), digest_size=16).digest()):
         unit = units[name]
         if len(unit.entries) > 1:
             both.update(value for entries in unit.entries.values() for value, _, _ in entries)

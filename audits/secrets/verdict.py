@@ -46,11 +46,11 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
             "--held-out-secrets, scanned from records that it was not trained on, --base, the model before training, a "
             "--plan that leaves secrets out, or secrets drawn at random by --canaries",
         )
-    found = [item for item in tests if item.details["detected"]]
+    detected_tests = [item for item in tests if item.details["detected"]]
     blind = tuple(item for item in evidence if item.method == BASELINE)
-    doubts = [doubt(blind, _score(item)) if _name(item) == HELD_OUT else "" for item in found]
-    detected = [item for item, why in zip(found, doubts, strict=True) if not why]
-    if found and not detected:
+    doubts = [doubt(blind, _score(item)) if _name(item) == HELD_OUT else "" for item in detected_tests]
+    detected = [item for item, why in zip(detected_tests, doubts, strict=True) if not why]
+    if detected_tests and not detected:
         return verdict(
             Outcome.INCONCLUSIVE,
             f"confounded: {doubts[0]}; give --base, the model before training, or draw the files by privctl audit "

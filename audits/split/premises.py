@@ -32,12 +32,12 @@ def premises(split: DrawnSplit, trained_on: Sequence[str] | None) -> list[str]:
     ]
 
 
-def of_training(found: Verdict, split: DrawnSplit, trained_on: Sequence[str] | None) -> Verdict:
-    """``found``, or inconclusive if the model's report names other training data than the split's."""
+def of_training(judgement: Verdict, split: DrawnSplit, trained_on: Sequence[str] | None) -> Verdict:
+    """``judgement``, or inconclusive if the model's report names other training data than the split's."""
     if trained_on is None or set(trained_on) == {split.trained_on.digest}:
-        return found
+        return judgement
     return replace(
-        found,
+        judgement,
         outcome=Outcome.INCONCLUSIVE,
         reason=f"no attack found a difference, but the model's report names other training data than "
         f"{split.trained_on.name} of the split; audit the model that was trained on it",

@@ -26,10 +26,10 @@ def mean_ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     places = np.arange(given.shape[-1])
     first = np.maximum.accumulate(np.where(ends[..., :-1], places, 0), axis=-1)
     last = np.minimum.accumulate(np.where(ends[..., 1:], places, places[-1])[..., ::-1], axis=-1)[..., ::-1]
-    found = np.empty(given.shape)
-    np.put_along_axis(found, order, (first + last) / 2 + 1, axis=-1)
-    found[np.isnan(given).any(axis=-1)] = np.nan
-    return found
+    ranks = np.empty(given.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=-1)
+    ranks[np.isnan(given).any(axis=-1)] = np.nan
+    return ranks
 
 
 def hypergeometric(total: int, marked: int, drawn: int) -> tuple[int, NDArray[np.float64]]:

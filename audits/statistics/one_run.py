@@ -132,8 +132,8 @@ def _steepest(correct: int, guesses: int, epsilon: float) -> float:
         return (_tail(correct - i, guesses, epsilon) - tail) / i
 
     def falls(i: int) -> bool:
-        here = mean(i)
-        return here > _ROUNDED_TO_NOTHING and mean(i + 1) <= here
+        mean_here = mean(i)
+        return mean_here > _ROUNDED_TO_NOTHING and mean(i + 1) <= mean_here
 
     return mean(1 + bisect_left(range(1, correct), True, key=falls))
 

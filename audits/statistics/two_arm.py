@@ -206,8 +206,8 @@ def _beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int
     first, last = (int(np.searchsorted(ranked, threshold, side)) for side in ("left", "right"))
     before = rank - (len(ranked) - last)  # ranked ones of this score that are beyond the threshold
     after = last - first - before - 1
-    found = np.arange(equal + 1)
-    ways = _log_choose(before, found) + _log_choose(after, equal - found)
+    counts = np.arange(equal + 1)
+    ways = _log_choose(before, counts) + _log_choose(after, equal - counts)
     at_least = np.cumsum(np.exp(ways - _log_choose(last - first, np.array(equal)))[::-1])[::-1]
     return surely + int(np.flatnonzero(at_least >= CERTAIN * (1 - _SLOP)).max(initial=0))
 
