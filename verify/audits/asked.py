@@ -104,7 +104,7 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
     own = list(makers(report, parents))
     yield from _verdicts_on_other_units(report, own)
     yield from _of_another_mechanism(report, own)
-    claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
+    claims = {(g.epsilon, g.delta) for parent in own for g in parent.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
         if not _judged(report, epsilon, delta):
             yield Verdict(
@@ -252,16 +252,16 @@ def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
 
 def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
     """Each part must state all its kinds of figures, so that the one which shows a leak cannot be left out."""
-    found = {(item.method, item.quantity) for item in report.evidence}
+    measured = {(item.method, item.quantity) for item in report.evidence}
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
-    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
+    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in measured for rate in _RATES]
     wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
     wanted += _searches(asked, report)
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES
     yield from _secrets(report, asked)
     for method, quantity in wanted:
-        if not any(each == method and other.startswith(quantity) for each, other in found):
+        if not any(other_method == method and other.startswith(quantity) for other_method, other in measured):
             yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
 
 
@@ -278,7 +278,7 @@ def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, s
     for method in outside:
         if method not in omitted:
             also = [extraction_tests.OVER_CONTROL] if method == extraction_tests.DIVERGENCE else []
-            yield from ((method, each) for each in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
+            yield from ((method, rate) for rate in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
 
 
 def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _interval(item: Evidence) -> str:
     limits = (item.lower, item.estimate, item.upper)
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
-    low, value, high = (float(each) for each in limits if each is not None)
+    low, value, high = (float(limit) for limit in limits if limit is not None)
     if item.interval == _RELABELLED:
         return _relabelled(item, low, value, high)
     if _is_auc(item) and item.interval not in (_DELONG, _DELONG_T, _PAIRS, *_CHERNOFF):
@@ -143,15 +143,17 @@ def _interval(item: Evidence) -> str:
     counts = _counts(item)
     if item.interval != _EXACT or counts is None:
         return ""
-    found, perhaps, total = counts
+    successes, perhaps, total = counts
     if total > _MOST:
         return f"it counts {total}, more than is supported"
-    if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
-        return f"its estimate is {value:.6g}, but it counts {found} of {total}"
+    if not 0 <= successes <= successes + perhaps <= total or not math.isclose(
+        value * total, successes, abs_tol=_ROUNDING
+    ):
+        return f"its estimate is {value:.6g}, but it counts {successes} of {total}"
     tail = (1 - item.confidence) / 2
-    fits = is_limit(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
-    fits = fits and is_limit(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
-    return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
+    fits = is_limit(low, successes - 1, total, 1 - tail, at_end=successes == 0, end=0.0)
+    fits = fits and is_limit(high, successes + perhaps, total, tail, at_end=successes + perhaps == total, end=1.0)
+    return "" if fits else f"its interval is not that of {successes} of {total} at {100 * item.confidence:.4g} %"
 
 
 def _by_chernoff(item: Evidence, low: float, value: float, high: float) -> str:
@@ -199,19 +201,19 @@ def _is_auc(item: Evidence) -> bool:
 def _counts(item: Evidence) -> tuple[int, int, int] | None:
     """The counts (found, undecided, total); None if the evidence does not state them."""
     details, samples = item.details, item.samples
-    found: float | None
+    successes: float | None
     total: float | None
     if item.quantity.startswith("TPR at "):
-        found, total = details.get("true_positives"), samples.get("members")
+        successes, total = details.get("true_positives"), samples.get("members")
     elif item.method == _COMPLETION:
-        found, total = details.get("disclosed"), samples.get("canaries")
+        successes, total = details.get("disclosed"), samples.get("canaries")
     elif item.method in (_EXTRACTION, *extraction_tests.SEARCHES):
-        found, total = details.get("extracted"), details.get("texts")
+        successes, total = details.get("extracted"), details.get("texts")
     else:
         return None
-    if found is None or not total:
+    if successes is None or not total:
         return None
-    return int(found), int(details.get("undecided", 0)), int(total)
+    return int(successes), int(details.get("undecided", 0)), int(total)
 
 
 def _chance(item: Evidence) -> str:

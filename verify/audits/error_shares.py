@@ -64,7 +64,9 @@ def _wrong(items: Iterable[Evidence], share: float) -> Iterator[str]:
             continue  # it was not measured
         # A baseline states the level of its own test beside the confidence of its interval.
         stated = item.details.get("level", 1 - item.confidence) if "detected" in item.details else 1 - item.confidence
-        if not all(math.isclose(each, share, rel_tol=_CLOSE, abs_tol=1e-12) for each in (stated, 1 - item.confidence)):
+        if not all(
+            math.isclose(value, share, rel_tol=_CLOSE, abs_tol=1e-12) for value in (stated, 1 - item.confidence)
+        ):
             yield (
                 f"{item.method}, {item.quantity}: it may be wrong with a probability of {stated:.6g}, and such an "
                 f"audit gives it {share:.6g}"
@@ -133,15 +135,15 @@ def _of_extraction(report: PrivacyReport) -> list[Evidence]:
 
 def _share_of_extraction(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit, part: float) -> float:
     """The error of each figure of an extraction, which all share equally."""
-    found = {(item.method, item.quantity) for item in report.evidence}
+    measured = {(item.method, item.quantity) for item in report.evidence}
     sampled = not asked.greedy_only
-    near = (_EXTRACTION, BEYOND[1]) in found or any(name.startswith("near-verbatim rate on") for _, name in found)
+    near = (_EXTRACTION, BEYOND[1]) in measured or any(name.startswith("near-verbatim rate on") for _, name in measured)
     number = 1 + _DOCUMENTS + sampled + _DISTANCES * near
-    if (_EXTRACTION, "rate on held-out text") in found:
+    if (_EXTRACTION, "rate on held-out text") in measured:
         number += 2 + 2 * sampled + 2 * near
-    if any(method == _ADVERSARIAL for method, _ in found):
+    if any(method == _ADVERSARIAL for method, _ in measured):
         number += _PREFIXES
-    outside = {method for method, _ in found if method in exact_tests.OUTSIDE}
+    outside = {method for method, _ in measured if method in exact_tests.OUTSIDE}
     # Where coins drew the sides, either of two comparisons may be made, and each has its share.
     number += (_OUTSIDE + (_COMPARED if sides_by_coins(parameters.extraction) else 0)) * len(outside)
     number += exact_tests.CONTROL in outside

@@ -113,7 +113,7 @@ def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recompu
         *secrets.items,
         *(i for i in report.evidence if gradients.bounds and i.method == NOISE),
     ]
-    for item in (each for each in report.evidence if each not in counted_before):
+    for item in (entry for entry in report.evidence if entry not in counted_before):
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:
             left.append(f"{item.method}: {item.quantity}")
@@ -251,10 +251,10 @@ def _records_alone(
     blind, areas = scores.get("blind"), kept.get(records_alone.PREFIX + records_alone.AREAS)
     if blind is None or areas is None or not by_records or np.isnan(blind).any() or member.all() or not member.any():
         return None
-    ranks = {name.removeprefix(records_alone.PREFIX): each for name, each in kept.items() if each is not areas}
+    ranks = {name.removeprefix(records_alone.PREFIX): array for name, array in kept.items() if array is not areas}
     seed = int(by_records[_SEED].view(np.uint64)[0])
-    found = KeptBaselines(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
-    return found if found.is_whole else None
+    baselines = KeptBaselines(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
+    return baselines if baselines.is_whole else None
 
 
 def _relabelled_inputs(
@@ -265,10 +265,10 @@ def _relabelled_inputs(
 ) -> Relabelled | None:
     """The scores for the relabelled tests; None if one is missing."""
     names = sorted(scores.keys() - {"blind", FUSED})
-    found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
+    inputs = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
     if alone := FUSED in scores and not names:
-        found, names = dict(tested), sorted(tested)
-    whole = {name: values for name, values in found.items() if values is not None and not np.isnan(values).any()}
+        inputs, names = dict(tested), sorted(tested)
+    whole = {name: values for name, values in inputs.items() if values is not None and not np.isnan(values).any()}
     if len(whole) < len(names) or not whole or not 0 < int(member.sum()) < len(member):
         return None
     seed = int(by_records[_SEED].view(np.uint64)[0])
@@ -349,10 +349,10 @@ class _Ranks:
         """Yields a sentence if the p-value or the side of the critical value on which the statistic lies is wrong."""
         test, scores = item.test, self.scores.get(item.method)
         if test is not None and self.relabelled is not None and 0 < test.level < 1:
-            found = self.relabelled.joint_test(test.level)
-            if item.method in found.p_values:
-                others = self.compared - found.p_values.keys()
-                yield from test_faults(test, item.method, found, self.relabelled, self.same, others)
+            tested = self.relabelled.joint_test(test.level)
+            if item.method in tested.p_values:
+                others = self.compared - tested.p_values.keys()
+                yield from test_faults(test, item.method, tested, self.relabelled, self.same, others)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = largest_statistic(scores, self.member)

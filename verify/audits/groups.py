@@ -62,7 +62,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         sides = {side: _read(path, report, side, field) for side in _SIDES}
     except InputError as fault:
         return Outcome.INCONCLUSIVE, f"its groups cannot be counted again ({fault})"
-    if unnamed := [found.unnamed for found in sides.values() if found is not None and found.unnamed]:
+    if unnamed := [groups.unnamed for groups in sides.values() if groups is not None and groups.unnamed]:
         return Outcome.REFUTED, f"it counts groups, but a record names none: {unnamed[0]}"
     for side, found in sides.items():
         if found is None:
@@ -73,7 +73,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
                 f"it counts {groups[side]} groups of {records[side]} {side}, but their files hold {len(found.groups)} "
                 f"values of {field!r} in {found.records} records"
             )
-    members, others = (found.groups for found in sides.values() if found is not None)
+    members, others = (side.groups for side in sides.values() if side is not None)
     if both := members & others:
         return Outcome.REFUTED, f"{len(both)} groups have records among the members and the non-members"
     if (wrong := _misnamed(stated, members | others)) is not None:
@@ -86,10 +86,10 @@ def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome,
     similar = spelled_alike(groups)
     if stated.similar_names == similar or (stated.similar_names is None and not similar):
         return None
-    found = f"{similar} of its groups have names spelled like another's"
+    description = f"{similar} of its groups have names spelled like another's"
     if stated.similar_names is None:
-        return Outcome.INCONCLUSIVE, f"{found}, and it does not say whether these are different"
-    return Outcome.REFUTED, f"{found}, and it says {stated.similar_names}"
+        return Outcome.INCONCLUSIVE, f"{description}, and it does not say whether these are different"
+    return Outcome.REFUTED, f"{description}, and it says {stated.similar_names}"
 
 
 def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:

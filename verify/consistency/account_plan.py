@@ -31,7 +31,9 @@ def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
         return  # ``of_file`` compares the events with the ledger file
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
     named = parameters.mechanism or "gaussian"
-    as_planned = next((each for kind, each in planned_kinds() if each.mechanism == named and type(event) is kind), None)
+    as_planned = next(
+        (planned for kind, planned in planned_kinds() if planned.mechanism == named and type(event) is kind), None
+    )
     if as_planned is None:
         yield f"the parameters plan {named}, but the mechanism is another"
         return
@@ -132,12 +134,12 @@ def _targets(report: PrivacyReport, parameters: BudgetParameters) -> Iterator[st
                 yield f"{each.name!r} is for a prior that was not requested"
 
 
-def _alike(here: Any, value: Any) -> bool:
-    if isinstance(here, tuple):
-        return isinstance(value, tuple) and len(here) == len(value) and all(map(_alike, here, value))
-    if isinstance(here, int | float) and isinstance(value, int | float):
-        return math.isclose(here, value, rel_tol=_ROUNDING)
-    return bool(here == value)
+def _alike(recomputed: Any, value: Any) -> bool:
+    if isinstance(recomputed, tuple):
+        return isinstance(value, tuple) and len(recomputed) == len(value) and all(map(_alike, recomputed, value))
+    if isinstance(recomputed, int | float) and isinstance(value, int | float):
+        return math.isclose(recomputed, value, rel_tol=_ROUNDING)
+    return bool(recomputed == value)
 
 
 def _shown(value: Any) -> str:

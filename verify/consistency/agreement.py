@@ -116,10 +116,10 @@ def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTrai
 
 def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, delta: float) -> Iterator[str]:
     """Compares the standard deviation with the formula of its calibration."""
-    found = mechanism.noise_stddev
+    stddev = mechanism.noise_stddev
     if mechanism.calibration is Calibration.DP_WEIGHTS:
         wanted = dp_weights.stddev(training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
-        yield from compare("noise_stddev", found, wanted, "the published formula gives")
+        yield from compare("noise_stddev", stddev, wanted, "the published formula gives")
         return
     factor = gaussian.multiplier_at(epsilon, delta).upper
     # Noise on a grid may be larger: it also pays for the rounding of the written floats.
@@ -133,9 +133,9 @@ def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, d
         ]
     except TooManyStepsError:
         return  # the verdict on the guarantee says that it is undecided
-    if not any(wanted * (1 - ROUNDING) <= found <= wanted * (1 + more) for wanted in wanted_by):
+    if not any(wanted * (1 - ROUNDING) <= stddev <= wanted * (1 + more) for wanted in wanted_by):
         shown = " or ".join(f"{wanted:.12g}" for wanted in wanted_by) or "nothing"
-        yield f"noise_stddev is {found:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
+        yield f"noise_stddev is {stddev:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
 
 
 def _tensors(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:

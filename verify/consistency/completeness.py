@@ -106,7 +106,7 @@ def _rounded(report: PrivacyReport) -> bool:
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """A bound from the whole trade-off curve must state the standard risks, and no bound may state others."""
-    found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
+    counts = Counter((risk.measure, risk.at) for risk in guarantee.risks)
     if guarantee.status not in _STANDING:
         return
     budget = budget_of(report)
@@ -116,7 +116,7 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         wanted = {(RiskMeasure.ADVANTAGE, None), (RiskMeasure.AUC, None)}
     elif guarantee.notion is Notion.SECRET_PROTECTION:
-        if not any(measure is RiskMeasure.POSTERIOR for measure, _ in found):
+        if not any(measure is RiskMeasure.POSTERIOR for measure, _ in counts):
             yield f"{guarantee.name!r} does not state how likely a secret is guessed"
         if report.step != "account":
             return
@@ -124,9 +124,9 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         wanted = set()
     else:
         wanted |= {(RiskMeasure.ADVANTAGE, None), *((RiskMeasure.TRUE_POSITIVE_RATE, rate) for rate in _RATES)}
-    for measure, at in sorted(wanted - found.keys(), key=str):
+    for measure, at in sorted(wanted - counts.keys(), key=str):
         yield f"{guarantee.name!r} does not state the {measure}{'' if at is None else f' at {at:g}'}"
-    for measure, at in sorted(found.keys() - wanted, key=str):
+    for measure, at in sorted(counts.keys() - wanted, key=str):
         yield f"{guarantee.name!r} states the {measure}{'' if at is None else f' at {at:g}'}, which was not requested"
 
 

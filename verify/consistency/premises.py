@@ -115,9 +115,9 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
 
 def _wrong_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     """Yields a sentence for each assumption whose stated state is impossible or unsupported."""
-    for each in guarantee.assumptions:
-        if each.state is AssumptionState.ENFORCED and each.statement.endswith(_GIVEN):
-            yield f"its assumption {each.name!r} is said to be enforced, but the seed was given: at best it is asserted"
+    for item in guarantee.assumptions:
+        if item.state is AssumptionState.ENFORCED and item.statement.endswith(_GIVEN):
+            yield f"its assumption {item.name!r} is said to be enforced, but the seed was given: at best it is asserted"
     for name, state in dict.fromkeys((a.name, a.state) for a in guarantee.assumptions):
         yield from _unsupported_state(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
@@ -325,10 +325,10 @@ def _of_new_layers(report: PrivacyReport, name: str) -> bool:
 def _untested(report: PrivacyReport) -> str:
     """What is wrong with the recorded self-test that no record changes another's gradient; "" if nothing is."""
     parameters, method = training_of(report), method_of(report)
-    found = parameters.contribution_test
-    if found is None:
+    test = parameters.contribution_test
+    if test is None:
         return "it states no test that a record's gradient does not depend on other records"
-    differences, allowed = found.differences, found.allowed
+    differences, allowed = test.differences, test.allowed
     if differences.keys() != allowed.keys():
         return "the test that it states does not say what was found and what was allowed"
     if not differences and (method is None or not method.unclipped(parameters)):
@@ -351,8 +351,8 @@ def _too_rough(report: PrivacyReport) -> str:
     parameters, method = training_of(report), method_of(report)
     if method is not None and method.rough:
         return method.rough
-    size, found = parameters.batch_size, parameters.contribution_test
-    largest = max(found.differences.values(), default=math.inf) if found is not None else math.inf
+    size, test = parameters.batch_size, parameters.contribution_test
+    largest = max(test.differences.values(), default=math.inf) if test is not None else math.inf
     try:
         records = min(math.ceil(size + 6 * math.sqrt(size) + 20), parameters.examples)
     except (ValueError, OverflowError):

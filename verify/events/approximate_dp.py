@@ -58,8 +58,8 @@ def _draw(event: EpsilonDeltaDp) -> Draw | None:
         return None
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        held = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
-        chance = np.where(held, 1 / (1 + math.exp(-event.epsilon)), 1 / (1 + math.exp(event.epsilon)))
+        is_drawn = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
+        chance = np.where(is_drawn, 1 / (1 + math.exp(-event.epsilon)), 1 / (1 + math.exp(event.epsilon)))
         losses = np.where(rng.random(count) < chance, event.epsilon, -event.epsilon)
         return np.asarray(sampled_losses(losses, event.sample_rate))
 

@@ -124,8 +124,8 @@ class Ruler:
 def _placed(points: Floats, masses: Floats, moments: Floats, far: float, above: bool) -> PointLaw:
     """The distribution on ``points``, from the masses and first moments of the cells below, between and above them."""
     if not above:
-        held = masses > 0
-        return PointLaw(points=moments[held] / masses[held], masses=masses[held])
+        occupied = masses > 0
+        return PointLaw(points=moments[occupied] / masses[occupied], masses=masses[occupied])
     ends = np.append(0.0, points)
     # Splits the mass between ends[i] and ends[i + 1]. Mass above the last end stays there and its excess mean is "far".
     share = np.clip((moments[:-1] - ends[:-1] * masses[:-1]) / np.diff(ends), 0.0, masses[:-1])
@@ -160,5 +160,5 @@ def _rough(law: PointLaw) -> tuple[Floats, Floats]:
     starts = np.arange(0, len(law.points), max(1, -(-len(law.points) // _FEW)))
     masses = np.add.reduceat(law.masses, starts)
     moments = np.add.reduceat(law.masses * law.points, starts)
-    held = masses > 0
-    return moments[held] / masses[held], masses[held]
+    occupied = masses > 0
+    return moments[occupied] / masses[occupied], masses[occupied]

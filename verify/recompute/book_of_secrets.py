@@ -68,14 +68,14 @@ def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
         memberships[kind] += count
         most[kind] = max(most[kind], count)
         records[kind].update(row["records"])
-    for kind in sorted({*secrets, *(name for name, found in parameters.found.items() if found.secrets)}):
-        found = FoundKind(
+    for kind in sorted({*secrets, *(name for name, kind_counts in parameters.found.items() if kind_counts.secrets)}):
+        counted = FoundKind(
             secrets=secrets[kind], records=len(records[kind]), memberships=memberships[kind], most_records=most[kind]
         )
-        if parameters.found.get(kind) != found:
+        if parameters.found.get(kind) != counted:
             yield _refuted(book, f"the report does not count the secrets of kind {kind!r} as the book has them")
             return
-    if max((max(each, default=-1) for each in records.values()), default=-1) >= parameters.dataset_size:
+    if max((max(secrets, default=-1) for secrets in records.values()), default=-1) >= parameters.dataset_size:
         yield _refuted(book, f"the report says that {parameters.dataset_size} records were read, and it names others")
         return
     reason = f"the report counts the {sum(secrets.values())} secrets of this book as it has them"

@@ -300,7 +300,7 @@ def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Flo
     else:  # with almost no noise, losses are few and far apart
         places, index = np.unique(at, return_inverse=True)
     sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
-    held = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
+    occupied = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
     with np.errstate(divide="ignore"):
-        logs = [np.log(np.maximum(part[held], 1e-320)) for part in sums]
-    return places[held], logs[0], logs[1]
+        logs = [np.log(np.maximum(part[occupied], 1e-320)) for part in sums]
+    return places[occupied], logs[0], logs[1]

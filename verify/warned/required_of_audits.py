@@ -89,8 +89,8 @@ def _of_columns(stated: AuditParameters) -> Iterator[str]:
     else:
         yield of_scores.NOTHING_SHOWN if tied is None else of_scores.NO_SPLIT_SHOWN
     yield from _of_groups(stated)
-    for each in tied or ():
-        yield of_scores.of_model(re.escape(each.statement))
+    for condition in tied or ():
+        yield of_scores.of_model(re.escape(condition.statement))
     yield of_scores.columns(len(stated.attack), grouped=stated.group_by is not None)
     yield from (of_scores.COLUMN_INTERVALS, of_scores.STRONGER_SCORES)
 
@@ -125,7 +125,9 @@ def _of_canaries(report: PrivacyReport, stated: AuditParameters, parents: Sequen
     yield from (noise_at_most(item) for item in report.evidence if item.method == NOISE and item.upper is not None)
     if stated.canary_commitment is None:  # canary gradients of the training itself
         yield from (of_canaries.TRAINING_TESTED, of_canaries.STRONGEST)
-        yield from (re.escape(each.statement) for each in conditions if each.state is AssumptionState.ASSERTED)
+        yield from (
+            re.escape(condition.statement) for condition in conditions if condition.state is AssumptionState.ASSERTED
+        )
         mechanism = stated.canary_mechanism
         if mechanism is not None and any(isinstance(event, TruncatedGaussian) for event in mechanism.events):
             yield of_canaries.UNCUT

@@ -48,26 +48,26 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
 
     ``digest`` gives a file's digest. If a file is missing or no bound applies, an omission says so.
     """
-    found = Found()
+    findings = Found()
     outputs = [artifact for artifact in report.outputs if artifact.role == "model"]
     if report.step != "retrain" or len(outputs) != 1:
-        return found
+        return findings
     output = located(path, outputs[0].path)
     what = "how far the training moved the weights"
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
-        found.omissions.append(Omission(what=what, reason="the model reported is not at hand"))
-        return found
+        findings.omissions.append(Omission(what=what, reason="the model reported is not at hand"))
+        return findings
     try:
         if facts_of(report).converted is not None:
-            found.verdicts += _statistics(output)
+            findings.verdicts += _statistics(output)
         start = start_of(path, report, output, digest)
-        _judge(report, start, output, found)
-        _along_directions(path, report, start, output, digest, found)
+        _judge(report, start, output, findings)
+        _along_directions(path, report, start, output, digest, findings)
     except UnstatedError as reason:
-        found.verdicts.append(_unstated(reason))
+        findings.verdicts.append(_unstated(reason))
     except UncheckableError as reason:
-        found.omissions.append(Omission(what=what, reason=str(reason)))
-    return found
+        findings.omissions.append(Omission(what=what, reason=str(reason)))
+    return findings
 
 
 def _statistics(output: Path) -> Iterator[Verdict]:
@@ -90,7 +90,7 @@ def _unstated(reason: UnstatedError) -> Verdict:
     )
 
 
-def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> None:
+def _judge(report: PrivacyReport, start: Start, output: Path, findings: Found) -> None:
     trained, adapted = _trained(report)
     bounds: _Bounds | None = None
     try:
@@ -98,9 +98,9 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
             raise UncheckableError("adapters of low rank were merged into them, whose product is not bounded here")
         bounds = _bounds(settings_of(report), report)
     except UnstatedError as reason:
-        found.verdicts.append(_unstated(reason))
+        findings.verdicts.append(_unstated(reason))
     except UncheckableError as reason:
-        found.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
+        findings.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
     with SafetensorsFile(output) as file:
         if adapted:
             matrices = [info.name for info in file.tensors if len(info.shape) > 1]
@@ -114,16 +114,16 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
     if bounds is not None and compared.moved:
         faults += bounds.complaints(compared)
         sentences += bounds.sentences(compared)
-        found.evidence.append(bounds.evidence(compared))
+        findings.evidence.append(bounds.evidence(compared))
     if faults:
         outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
-        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
+        findings.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
     elif compared.still or (bounds is not None and compared.moved):
-        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
+        findings.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
 
 
 def _along_directions(
-    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, found: Found
+    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, findings: Found
 ) -> None:
     """Checks the moves, and the noise in them, of a training along public directions."""
     stated = facts_of(report)
@@ -131,17 +131,17 @@ def _along_directions(
         return
     numbers, facts = numbers_of(path, report, digest), settings_of(report)
     wrong = [*number_faults(numbers, facts, stated)]
-    found.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
+    findings.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
     if wrong:
         return
     if _trained(report)[1]:
         raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
-    looked = replay(start, output, numbers, facts, stated)
+    replayed = replay(start, output, numbers, facts, stated)
     outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
-    found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]
-    reason = "; ".join((*looked.sentences, noise_sentence(numbers, facts)))
-    if not looked.wrong:
-        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
+    findings.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in replayed.wrong]
+    reason = "; ".join((*replayed.sentences, noise_sentence(numbers, facts)))
+    if not replayed.wrong:
+        findings.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
 
 
 def _trained(report: PrivacyReport) -> tuple[list[str], bool]:

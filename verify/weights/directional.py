@@ -74,7 +74,7 @@ def numbers_of(path: Path, report: PrivacyReport, digest: Digest) -> Numbers:
     try:
         with SafetensorsFile(place) as file:
             arrays = read_arrays(file, {_STEP: "I64", _RATE: "F64"}, "released numbers")
-            info = next((each for each in file.tensors if each.name == _NUMBERS), None)
+            info = next((tensor for tensor in file.tensors if tensor.name == _NUMBERS), None)
             if info is None or info.dtype != "F64" or len(info.shape) != 2:
                 raise UncheckableError("the file of numbers holds none")
             released = np.frombuffer(bytes(file.read(info)), "<f8").reshape(info.shape)
@@ -161,9 +161,9 @@ def replay(
     globs = stated.trained or ()
     names = sorted(n for n in start.parameters if not globs or any(fnmatch.fnmatchcase(n, glob) for glob in globs))
     with SafetensorsFile(output) as file:
-        held = {info.name: info for info in file.tensors}
+        infos = {info.name: info for info in file.tensors}
         for name in names:
-            if name not in held or held[name].dtype != "F32" or start.tensors[name].dtype != np.float32:
+            if name not in infos or infos[name].dtype != "F32" or start.tensors[name].dtype != np.float32:
                 raise UncheckableError(f"the tensor {name!r} was not kept as float32, in which moves repeat exactly")
         shapes = {name: start.tensors[name].size for name in names}
         room, made, wrong = _MOST // max(1, numbers.released.size), 0, []
@@ -174,7 +174,7 @@ def replay(
                 continue
             made += shapes[name]
             moved = _moved(start.tensors[name], places[name], numbers, facts, stated)
-            if not np.array_equal(moved.view(np.int32), np.frombuffer(file.read(held[name]), "<i4")):
+            if not np.array_equal(moved.view(np.int32), np.frombuffer(file.read(infos[name]), "<i4")):
                 wrong.append(name)
     if wrong:
         sentence = f"tensor {wrong[0]!r} is not what the first weights become by the released numbers"

@@ -142,7 +142,7 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         optimizer = Optimizer(parameters.optimizer)
     except ValueError:
         raise UncheckableError(f"the optimizer {parameters.optimizer!r} is not known") from None
-    found = TrainingFacts(
+    facts = TrainingFacts(
         method=parameters.method,
         updates=updates,
         planned=planned,
@@ -164,11 +164,11 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         gaps=updates != parameters.steps_begun,
         canaries=_canaries(parameters),
     )
-    if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
-        raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
-    if found.examples < 1:
-        raise UncheckableError(f"the report says {found.examples} examples")
-    return found
+    if facts.schedule not in _SCHEDULES or facts.warmup > MOST_UPDATES:
+        raise UncheckableError(f"the schedule {facts.schedule!r} with {facts.warmup} steps of warm-up is not known")
+    if facts.examples < 1:
+        raise UncheckableError(f"the report says {facts.examples} examples")
+    return facts
 
 
 def _noise(parameters: StatedTraining) -> float:
@@ -253,7 +253,7 @@ def _number(value: float | None, name: str, *, positive: bool = False) -> float:
 
 
 def _fraction(value: float | None, name: str) -> float:
-    found = _number(value, name)
-    if found >= 1:
-        raise UncheckableError(f"the parameters say {name} {found:g}, which must be below 1")
-    return found
+    number = _number(value, name)
+    if number >= 1:
+        raise UncheckableError(f"the parameters say {name} {number:g}, which must be below 1")
+    return number

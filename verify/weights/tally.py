@@ -73,14 +73,14 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
 
     Without a ``scale``, only untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
     """
-    held = {info.name: info for info in file.tensors}
-    if held.keys() != start.tensors.keys():
-        odd = sorted(held.keys() ^ start.tensors.keys())
+    infos = {info.name: info for info in file.tensors}
+    if infos.keys() != start.tensors.keys():
+        odd = sorted(infos.keys() ^ start.tensors.keys())
         raise UncheckableError(
             f"the installed transformers makes other tensors of config.json than were released: {odd[0]}"
         )
     moved, touched, still = [], [], 0
-    for name, info in sorted(held.items()):
+    for name, info in sorted(infos.items()):
         if start.tensors[name].shape != info.shape:
             raise UncheckableError(f"the tensor {name!r} has another shape than config.json gives it")
         if name in start.parameters and (not trained or any(fnmatch.fnmatchcase(name, glob) for glob in trained)):
@@ -105,7 +105,7 @@ def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[t
 
 
 def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: MoveScale) -> Tally:
-    found = Tally(name=info.name)
+    tally = Tally(name=info.name)
     for old, new in _chunks(start, file, info):
         move = scale.keep * old - new
         room = _GRAIN * scale.updates * (np.abs(old) + np.abs(new) + scale.far) + _MOMENTS * np.abs(move)
@@ -113,15 +113,15 @@ def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: MoveSca
             room += _REDRAWN * np.abs(old)
         size = np.abs(move)
         least = np.maximum(size - room, 0.0)
-        found.elements += len(move)
-        found.squares += float(np.dot(move, move))
-        found.room += float(np.dot(room, room))
-        found.low += float(np.dot(least, least))
-        found.high += float(np.dot(size + room, size + room))
-        found.farthest = max(found.farthest, float(least.max(initial=0.0)))
-        found.between = found.between + _spans(scale.edges, move - room, move + room)
-        found.still = found.still + _spans(scale.edges, -room, room)
-    return found
+        tally.elements += len(move)
+        tally.squares += float(np.dot(move, move))
+        tally.room += float(np.dot(room, room))
+        tally.low += float(np.dot(least, least))
+        tally.high += float(np.dot(size + room, size + room))
+        tally.farthest = max(tally.farthest, float(least.max(initial=0.0)))
+        tally.between = tally.between + _spans(scale.edges, move - room, move + room)
+        tally.still = tally.still + _spans(scale.edges, -room, room)
+    return tally
 
 
 def _spans(edges: Floats, lower: Floats, upper: Floats) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ def misstated_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iter
     drawn = [item for item in bounds if of_split(item, parameters)]
     planted = [item for item in bounds if not of_split(item, parameters)]
     conditions = parameters.canary_conditions or ()
-    broken = any(each.state is AssumptionState.VIOLATED for each in conditions)
+    broken = any(condition.state is AssumptionState.VIOLATED for condition in conditions)
     for item in planted:
         if (item.lower is None) is not broken:
             needs = "no condition of its canaries is violated" if item.lower is None else "a condition is violated"

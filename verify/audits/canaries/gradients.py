@@ -46,7 +46,9 @@ class Observations:
     scores: Mapping[str, tuple[float, ...]]
 
     def __post_init__(self) -> None:
-        if any(len(each) != len(self.included) or not all(map(math.isfinite, each)) for each in self.scores.values()):
+        if any(
+            len(scores) != len(self.included) or not all(map(math.isfinite, scores)) for scores in self.scores.values()
+        ):
             raise ValueError(f"{self.source} does not hold a finite score for each canary")
 
     def same(self, other: Observations) -> bool:
@@ -68,22 +70,22 @@ def check_observed(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     if not items:
         return
     try:
-        found = observations_at_hand(path, report)
+        observations = observations_at_hand(path, report)
     except (InputError, ValueError, TypeError, KeyError) as fault:
         reason = f"what the training observed of its canaries cannot be read ({fault})"
         yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
         return
-    if found is not None:
-        yield from verdicts_on(items, report, found)
+    if observations is not None:
+        yield from verdicts_on(items, report, observations)
 
 
-def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, found: Observations) -> Iterator[Verdict]:
-    """Refuted verdicts for counts of ``items`` that the observations ``found`` contradict, or a consistent one."""
-    wrong = [*_wrong_number(report, found), *(text for item in items for text in _wrong(item, found))]
+def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, observations: Observations) -> Iterator[Verdict]:
+    """Refuted verdicts for counts of ``items`` that the ``observations`` contradict, or a consistent one."""
+    wrong = [*_wrong_number(report, observations), *(text for item in items for text in _wrong(item, observations))]
     for reason in wrong:
         yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
     if not wrong:
-        reason = f"the right guesses of {counted(len(items), 'bound')} are those that {found.source} gives"
+        reason = f"the right guesses of {counted(len(items), 'bound')} are those that {observations.source} gives"
         yield Verdict(subject=SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
 
 
@@ -121,20 +123,20 @@ def _observed(item: Evidence) -> str:
     return item.quantity.partition(", ")[2]
 
 
-def _wrong_number(report: PrivacyReport, found: Observations) -> Iterator[str]:
+def _wrong_number(report: PrivacyReport, observations: Observations) -> Iterator[str]:
     """Yields a sentence if the stated number of included canaries is wrong."""
     stated = readable(AuditParameters, report)
     statement = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
-    number = f"{sum(found.included)} of {len(found.included)} canaries are included"
+    number = f"{sum(observations.included)} of {len(observations.included)} canaries are included"
     if statement is not None and number not in statement:
-        yield f"it says that {statement!r}, and {found.source} says that {number}"
+        yield f"it says that {statement!r}, and {observations.source} says that {number}"
 
 
-def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
-    scores = found.scores[_observed(item)]
+def _wrong(item: Evidence, kept: Observations) -> Iterator[str]:
+    scores = kept.scores[_observed(item)]
     for number, (canaries, guesses, right) in enumerate(counts_of(item), start=1):
         if canaries != len(scores):
-            yield f"its bound on {item.quantity} is of {canaries} canaries, and {found.source} holds {len(scores)}"
+            yield f"its bound on {item.quantity} is of {canaries} canaries, and {kept.source} holds {len(scores)}"
             return
         if not 0 <= guesses <= canaries:
             yield f"its bound on {item.quantity} is of {guesses} guesses on {canaries} canaries"
@@ -143,12 +145,12 @@ def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
         made = sum(score >= high or score <= low for score in scores) if low < high else 0
         hits = sum(
             (score >= high) == coin
-            for score, coin in zip(scores, found.included, strict=True)
+            for score, coin in zip(scores, kept.included, strict=True)
             if low < high and (score >= high or score <= low)
         )
         if (int(item.details.get(f"made {number}", guesses)), right) != (made, hits):
             yield (
-                f"its bound on {item.quantity} says that {right} of {guesses} guesses were right, and {found.source} "
+                f"its bound on {item.quantity} says that {right} of {guesses} guesses were right, and {kept.source} "
                 f"gives {hits} of {made} made"
             )
 

@@ -136,9 +136,10 @@ def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterato
         canaries, guesses = _stated(item)
         known = registered.levels.get(int(item.details["copies"]))
         if known != (canaries, guesses):
-            found = "none" if known is None else f"{_joined(known[1])} on {known[0]}"
-            yield f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries; {found} " + (
-                "were registered before training"
+            known_text = "none" if known is None else f"{_joined(known[1])} on {known[0]}"
+            yield (
+                f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries; {known_text} "
+                + ("were registered before training")
             )
     missing = registered.levels.keys() - {int(item.details["copies"]) for item in items}
     for copies in sorted(missing):

@@ -94,7 +94,7 @@ def _manifest(path: Path, report: PrivacyReport) -> Sequence[tuple[bool, int]] |
         place = as_recorded(path, artifact) if artifact.role == "canaries" else None
         if place is not None:
             canaries = parse_json(read_text(place), str(place))["canaries"]
-            return [(bool(each["included"]), int(each["copies"])) for each in canaries]
+            return [(bool(canary["included"]), int(canary["copies"])) for canary in canaries]
     return None
 
 
@@ -138,7 +138,7 @@ def _value(item: Evidence, name: str) -> float:
 
 def _side(quantity: str, kept: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
     """The canaries that a figure is of; None if its name names none."""
-    begins = next((each for each in (MEAN, MEDIAN, DISCLOSED) if quantity.startswith(each)), None)
+    begins = next((beginning for beginning in (MEAN, MEDIAN, DISCLOSED) if quantity.startswith(beginning)), None)
     if begins is None:
         return None
     name, included = quantity.removeprefix(begins), kept["included"]
@@ -146,8 +146,8 @@ def _side(quantity: str, kept: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_] 
         return np.asarray(~included)
     if name == SIDES[0]:
         return np.array(included)
-    found = _INCLUDED.fullmatch(name)
-    return None if found is None else np.asarray(included & (kept["copies"] == int(found[1])))
+    match = _INCLUDED.fullmatch(name)
+    return None if match is None else np.asarray(included & (kept["copies"] == int(match[1])))
 
 
 def _completions(kept: Mapping[str, NDArray[Any]], side: NDArray[np.bool_]) -> dict[str, float]:

@@ -98,7 +98,7 @@ def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -
     expected = Assumption(name="steps as stated", statement=_STATEMENTS[own], state=AssumptionState.ASSERTED)
     if parameters.canary_steps != expected:
         return "it does not say on what it rests, as every such bound does"
-    if not math.isclose(item.confidence, 1 - math.fsum(1 - each.confidence for each in bounds), abs_tol=1e-9):
+    if not math.isclose(item.confidence, 1 - math.fsum(1 - bound.confidence for bound in bounds), abs_tol=1e-9):
         return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
     return _bound_fault(item, event, bounds, independent=own)
 
@@ -107,7 +107,7 @@ def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, 
     """What is wrong with the reason for stating no bound; ``event`` is None if the steps are not of a single kind."""
     from verify.recompute.ledger import NoBoundError, epsilon_of  # imported here because it needs numpy and scipy
 
-    delta = max((each.details.get("delta", 0.0) for each in bounds), default=0.0)
+    delta = max((bound.details.get("delta", 0.0) for bound in bounds), default=0.0)
     if event is None or delta == 0:
         expected = _NO_KIND if delta else _NO_DELTA
         return "" if item.reason == expected else f"it has no bound, for which {expected!r} is the reason"
@@ -134,14 +134,14 @@ def _bound_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, i
         above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent, slack=1 + _SLACK)
         below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent, slack=1 - _SLACK)
         below = below and epsilon_of(_with(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
-        found = epsilon_of(_with(event, stated), delta).upper
+        epsilon = epsilon_of(_with(event, stated), delta).upper
     except NoBoundError as error:
         return f"it cannot be computed again ({error})"
     if not above or below:
         which = "a little more noise is not rejected" if not above else "less noise is rejected too"
         return f"a noise multiplier of {stated:.6g} is not what the right guesses give: {which}"
-    if not math.isclose(item.details["epsilon"], found, rel_tol=_CLOSE, abs_tol=1e-6):
-        return f"such steps have an epsilon of {found:.6g} at delta {delta:g}, and not {item.details['epsilon']:.6g}"
+    if not math.isclose(item.details["epsilon"], epsilon, rel_tol=_CLOSE, abs_tol=1e-6):
+        return f"such steps have an epsilon of {epsilon:.6g} at delta {delta:g}, and not {item.details['epsilon']:.6g}"
     return ""
 
 

@@ -22,34 +22,34 @@ _SIDES = {"training": "training", "held-out": "held_out"}
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence for each count of a comparison that contradicts other counts of the same audit."""
-    found = {item.quantity: item for item in report.evidence if item.method == _METHOD}
-    compared = [found.get(name) for name in BEYOND]
-    rates = {name: found.get(f"rate on {side} text") for side, name in _SIDES.items()}
+    by_quantity = {item.quantity: item for item in report.evidence if item.method == _METHOD}
+    compared = [by_quantity.get(name) for name in BEYOND]
+    rates = {name: by_quantity.get(f"rate on {side} text") for side, name in _SIDES.items()}
     exact, near = compared
     if exact is None or None in rates.values():
         return  # reported by another check
-    for item in (each for each in compared if each is not None):
+    for item in (entry for entry in compared if entry is not None):
         for fault in _of_texts(item, rates, parameters):
             yield f"{_METHOD}, {item.quantity}: {fault}"
     for side, name in _SIDES.items():
         rate = rates[name]
         if rate is not None and (fault := _of_extracted(exact, rate, name, parameters)):
             yield f"{_METHOD}, {exact.quantity}: {fault}"
-        for compares, whole in ((exact, rate), (near, _farthest(found, side))):
+        for compares, whole in ((exact, rate), (near, _farthest(by_quantity, side))):
             if compares is not None and whole is not None and (fault := _of_side(compares, whole, name, parameters)):
                 yield f"{_METHOD}, {compares.quantity}: {fault}"
         open_ones = 0 if rate is None else rate.details.get("undecided", 0)
         if near is not None and near.details[f"{name}_extracted"] < exact.details[f"{name}_extracted"] - open_ones:
             yield f"{_METHOD}: more of its {name} texts come out word for word than nearly so"
         counts = {_texts(exact, name), *([] if near is None else [_texts(near, name)])}
-        if len(counts | ({found[GRID].samples.get(name, 0)} if GRID in found else set())) > 1:
+        if len(counts | ({by_quantity[GRID].samples.get(name, 0)} if GRID in by_quantity else set())) > 1:
             yield f"{_METHOD}: its comparisons are not of the same {name} texts"
 
 
-def _farthest(found: Mapping[str, Evidence], side: str) -> Evidence | None:
+def _farthest(by_quantity: Mapping[str, Evidence], side: str) -> Evidence | None:
     """The near-verbatim rate on one side at the largest edit distance, which comparisons use."""
     begins = f"near-verbatim rate on {side} text, edit distance to "
-    return max((found[name] for name in found if name.startswith(begins)), key=_distance, default=None)
+    return max((by_quantity[name] for name in by_quantity if name.startswith(begins)), key=_distance, default=None)
 
 
 def _distance(item: Evidence) -> float:
@@ -98,10 +98,10 @@ def _left_out(item: Evidence) -> float:
 
 def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: AuditParameters) -> Iterator[str]:
     """Yields a sentence if the texts not compared are not as many as those said to be left out."""
-    looked = sum(each.details["texts"] for each in rates.values() if each is not None)
+    texts = sum(rate.details["texts"] for rate in rates.values() if rate is not None)
     compared = sum(_texts(item, name) for name in rates)
-    if not _grouped(parameters) and not _shared(parameters) and looked - compared != _left_out(item):
-        yield f"{looked - compared:g} texts are not compared, and it says that {_left_out(item):g} are left out"
+    if not _grouped(parameters) and not _shared(parameters) and texts - compared != _left_out(item):
+        yield f"{texts - compared:g} texts are not compared, and it says that {_left_out(item):g} are left out"
 
 
 def _of_extracted(item: Evidence, rate: Evidence, name: str, parameters: AuditParameters) -> str:

@@ -72,7 +72,7 @@ def _more_than_there_are(item: Evidence, evidence: Sequence[Evidence], *, by_coi
     looked = [
         item.details.get(f"{side}_texts", 0) + item.details[name] for side, name in zip(_SIDES, _KNOWN, strict=True)
     ]
-    texts = {each.quantity: each.details.get("texts", 0) for each in evidence if each.method == item.method}
+    texts = {other.quantity: other.details.get("texts", 0) for other in evidence if other.method == item.method}
     if any(count > texts.get(rate, count) for count, rate in zip(looked, _RATES, strict=True)):
         return "it compares and leaves out more texts than it looked at"
     if item.method in _EQUAL and looked[0] != looked[1]:
@@ -103,8 +103,10 @@ def check_reference(path: Path, report: PrivacyReport, parents: Sequence[Privacy
     if report.step != "audit" or _stated(report).get("reference") != _BEGAN:
         return
     weights = _weights(report.inputs, "reference model", f"reference {BASE_ROLE}")
-    trainings = [each for each in parents if each.step == "retrain"]
-    if trainings and not any(weights and weights == _weights(each.inputs, "start-", BASE_ROLE) for each in trainings):
+    trainings = [parent for parent in parents if parent.step == "retrain"]
+    if trainings and not any(
+        weights and weights == _weights(training.inputs, "start-", BASE_ROLE) for training in trainings
+    ):
         yield Verdict(
             subject="audit",
             outcome=Outcome.REFUTED,

@@ -84,8 +84,8 @@ def _read(file: Path) -> tuple[Any, Any]:
         return _of_tensors(file)
     text = read_text(file)
     if file.suffix.lower() == ".json":
-        found = parse_json(text, str(file))
-        return found["with"], found["without"]
+        content = parse_json(text, str(file))
+        return content["with"], content["without"]
     lines = csv.reader(text.removeprefix("\ufeff").splitlines())
     header = [cell.strip().lower() for cell in next(lines)]
     score, member = header.index("score"), header.index("member")
@@ -97,17 +97,17 @@ def _read(file: Path) -> tuple[Any, Any]:
 
 
 def _of_tensors(file: Path) -> tuple[Any, Any]:
-    found = {}
+    digests = {}
     with SafetensorsFile(file) as opened:
         for tensor in opened.tensors:
             if tensor.name not in _SIDES:
                 continue
             raw = opened.read(tensor)
             if tensor.dtype == "BF16":  # a float32 without its lower half
-                found[tensor.name] = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype="<u4").view("<f4")
+                digests[tensor.name] = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype="<u4").view("<f4")
             else:
-                found[tensor.name] = np.frombuffer(raw, _KINDS[tensor.dtype])
-    return found["with"], found["without"]
+                digests[tensor.name] = np.frombuffer(raw, _KINDS[tensor.dtype])
+    return digests["with"], digests["without"]
 
 
 def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer: Scores) -> Iterator[str]:
@@ -122,11 +122,11 @@ def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer:
         elif item.method == threshold_bound.METHOD:
             wrong = list(_of_threshold(item, inner, outer))
         elif item.lower is None:
-            found = claim_p_value(counted, item.details["epsilon"], item.details["delta"])
-            wrong = list(_of_claim(report, item, found, is_swapped=is_swapped))
+            p_value = claim_p_value(counted, item.details["epsilon"], item.details["delta"])
+            wrong = list(_of_claim(report, item, p_value, is_swapped=is_swapped))
         else:
             wrong = list(_of_ranks(item, tests))
-        yield from (f"{item.method}: {item.quantity}: {each}" for each in wrong)
+        yield from (f"{item.method}: {item.quantity}: {fault}" for fault in wrong)
     if is_swapped is not says_swapped(report):
         yield f"it {'does not warn' if is_swapped else 'warns'} that models without the record score higher"
     if _are_suspicious(inner, outer) and not any(re.fullmatch(EQUAL_SCORES, text) for text in report.warnings):
@@ -136,15 +136,15 @@ def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer:
 def _of_threshold(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]:
     threshold = item.details["threshold"]
     for name, side in (("true_positives", inner), ("false_positives", outer)):
-        if (found := int((side > threshold).sum())) != item.details[name]:
-            yield f"its {name.replace('_', ' ')} are {item.details[name]:g}, but the scores in the file give {found}"
+        if (count := int((side > threshold).sum())) != item.details[name]:
+            yield f"its {name.replace('_', ' ')} are {item.details[name]:g}, but the scores in the file give {count}"
 
 
 def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
     """Yields a sentence if the named test has other counts, or if the bound is not the largest rejected value."""
     details = item.details
     named = next(
-        (each for each in tests if (each[0].rank, each[0].from_without) == (
+        (test for test in tests if (test[0].rank, test[0].from_without) == (
             details.get("rank"), bool(details.get("threshold_from_without"))
         )),
         None,
@@ -160,7 +160,7 @@ def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> 
     lower = item.lower
     if curve is None or lower is None:
         return
-    if not is_largest_rejected(lower, [(test, found) for test, _, found in tests], curve(lower)):
+    if not is_largest_rejected(lower, [(test, counted_pairs) for test, _, counted_pairs in tests], curve(lower)):
         yield f"its bound is {lower:.6g}, which is not the largest that the scores in the file reject"
 
 
@@ -170,10 +170,10 @@ def _of_claim(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bo
     if math.isclose(p, ALPHA, rel_tol=rank_bound.ROUNDING):
         return
     epsilon, delta = item.details["epsilon"], item.details["delta"]
-    found = outcome(item, p, epsilon, swapped=is_swapped)
+    expected = outcome(item, p, epsilon, swapped=is_swapped)
     for verdict in report.verdicts:
-        if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
-            yield f"its verdict is {verdict.outcome}, but the scores in the file make it {found}"
+        if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not expected:
+            yield f"its verdict is {verdict.outcome}, but the scores in the file make it {expected}"
 
 
 def _threshold_and_count(test: SizedTest, inner: Scores, outer: Scores) -> tuple[float, int]:

@@ -189,12 +189,12 @@ def _groups(
 
 def _of_groups(scores: Mapping[str, NDArray[np.float64]], index: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """The scores of groups by attack, given the group ``index`` [records] of each record."""
-    found: dict[str, NDArray[np.float64]] = {}
+    columns: dict[str, NDArray[np.float64]] = {}
     for name, values in scores.items():
-        found[name] = _rounded(_weighted_means(values, index))
+        columns[name] = _rounded(_weighted_means(values, index))
         if len(index) > int(index.max()) + 1:
-            found[name + _TOP] = _rounded(_top(values, index))
-    return found
+            columns[name + _TOP] = _rounded(_top(values, index))
+    return columns
 
 
 def _weighted_means(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -238,6 +238,6 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _seed(rows: NDArray[np.float64]) -> int:
     """The seed of the relabellings: the first 8 bytes of BLAKE2b of the sorted rows [records, columns]."""
     digest = hashlib.blake2b(digest_size=8)
-    for row in sorted(each.tobytes() for each in rows):
+    for row in sorted(row.tobytes() for row in rows):
         digest.update(len(row).to_bytes(8, "big") + row)
     return int.from_bytes(digest.digest(), "big")

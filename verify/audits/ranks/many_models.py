@@ -55,15 +55,15 @@ class SizedTest:
 @lru_cache(maxsize=64)
 def tests_of(inner: int, outer: int) -> tuple[SizedTest, ...]:
     """The tests for ``inner`` models with the record and ``outer`` without it."""
-    found = []
+    tests = []
     for from_without, ranked, counted in ((True, outer, inner), (False, inner, outer)):
         tail = min(ranked - 1, max(1, round(math.sqrt(ranked) / 6)))
         parts = [(int(part * ranked), share) for part, share in _PARTS if int(part * ranked) > 2 * tail]
         for rank, share in [(tail, 0.5 - sum(share for _, share in parts)), *parts]:
-            found.append(
+            tests.append(
                 SizedTest(rank=rank, ranked=ranked, counted=counted, from_without=from_without, share=CERTAIN * share)
             )
-    return tuple(found)
+    return tuple(tests)
 
 
 def is_largest_rejected(value: float, tests: Sequence[tuple[SizedTest, int]], curve: PowerCurve) -> bool:
@@ -78,9 +78,9 @@ def claim_p_value(tests: Sequence[tuple[SizedTest, int]], epsilon: float, delta:
     return min(1.0, *(test.p_value(beyond, curve) / test.share for test, beyond in tests))
 
 
-def same_p_value(stated: float, found: float) -> bool:
+def same_p_value(stated: float, recomputed: float) -> bool:
     """Whether the two differ only by rounding."""
-    return math.isclose(stated, found, rel_tol=ROUNDING) or max(stated, found) < _TINY
+    return math.isclose(stated, recomputed, rel_tol=ROUNDING) or max(stated, recomputed) < _TINY
 
 
 def delta_of(asked: AskedAudit) -> float:
@@ -106,7 +106,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         return
     for item in items:
         wrong = _of_bound(item, sizes, asked) if item.lower is not None else _of_claim(item, sizes, asked, items)
-        yield from (f"{METHOD}, {item.quantity}: {each}" for each in wrong)
+        yield from (f"{METHOD}, {item.quantity}: {fault}" for fault in wrong)
     yield from _of_verdict(report, items, asked)
 
 
@@ -191,7 +191,7 @@ def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: PowerCur
         tuple(0.0 if seen > test.counted else test.p_value(seen, curve) for seen in dict.fromkeys((surely, fewest)))
         for test, fewest, surely in _needed(sizes, delta, claim)
     ]
-    return max(each[0] for each in chances), max(each[-1] for each in chances)
+    return max(interval[0] for interval in chances), max(interval[-1] for interval in chances)
 
 
 def _mu_at(epsilon: float, delta: float) -> float:
@@ -241,10 +241,10 @@ def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAu
         if tested is None or tested.estimate is None:
             yield f"{METHOD}: it was to judge ({epsilon:g}, {delta:g})-DP, and states no p-value of it"
             continue
-        found = outcome(tested, tested.estimate, epsilon, swapped=says_swapped(report))
+        expected = outcome(tested, tested.estimate, epsilon, swapped=says_swapped(report))
         for verdict in report.verdicts:
-            if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
-                yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its figures make it {found}"
+            if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not expected:
+                yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its figures make it {expected}"
 
 
 def says_swapped(report: PrivacyReport) -> bool:

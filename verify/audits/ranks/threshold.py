@@ -36,11 +36,11 @@ def fault(item: Evidence) -> str:
     tail = (1 - item.confidence) / 2
     if not 0 < tail < 0.5:
         return f"it holds with {item.confidence:g}, which is no confidence"
-    found, highest = (_bound(item, right, wrong, tail) for right, wrong in ((hits, errors), (inner, 0)))
-    if found is None:
+    recomputed, highest = (_bound(item, right, wrong, tail) for right, wrong in ((hits, errors), (inner, 0)))
+    if recomputed is None:
         return "it bounds nothing that is known here"
-    if not math.isclose(item.lower, found, rel_tol=_NEAR, abs_tol=_NEAR):
-        return f"its bound is {item.lower:.6g}, but its counts give {found:.6g}"
+    if not math.isclose(item.lower, recomputed, rel_tol=_NEAR, abs_tol=_NEAR):
+        return f"its bound is {item.lower:.6g}, but its counts give {recomputed:.6g}"
     ceiling = item.details.get("ceiling")
     if ceiling is None or highest is None or math.isclose(ceiling, highest, rel_tol=_NEAR, abs_tol=_NEAR):
         return ""
@@ -71,12 +71,12 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
         if (stated := CLAIM.match(verdict.subject)) is None:
             continue
         epsilon, delta = float(stated[1]), float(stated[2])
-        found = _certified(hits, errors, sizes, tail, delta)
+        recomputed = _certified(hits, errors, sizes, tail, delta)
         refuted = verdict.outcome is Outcome.REFUTED
-        if math.isclose(epsilon, found, rel_tol=CLAIMED, abs_tol=CLAIMED):
+        if math.isclose(epsilon, recomputed, rel_tol=CLAIMED, abs_tol=CLAIMED):
             continue
-        if refuted is not (found > epsilon):
-            how = "refute" if found > epsilon else "do not refute"
+        if refuted is not (recomputed > epsilon):
+            how = "refute" if recomputed > epsilon else "do not refute"
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {how} that"
         elif verdict.outcome is Outcome.CONSISTENT and not _would_notice(sizes, tail, epsilon, delta):
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but so few models would not notice more"
@@ -106,8 +106,8 @@ def _quantile(share: float, trials: int, rate: float) -> int:
 def _epsilon(least: float, most: float, delta: float) -> float:
     """The smallest epsilon with TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta."""
     ratios = [((least - delta), most), ((1 - most - delta), 1 - least)]
-    found = [math.log(above / below) for above, below in ratios if above > 0 and below > 0]
-    return min(_LARGEST_EPSILON, max(0.0, *found)) if found else 0.0
+    epsilons = [math.log(above / below) for above, below in ratios if above > 0 and below > 0]
+    return min(_LARGEST_EPSILON, max(0.0, *epsilons)) if epsilons else 0.0
 
 
 def _least(hits: int, total: int, tail: float) -> float:

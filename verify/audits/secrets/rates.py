@@ -36,12 +36,12 @@ def counted_again(item: Evidence, kept: KeptSecrets, kinds: Sequence[str]) -> Ma
     side, _, before = item.quantity.rpartition(_BEFORE)
     whole, model = (side, "_before") if _ and not before else (item.quantity, "")
     if item.method == RECONSTRUCTION:
-        found = _FIRST.fullmatch(whole)
-        ranks = None if found is None else kept.ranked(found["score"] or model)
-        chosen = None if found is None else _side(found["side"], kept)
-        if ranks is None or chosen is None or found is None:
+        match = _FIRST.fullmatch(whole)
+        ranks = None if match is None else kept.ranked(match["score"] or model)
+        chosen = None if match is None else _side(match["side"], kept)
+        if ranks is None or chosen is None or match is None:
             return None
-        bounded = not model and found["score"] is None
+        bounded = not model and match["score"] is None
         return {**_ranks(ranks, chosen), **(_bound(kept, chosen) if bounded else {}), "secrets": int(chosen.sum())}
     chosen = _side(whole.partition(", ")[2], kept)
     if chosen is None or f"completion{model}" not in kept:

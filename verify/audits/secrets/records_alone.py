@@ -69,7 +69,7 @@ def _of_secrets(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDArray[
     inside = kept["record"] >= 0
     own, records, held_out = values[inside], kept["records_score"][inside], kept["held_out"][inside]
     strata = kept["stratum"][inside]
-    centred = own - np.array([own[strata == each].mean() for each in strata.tolist()])
+    centred = own - np.array([own[strata == stratum].mean() for stratum in strata.tolist()])
     excess = won(centred[~held_out], centred[held_out]) - won(records[~held_out], records[held_out])
     sides = ~held_out, held_out
     paired = paired_deviation([centred[side] for side in sides], [records[side] for side in sides])

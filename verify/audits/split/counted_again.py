@@ -73,7 +73,7 @@ class RightGuesses:
         """Which records have their own coin, that is, whose line occurs once; None without the split's files."""
         if self._kept.line is None:
             return None
-        found: dict[bytes, list[tuple[bool, int]]] = {}
+        by_digest: dict[bytes, list[tuple[bool, int]]] = {}
         for role, side in (("members", True), ("nonmembers", False)):
             named = [item for item in self._report.inputs if item.role == role]
             file = as_recorded(self._path, named[0]) if len(named) == 1 else None
@@ -81,8 +81,8 @@ class RightGuesses:
                 return None
             for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
                 if content := line.strip():
-                    found.setdefault(content, []).append((side, number))
-        single = {places[0] for places in found.values() if len(places) == 1}
+                    by_digest.setdefault(content, []).append((side, number))
+        single = {places[0] for places in by_digest.values() if len(places) == 1}
         rows = zip(self._kept.member.tolist(), self._kept.line.tolist(), strict=True)
         return np.array([place in single for place in rows], np.bool_)
 
@@ -101,9 +101,9 @@ def wrong_guesses(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_]
         possible = all_coins or {_cut(ranks, member, guesses // 2, coins)}
         if (made, right) not in possible:
             most = max(count for _, count in possible)
-            found = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
+            counted = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
             kept = "scores" if whole else "ranks kept"
-            return f"{right} of {made} guesses made are said to be right, and the {kept} give {found}"
+            return f"{right} of {made} guesses made are said to be right, and the {kept} give {counted}"
     return ""
 
 

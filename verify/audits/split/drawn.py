@@ -105,8 +105,8 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
 
 def _roles(report: PrivacyReport, stated: AuditParameters) -> list[dict[str, str]]:
     """For each part of the audit that uses a drawn split, the roles of its two sides."""
-    found = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
-    return found + ([_EXTRACTION] if sides_by_coins(stated.extraction) else [])
+    roles = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
+    return roles + ([_EXTRACTION] if sides_by_coins(stated.extraction) else [])
 
 
 def _record_digests(file: Path) -> Iterator[bytes]:
@@ -244,7 +244,7 @@ def _not_drawn(key: bytes, whole: Path, drawn: Mapping[bytes, int]) -> str:
 def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:
     """What is wrong with the bounds if there is one coin for each of ``coins`` ``what``; "" if nothing is."""
     curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
-    if coins > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
+    if coins > 1 and curves & set(stated.attack) and any(omission.what == NO_BOUNDS for omission in report.omissions):
         return f"it omits its bounds, and there are {coins} {what}"
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != coins:

@@ -84,8 +84,8 @@ def enclose_all(formulas: Callable[[], tuple[arb, ...]], bits: int = _BITS) -> t
     while True:
         with ctx.workprec(precision):
             balls = formulas()
-            if all(_tight(each, bits) for each in balls):
-                return tuple(rounded_outward(each, bits) for each in balls)
+            if all(_tight(ball, bits) for ball in balls):
+                return tuple(rounded_outward(ball, bits) for ball in balls)
         precision *= 2
         if precision > _LAST_PRECISION:
             raise ValueError(f"a number stays unknown at {_LAST_PRECISION} bits: {balls[0].str(10)}")
