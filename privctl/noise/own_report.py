@@ -69,14 +69,14 @@ def require_bounded(model_report: FoundReport | None, checkpoint: Checkpoint, *,
     if report.mechanism is None:
         raise InputError(
             f"{checkpoint.root} was trained without clipping, as its report {model_report.path} says, so nothing "
-            "bounds how far one example moved the weights, and no noise makes them private; train again with privctl retrain "
-            "clipped and give its model noise, or, better for a neural network, with privctl retrain dp-sgd"
+            "bounds how far one example moved the weights, and no noise makes them private; train again "
+            "with privctl retrain clipped and give its model noise, or, better for a neural network, with privctl retrain dp-sgd"
         )
     if not facts:
         raise InputError(
             f"{checkpoint.root} was trained privately, as its report {model_report.path} says"
-            f"{_stated_epsilon(report)}; more noise lowers no bound that is derived here, so release it as it is, or train again with a smaller "
-            "--epsilon"
+            f"{_stated_epsilon(report)}; more noise lowers no bound that is derived here, so release it as it is, "
+            "or train again with a smaller --epsilon"
         )
 
 
@@ -95,8 +95,8 @@ def require_untrained(model_report: FoundReport | None, checkpoint: Checkpoint, 
         if any(fnmatchcase(name, glob) for glob in globs) and name.rsplit(".", 1)[-1] not in BATCH_STATISTICS:
             raise InputError(
                 f"tensor {name!r} of {checkpoint.root} is left out of the noise, but was trained, as "
-                f"{model_report.path} says, so what it holds of the data would go out as it is; leave it in, or, if it did "
-                "not change, give the weights that the training began with as --base"
+                f"{model_report.path} says, so what it holds of the data would go out as it is; leave it in, or, "
+                "if it did not change, give the weights that the training began with as --base"
             )
 
 
