@@ -95,7 +95,7 @@ class PerExample:
         self._bounded = bounded(model)
         self.bound_rows()
         self._promoted = {promotion.module: promotion for promotion in promoted}
-        self._recorder, self._groups = self._watched()
+        self._recorder, self._groups = self._watch_modules()
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
         self._latest: Pass | None = None
@@ -256,10 +256,10 @@ class PerExample:
             raise InputError(f"{error}; taking the module above it as a whole changed nothing, so freeze it") from None
         self._promoted = grown
         self._recorder.remove()
-        self._recorder, self._groups = self._watched()
+        self._recorder, self._groups = self._watch_modules()
         self._checked, self._used = False, set()
 
-    def _watched(self) -> tuple[Recorder, list[list[str]]]:
+    def _watch_modules(self) -> tuple[Recorder, list[list[str]]]:
         """Hooks on the modules that own trained parameters, and the parameters that are clipped together."""
         sites = promotion.sites(self._model, self.trainable, self._promoted)
         return Recorder(self._model, sites), promotion.groups(sites, self.trainable, self.clipping.style)

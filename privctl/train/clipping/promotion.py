@@ -85,7 +85,7 @@ def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: Not
         if above is None or above.mode is Mode.REPEATED:
             grown[parent] = Promotion(module=parent, kind=type(model.get_submodule(parent)).__name__, reason=reason)
     whole = [path for path, promotion in grown.items() if promotion.mode is not Mode.REPEATED]
-    return {path: promotion for path, promotion in grown.items() if not _inside(path, whole)}
+    return {path: promotion for path, promotion in grown.items() if not _is_inside(path, whole)}
 
 
 def promotion_sentence(promotions: Sequence[Promotion], share: float | None) -> str | None:
@@ -134,7 +134,7 @@ def _whole_model(promoted: Mapping[str, Promotion]) -> str | None:
     return None if "" in promoted else ""
 
 
-def _inside(path: str, others: Iterable[str]) -> bool:
+def _is_inside(path: str, others: Iterable[str]) -> bool:
     return any(path != other and (not other or path.startswith(f"{other}.")) for other in others)
 
 
@@ -149,7 +149,7 @@ def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Map
     listed: list[Site] = []
     for path, module in model.named_modules():
         inside = {*wholes, *(site.name for site in listed if isinstance(site.module, rules.WHOLE))}
-        if _inside(path, inside):
+        if _is_inside(path, inside):
             continue
         whole = path in wholes
         owned = module.named_parameters(recurse=whole or isinstance(module, rules.WHOLE), remove_duplicate=False)

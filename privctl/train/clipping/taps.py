@@ -282,13 +282,13 @@ class Recorder:
                     if fault.shared:
                         self.shared.add(site.name)
 
-        watched = self._tapped(site, receive, floating, inputs, arguments)
+        watched = self._attach_tap(site, receive, floating, inputs, arguments)
         if site.module in self._by_frequency and not site.whole:
             self._divide_by_frequency(site, inputs[0], watched[0])
         replaced = iter(watched)
         return with_tensors(output, iter([next(replaced) if t.is_floating_point() else t for t in tensors]))
 
-    def _tapped(
+    def _attach_tap(
         self, site: Site, receive: Receive, floating: list[Tensor], inputs: list[Tensor], arguments: tuple[Any, ...]
     ) -> tuple[Tensor, ...]:
         """Attach a tap to the ``floating`` outputs."""

@@ -38,11 +38,11 @@ def observed(
     step.
     """
     with ExitStack() as stack:
-        watched = partial(_watched, job, session, stack, device=device, spent=spent, done=done, folder=folder)
+        watched = partial(_watch_main, job, session, stack, device=device, spent=spent, done=done, folder=folder)
         yield session.workers.in_main(partial(watched, trained=trained)) or ((lambda _: None), Unwatched())
 
 
-def _watched(
+def _watch_main(
     job: TrainingJob,
     session: Session,
     stack: ExitStack,

@@ -175,7 +175,7 @@ class TrainingLog:
         """See ``watch.Watch``."""
         self.live.step(begun, examples, losses)
         if begun % self.every == 0 or begun == self.live.job.recipe.steps:
-            self._write(begun, self._of_step(begun, self.live.now()))
+            self._write(begun, self._measures_of_step(begun, self.live.now()))
 
     def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
         """See ``watch.Watch``."""
@@ -183,7 +183,7 @@ class TrainingLog:
         names = {"training_loss": "epoch_training_loss"}
         self._write(begun, {names.get(name, name): value for name, value in shown.items() if name != "step"})
 
-    def _of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
+    def _measures_of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
         """The ``measures`` that may be logged for the step ``begun``, without the epsilon of an earlier step."""
         values = dict(measures)
         if values.pop("epsilon_at_step", begun) != begun:

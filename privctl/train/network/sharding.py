@@ -145,7 +145,7 @@ class Hollow:
 
         Parameters are gathered from ``shared`` one at a time, each into a memory-mapped file in ``folder``.
         """
-        places = _places(self.network)
+        places = _owners_by_name(self.network)
         for name, tensor in shared.named_parameters():
             gathered = whole(tensor)
             if workers.is_main:
@@ -168,7 +168,7 @@ def hollow(network: nn.Module, model: TrainingModel) -> Hollow:
     return Hollow(made, replace(model, network=base))
 
 
-def _places(network: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+def _owners_by_name(network: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     """The modules that own each parameter, by the name that ``named_parameters`` gives it."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     places: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}

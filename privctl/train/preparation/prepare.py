@@ -79,7 +79,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     before = {role: recorded_files(path) for role, path in places.items()} if workers.is_main else {}
     workers.in_main(lambda: _require_held_out(before))
     require_apart(request, workers)
-    job = _read(request, keep, workers, plan)
+    job = _read_job(request, keep, workers, plan)
 
     def unchanged() -> None:
         for role, files in before.items():
@@ -102,7 +102,7 @@ def _require_held_out(read: Mapping[str, Collection[DigestedFile]]) -> None:
             )
 
 
-def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
+def _read_job(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
     """The job of a request whose options were checked."""
     labels: tuple[str, ...] = ()
     collected = False

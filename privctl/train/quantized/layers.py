@@ -203,15 +203,15 @@ class QuantizedLayers:
         it runs first.
         """
         module = layer.module
-        before = module.register_forward_pre_hook(partial(self._before, layer, current), with_kwargs=True)
+        before = module.register_forward_pre_hook(partial(self._round_input, layer, current), with_kwargs=True)
         stack.callback(before.remove)
         # Set on the instance, as the rules for gradients are selected by the class's ``forward``.
         module.__dict__["forward"] = partial(self._product, layer, current)
         stack.callback(module.__dict__.pop, "forward")
-        after = module.register_forward_hook(partial(self._after, layer, current))
+        after = module.register_forward_hook(partial(self._round_output_gradient, layer, current))
         stack.callback(after.remove)
 
-    def _before(
+    def _round_input(
         self, layer: _Layer, current: _Pass, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         """A pre-hook that rounds the input, so that later hooks get the rounded input."""
@@ -234,7 +234,9 @@ class QuantizedLayers:
             return hardware.linear(inputs, rounded, layer.module.bias)  # type: ignore[arg-type]
         return layer.product(layer.module, inputs, rounded)
 
-    def _after(self, layer: _Layer, current: _Pass, module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+    def _round_output_gradient(
+        self, layer: _Layer, current: _Pass, module: nn.Module, arguments: Any, output: Tensor
+    ) -> Tensor:
         """A hook that rounds the output's gradient in the backward pass."""
         place = RoundingSite(layer.number, _current(layer), Role.GRADIENT)
         return round_backward(output, partial(self._round_values, layer, current, self.format.gradients, place))
@@ -288,12 +290,12 @@ def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
         "told apart; remove it from the layers to be quantized"
     )
     # A rule that reruns a module may try it with other rows; a RuntimeError makes it try another way.
-    raise RuntimeError(fault) if _in_backward() else InputError(fault)
+    raise RuntimeError(fault) if _is_in_backward() else InputError(fault)
 
 
 def _call(layer: _Layer) -> int:
     """The index of the current call; a call repeated in the backward pass keeps its index."""
-    if not _in_backward():
+    if not _is_in_backward():
         layer.calls += 1
     elif layer.calls > 1:
         raise InputError(
@@ -307,6 +309,6 @@ def _current(layer: _Layer) -> int:
     return layer.calls - 1
 
 
-def _in_backward() -> bool:
+def _is_in_backward() -> bool:
     """Whether autograd is running; a forward pass is then a rerun, by gradient checkpointing or by the engine."""
     return torch._C._current_graph_task_id() != -1

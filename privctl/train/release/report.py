@@ -282,7 +282,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
     settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in _UNLESS_USUAL}
     if "passes" in request.method.takes:
         settings["clipping_passes"] = recipe.clipping_passes
-    settings |= _of_batches(request, recipe)
+    settings |= _batch_parameters(request, recipe)
     if recipe.search is not None:
         settings["search"] = searched.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:
@@ -332,7 +332,7 @@ def _sizes(job: TrainingJob) -> dict[str, Any]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _of_batches(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:
+def _batch_parameters(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:
     """How batches are drawn, limits per user, and how noise is correlated, where they differ from the default."""
     settings: dict[str, Any] = {}
     if recipe.batches is not Batches.POISSON:

@@ -71,7 +71,7 @@ class SearchFolder:
             folder = cls(pending.temporary, facts, [secrets.randbelow(candidates) for _ in range(count)], [])
             folder._write()
             pending.commit()
-        folder.path, folder._claim = path, _claimed(path)
+        folder.path, folder._claim = path, _claim_search(path)
         return folder
 
     @classmethod
@@ -84,7 +84,7 @@ class SearchFolder:
         """
         if not (path / _STATE).is_file():
             raise CommandError(f"{path} does not exist, so there is no search to resume; remove --resume")
-        claim = _claimed(path)
+        claim = _claim_search(path)
         try:
             return cls._read(path, facts, candidates, own, claim)
         except BaseException:
@@ -193,7 +193,7 @@ def discard_remains(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _claimed(path: Path) -> Claim:
+def _claim_search(path: Path) -> Claim:
     """The claim of this process on the search, without which another could make its runs a second time."""
     with writing(path):
         return Claim(path, "search")

@@ -124,7 +124,7 @@ def _tested(
     if isinstance(job.task, CorpusTask) and job.task.padding is None and _chooses_keys(network):
         return _padded(job, network, device, stages, notify, "the length it is padded to, where keys tie")
     try:
-        return _announced(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
+        return _notify_promotions(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:
         alike = limits.length is not None and isinstance(job.task, CorpusTask)
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
@@ -162,10 +162,10 @@ def _padded(
         f"this model makes a record's gradient depend on {dependence}; every text is padded to {limits.length} "
         "tokens, whatever it is batched with (--max-length lowers that)"
     )
-    return _announced(replace(padded, contribution=test), notify)
+    return _notify_promotions(replace(padded, contribution=test), notify)
 
 
-def _announced(job: TrainingJob, notify: Notify) -> TrainingJob:
+def _notify_promotions(job: TrainingJob, notify: Notify) -> TrainingJob:
     """Notify which modules are differentiated as a whole and at what cost; returns the job."""
     test = job.contribution
     if test is not None and (sentence := promotion_sentence(test.promoted, test.promoted_share)):

@@ -84,7 +84,7 @@ class GradientCanaries:
         amounts = torch.from_numpy(self._law.amounts(step, self._coins, batches) * self.included)
         taking_part = amounts != 0
         chosen, added = self._places[taking_part], self.unit(clip_norm) * amounts[taking_part]
-        for gradient, inside, begin in _within(gradients, self._own, chosen):
+        for gradient, inside, begin in _tensors_with_places(gradients, self._own, chosen):
             gradient.view(-1)[(chosen[inside] - begin).to(gradient.device)] += added[inside].to(gradient)
 
     def observe(self, gradients: Sequence[Tensor], clip_norm: float, step: int) -> None:
@@ -130,7 +130,7 @@ class GradientCanaries:
 
     def _read(self, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]]) -> Tensor:
         values = torch.zeros(len(self._places), dtype=torch.float64)
-        for tensor, inside, begin in _within(tensors, ranges, self._places):
+        for tensor, inside, begin in _tensors_with_places(tensors, ranges, self._places):
             at = (self._places[inside] - begin).to(tensor.device)
             values[inside] = tensor.detach().reshape(-1)[at].double().cpu()
         return values
@@ -149,7 +149,7 @@ def _ranges(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tupl
         begin += size
 
 
-def _within(
+def _tensors_with_places(
     tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]], places: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Each of ``tensors`` that holds some of ``places``, a mask of those places, and where its range begins."""

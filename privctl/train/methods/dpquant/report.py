@@ -54,7 +54,7 @@ def amend_report(
         report,
         parameters={**report.parameters, **_parameters(job, done, finished, seed, cost, public)},
         guarantees=tuple(_guarantees(report, job, finished, cost)),
-        evidence=(*report.evidence, *_priced(cost), *_evidence(job, done)),
+        evidence=(*report.evidence, *_cost_evidence(cost), *_evidence(job, done)),
         warnings=(*report.warnings, *_warnings(cost)),
     )
 
@@ -101,13 +101,13 @@ def _guarantees(
         assert isinstance(training, SampledGaussian)
         rounds = math.ceil(finished.side_releases_begun / plan.repetitions)
         if rounds:
-            yield _claimed(training, len(job.task), rounds, finished.side_releases_begun, own.delta)
+            yield _paper_guarantee(training, len(job.task), rounds, finished.side_releases_begun, own.delta)
     for other in others:
         premises = (*other.assumptions, *_assumptions(job, measured=False))
         yield replace(other, assumptions=premises, status=status_of(premises))
 
 
-def _claimed(training: SampledGaussian, examples: int, rounds: int, releases: int, delta: float) -> Guarantee:
+def _paper_guarantee(training: SampledGaussian, examples: int, rounds: int, releases: int, delta: float) -> Guarantee:
     """The epsilon that the paper would claim for this training with its own measurements instead of ours."""
     once, each = (epsilon_bound(claimed_ledger(training, examples, count), delta) for count in (rounds, releases))
     sound = epsilon_bound(aggregate_ledger(training, examples, releases), delta)
@@ -178,7 +178,7 @@ def _parameters(
         "scales": SCALES,
         "layers": str(settings.layers),
         "sensitivity": None if settings.measured is None else str(settings.measured),
-        "quantized_fraction": None if _fixed(settings.layers, settings.static) else settings.fraction,
+        "quantized_fraction": None if _is_fixed(settings.layers, settings.static) else settings.fraction,
         "compute_target": settings.compute_target,
         "layer_names": list(schedule.names),
         "multiply_adds": list(schedule.costs),
@@ -230,7 +230,7 @@ def _parameters(
     return parameters
 
 
-def _fixed(mode: LayerMode, static: Sequence[str]) -> bool:
+def _is_fixed(mode: LayerMode, static: Sequence[str]) -> bool:
     return mode in (LayerMode.ALL, LayerMode.NONE) or bool(static)
 
 
@@ -269,7 +269,7 @@ def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
     )
 
 
-def _priced(cost: _Cost | None) -> Iterator[Evidence]:
+def _cost_evidence(cost: _Cost | None) -> Iterator[Evidence]:
     if cost is not None:
         yield Evidence(
             method="the ledger with the measurements and without",

@@ -57,7 +57,7 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
     def precision(settled: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
         bits = quantized_choice(settled, network, device, seed)
-        session.notify(_announced(settled, bits))
+        session.notify(_announcement(settled, bits))
         made.append(_quantization(settled, bits, network, device, session))
         if public is not None:
             session.workers.in_main(lambda: require_same(public, before))
@@ -213,7 +213,7 @@ def _sensitivity(
     )
 
 
-def _announced(job: TrainingJob, bits: QuantizedChoice) -> str:
+def _announcement(job: TrainingJob, bits: QuantizedChoice) -> str:
     recipe, plan, schedule = job.recipe, measurements(job), bits.schedule
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:

@@ -171,7 +171,7 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     masks = plan.masks
     sentence = (
         f"{counted(masks.steps, 'step')}, of which {masks.active_steps} publish {counted(masks.total, 'number')} from "
-        f"{counted(len(plan.groups) // plan.rule.directions, 'group')}{_each(plan)}, "
+        f"{counted(len(plan.groups) // plan.rule.directions, 'group')}{_per_publication_text(plan)}, "
         f"fire probability {masks.fire_probability:.6g}"
     )
     if not masks.total:
@@ -185,7 +185,7 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     return sentence
 
 
-def _each(plan: FerretPlan) -> str:
+def _per_publication_text(plan: FerretPlan) -> str:
     return "" if plan.rule.directions == 1 else f" with {plan.rule.directions} directions each"
 
 
