@@ -154,14 +154,14 @@ def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
     are rounded up: by a ten-thousandth, by which two sound grids may differ, or by much less if there is no grid.
     """
     margin = _ROUNDED if isinstance(curve, GaussianTradeOff) else _RAISED
-    listed = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_stated(curve.advantage(), margin))]
+    listed = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_raised(curve.advantage(), margin))]
     for measure, rates in ((RiskMeasure.TRUE_POSITIVE_RATE, RATES), (RiskMeasure.POSTERIOR, priors)):
-        bounds = [(rate, _stated(curve.true_positive_rate(rate), margin)) for rate in rates]
+        bounds = [(rate, _raised(curve.true_positive_rate(rate), margin)) for rate in rates]
         listed += [Risk(measure=measure, bound=bound, at=rate) for rate, bound in bounds]
     return tuple(listed)
 
 
-def _stated(bound: float, margin: float) -> float:
+def _raised(bound: float, margin: float) -> float:
     """``bound`` raised by the relative ``margin``, so that another computation of it does not exceed the report's."""
     return min(1.0, bound * (1 + margin))
 

@@ -94,7 +94,7 @@ def arrow_rows(
         for batch in _batches(stream, path, where, columns, within):
             for name in columns:
                 batch.column(name).validate(full=True)
-            for part in _parts(batch, columns, where):
+            for part in _row_slices(batch, columns, where):
                 for row in range(part.num_rows):
                     values = {name: part.column(name)[row].as_py() for name in columns}
                     size = sum(map(_size, values.values()))
@@ -149,7 +149,7 @@ def _batches(
             yield batch.select(list(columns))
 
 
-def _parts(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
+def _row_slices(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
     """A few rows of ``batch`` at a time, dictionary encoding undone; raises InputError for a row that is too long."""
     import pyarrow as pa
 

@@ -147,7 +147,7 @@ def require_columns(
             )
     if columns.text is not None and columns.text not in names:
         raise InputError(f"{where} has no column {columns.text!r}, as --text-column says; its columns are {have}")
-    prompted = _prompted(names)
+    prompted = _has_prompt_fields(names)
     if columns.pair and columns.named_pair is None and not prompted and "messages" not in names:
         raise InputError(f"{where} {_UNPAIRED}; its columns are {have}")
     unnamed = columns.text is None and columns.named_pair is None
@@ -192,12 +192,12 @@ def _pair(data: Mapping[str, Any], where: str, columns: Columns) -> Passage:
         advice = "name the source's field with --text-column and the target's with --label-column"
         source, target = (string_of(data, name, where, advice) for name in columns.named_pair)
         return Passage(f"{source}\n{target}", len(source) + 1)
-    if "messages" not in data and not _prompted(data):
+    if "messages" not in data and not _has_prompt_fields(data):
         raise InputError(f"{where} {_UNPAIRED}; it has {listed(data)}")
     return _passage({name: value for name, value in data.items() if name != "text"}, where, columns)
 
 
-def _prompted(names: Collection[str]) -> bool:
+def _has_prompt_fields(names: Collection[str]) -> bool:
     """Whether the fields ``names`` include a prompt and its response."""
     return any(first in names and any(name in names for name in then) for first, then in PROMPTS.items())
 

@@ -59,13 +59,13 @@ def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[PieceSiz
         raise ValueError(f"it has a footer of {length} bytes")
     stream.seek(end - 8 - length)
     footer, _ = structure(stream.read(length), 0)
-    levels = dict(_levels(_listed(footer, _SCHEMA)))
-    for group in _listed(footer, _ROW_GROUPS):
-        for chunk in _listed(group, _CHUNKS):
+    levels = dict(_levels(_list_of(footer, _SCHEMA)))
+    for group in _list_of(footer, _ROW_GROUPS):
+        for chunk in _list_of(group, _CHUNKS):
             meta = chunk.get(_META) if isinstance(chunk, dict) else None
             if not isinstance(meta, dict) or _FILE in chunk:
                 raise ValueError("a column's description is missing or lies in another file")
-            path = _listed(meta, _PATH)
+            path = _list_of(meta, _PATH)
             if not path or not isinstance(path[0], bytes):
                 raise ValueError("a column has no name")
             if path[0].decode("utf-8", "replace") in columns:
@@ -108,7 +108,7 @@ def _levels(elements: list[Any]) -> Iterator[tuple[tuple[bytes, ...], int]]:
 
 
 def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int, levels: int) -> Iterator[PieceSize]:
-    parts = _listed(meta, _PATH)
+    parts = _list_of(meta, _PATH)
     nested, path = len(parts) > 1, b".".join(parts).decode("utf-8", "replace")
     unpacked, packed = _number(meta, _UNPACKED), _number(meta, _PACKED)
     start = _number(meta, _DATA_PAGE)
@@ -164,7 +164,7 @@ def _number(fields: dict[int, Any], field: int) -> int:
     return value
 
 
-def _listed(fields: Any, field: int) -> list[Any]:
+def _list_of(fields: Any, field: int) -> list[Any]:
     value = fields.get(field) if isinstance(fields, dict) else None
     if not isinstance(value, list):
         raise ValueError("a list is missing")

@@ -64,12 +64,12 @@ def data_files(path: DataPath) -> tuple[Path, ...]:
         return files
     try:
         if path.is_dir():
-            return _of_folder(path)
+            return _files_of_folder(path)
         if path.exists():
             return (path,)
         if any(mark in str(path) for mark in "*?["):
             return _matching(path)
-        return _of_split(path) or (path,)
+        return _shards_of_split(path) or (path,)
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -112,7 +112,7 @@ def shown(path: DataPath, file: Path) -> str:
     return "standard input" if STDIN in paths_of(path) and file == _standard_input() else str(file)
 
 
-def _of_folder(path: Path) -> tuple[Path, ...]:
+def _files_of_folder(path: Path) -> tuple[Path, ...]:
     if (path / _SPLITTED).is_file():
         data = _json(path / _SPLITTED)
         splits = data.get("splits") if isinstance(data, dict) else None
@@ -120,7 +120,7 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
             raise InputError(f"{path / _SPLITTED} names no splits; save the data set again")
         if len(splits) > 1:
             raise _several_splits(path, splits)
-        return _of_folder(path / splits[0])
+        return _files_of_folder(path / splits[0])
     if (path / _STATE).is_file():
         return _saved(path)
     if _is_model(path):
@@ -134,7 +134,7 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
     splits = sorted({split for file in files if (split := _split_of(file)) is not None})
     if len(splits) > 1:
         raise _several_splits(path, splits)
-    return _of_one_format(path, files)
+    return _require_one_format(path, files)
 
 
 def _is_model(path: Path) -> bool:
@@ -189,14 +189,14 @@ def _matching(path: Path) -> tuple[Path, ...]:
     files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
     if not files:
         raise InputError(f"{path} matches no file; check the pattern, and quote it for the shell")
-    return _of_one_format(path, files)
+    return _require_one_format(path, files)
 
 
-def _of_split(path: Path) -> tuple[Path, ...]:
+def _shards_of_split(path: Path) -> tuple[Path, ...]:
     """The shards of the split that the last part of ``path`` names; empty if there are none."""
     if not path.parent.is_dir() or not path.name or suffix_of(path) in RECORDS:
         return ()
-    return _of_one_format(path, [file for file in _records_in(path.parent) if _split_of(file) == path.name])
+    return _require_one_format(path, [file for file in _records_in(path.parent) if _split_of(file) == path.name])
 
 
 def _split_of(file: Path) -> str | None:
@@ -207,7 +207,7 @@ def _split_of(file: Path) -> str | None:
     return stem if stem in _SPLITS else None
 
 
-def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
+def _require_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
     """``files``; raises InputError unless they are of one format with no shard missing."""
     if len(files) > _MOST_FILES:
         raise InputError(f"{path} holds {len(files)} files, and {_MOST_FILES} are read at most; join some")

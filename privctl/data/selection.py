@@ -133,12 +133,12 @@ class _Contested:
         kept = kept.copy()
         load: list[int] = self._part.counts(kept).tolist()
         for _ in range(_PASSES):
-            waiting = self._waiting(kept, load)
+            waiting = self._waiting_by_users(kept, load)
             if not sum(self._exchange(record, waiting, load, kept) for record in np.flatnonzero(kept).tolist()):
                 break
         return kept
 
-    def _waiting(self, kept: Flags, load: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
+    def _waiting_by_users(self, kept: Flags, load: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
         """The unused records, grouped by those of their users who are at the limit."""
         waiting: dict[tuple[int, ...], list[int]] = {}
         for record in np.flatnonzero(~kept).tolist():

@@ -99,11 +99,11 @@ def _labelled(path: Path, columns: Columns) -> Iterator[tuple[Path, str]]:
         return
     if path == STDIN or not found(path):
         raise CommandError(f"{path} is neither a folder of class folders nor a file of records that name WAV files")
-    for file, row in _listed(path, columns):
+    for file, row in _listed_rows(path, columns):
         yield file, label_of(row.fields, row.where, columns)
 
 
-def _listed(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
+def _listed_rows(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
     """(WAV file, record) of each record."""
     name = next((name for name in PATHS if name in (column_names(path) or ())), None)
     if name is None:
@@ -132,4 +132,4 @@ def lists_sounds(path: Path) -> bool:
 
 def listed_sounds(path: Path) -> list[Path]:
     """The WAV files that the records at ``path`` name; raises as ``read_sounds`` does."""
-    return [file for file, _ in _listed(path)]
+    return [file for file, _ in _listed_rows(path)]

@@ -141,7 +141,7 @@ def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, dr
             raise CommandError(
                 "a split has its own members and non-members; give either split, or members and nonmembers"
             )
-        return _of_split(drawn)
+        return _records_of_split(drawn)
     if members is None or nonmembers is None:
         raise CommandError("an audit compares members and non-members; give both, or a drawn split")
     sides = (("members", members), ("nonmembers", nonmembers))
@@ -158,7 +158,7 @@ def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, dr
     )
 
 
-def _of_split(drawn: DrawnSplit) -> _Records:
+def _records_of_split(drawn: DrawnSplit) -> _Records:
     ids: list[str] = []
     lines: list[tuple[bytes, str]] = []
     for name, file in (("members", drawn.members), ("nonmembers", drawn.nonmembers)):

@@ -47,7 +47,7 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     The state of an optimizer, such as its momentum, holds gradients without noise, which later steps would release. A
     second private training of the same weights would report only its own steps.
     """
-    if any(_stepped(state) for state in optimizer.state.values()):
+    if any(_has_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
             "the optimizer already took steps, or has the state of one that did, which holds gradients without noise; "
             "give a new optimizer, and load weights only"
@@ -67,7 +67,7 @@ def note_training(trained: Sequence[nn.Parameter]) -> None:
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
     """Digests, by name, of the frozen weights and buffers that ``model`` is saved with."""
-    return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
+    return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _is_among(tensor, trained)}
 
 
 def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
             )
 
 
-def _stepped(state: Mapping[str, object]) -> bool:
+def _has_stepped(state: Mapping[str, object]) -> bool:
     """Whether an optimizer's ``state`` of a parameter is that after a step: a positive count, or any nonzero tensor."""
     if "step" in state:
         return bool(float(state["step"]) > 0)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def _adapter(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
+def _is_among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
     return any(tensor is parameter for parameter in trained)
 
 

@@ -385,7 +385,7 @@ class PrivateTraining:
 
     def _add(self, clipped: ClippedBatch) -> None:
         """Add the gradients of the rows just computed to the sums; the first rows of a batch start new sums."""
-        gradients = [self._taken(parameter) for parameter in self._parameters]
+        gradients = [self._taken_gradient(parameter) for parameter in self._parameters]
         count = self._count if self._changing is None else self._changing.count_of(clipped.norms)
         if not self._drawn.done:
             self._sums, self._count = gradients, count
@@ -395,6 +395,6 @@ class PrivateTraining:
         self._count = self._count + count
 
     @staticmethod
-    def _taken(parameter: nn.Parameter) -> Tensor:
+    def _taken_gradient(parameter: nn.Parameter) -> Tensor:
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         return gradient.contiguous()  # noise is added to slices of the flat tensor

@@ -78,10 +78,10 @@ def _agree(own: Kernel, kernel: Kernel, place: Tensor) -> bool:
     """Whether values and gradients agree up to rounding, tested on a few numbers on the device of ``place``."""
     device = torch.device("cpu") if place.is_meta else place.device
     kinds = dict.fromkeys((torch.float64, torch.float32, torch.bfloat16, place.dtype))
-    return all(_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
+    return all(_computes_the_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
 
 
-def _same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) -> bool:
+def _computes_the_same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) -> bool:
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.linspace(-12, 12, 97, dtype=torch.float64, device=device).to(kind).requires_grad_()
         results = [_with_gradient(function, x) for function in (own, kernel)]

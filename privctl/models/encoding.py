@@ -178,7 +178,9 @@ def _undivided(
         if cut and len(encoding["input_ids"]) > (limit or 0):
             shortened = options.long is LongTextPolicy.TRUNCATE
             pieces = (
-                [_cut(record.text, facts, limit or 0)] if shortened else list(_split(record, *pieces[0], limit or 0))
+                [_truncated(record.text, facts, limit or 0)]
+                if shortened
+                else list(_split(record, *pieces[0], limit or 0))
             )
         encoded = [_example(ids, [not special for special in specials], index) for ids, specials in pieces]
         if facts.once is not None and any((example.ids == facts.once).sum() != 1 for example in encoded):
@@ -192,7 +194,7 @@ def _undivided(
         )
 
 
-def _cut(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
+def _truncated(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
     """A text truncated to ``limit`` tokens, special tokens included, as (ids, special tokens mask)."""
     with quiet_transformers():
         encoding = facts.tokenizer(text, truncation=True, max_length=limit, return_special_tokens_mask=True)

@@ -31,7 +31,7 @@ def in_four_bits(network: Any, device: torch.device) -> None:
     layers = list(_layers_to_quantize(network))
     if not layers:
         raise InputError(f"a {network.config.model_type} has no linear layers to hold in 4 bits; remove --base-bits")
-    network.unquantized = sorted({name for name, module in network.named_modules() if _linear(module)} - set(layers))
+    network.unquantized = sorted({name for name, module in network.named_modules() if _is_linear(module)} - set(layers))
     network.requires_grad_(False)
     for name in layers:
         parent, _, own = name.rpartition(".")
@@ -69,7 +69,7 @@ def _library() -> Any:
         ) from None
 
 
-def _linear(module: nn.Module) -> bool:
+def _is_linear(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, Conv1D)
 
 
@@ -82,7 +82,7 @@ def _layers_to_quantize(network: Any) -> Iterator[str]:
         for parameter in module.parameters(recurse=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     for name, module in network.named_modules():
-        if _linear(module) and id(module) in inside and uses[id(module.weight)] == 1:
+        if _is_linear(module) and id(module) in inside and uses[id(module.weight)] == 1:
             yield name
 
 

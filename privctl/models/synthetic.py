@@ -46,7 +46,7 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
     if isinstance(task, WordClassification):
         rows = (_labelled(row, max(1, classes), source) for row in rows)
     is_question = isinstance(task, QuestionAnswering)
-    between = _between(task.facts) if is_question else []
+    between = _separator_tokens(task.facts) if is_question else []
     records = (_question(row, between) if is_question else EncodedRecord([row], share=1) for row in rows)
     corpus = IN_MEMORY.corpus(records)
     if isinstance(task, TextClassification):
@@ -112,7 +112,7 @@ def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
     return ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
 
 
-def _between(facts: TextFacts) -> list[int]:
+def _separator_tokens(facts: TextFacts) -> list[int]:
     """The special tokens between two texts."""
     head, tail = _ends(facts)
     ids = [int(i) for i in facts.tokenizer("", "")["input_ids"]]

@@ -70,7 +70,8 @@ def require_bounded(model_report: FoundReport | None, checkpoint: Checkpoint, *,
         raise InputError(
             f"{checkpoint.root} was trained without clipping, as its report {model_report.path} says, so nothing "
             "bounds how far one example moved the weights, and no noise makes them private; "
-            "train again with privctl retrain clipped and give its model noise, or, better for a neural network, with privctl retrain dp-sgd"
+            "train again with privctl retrain clipped and give its model noise, or, better for a neural network, with "
+            "privctl retrain dp-sgd"
         )
     if not facts:
         raise InputError(

@@ -109,7 +109,7 @@ def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
     """Raise CommandError for an option that the mechanism would ignore."""
     what = "ledger" if options["ledger"] else options["mechanism"]
     where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
-    kind = _kind(what)
+    kind = _event_kind(what)
     own = set() if kind is None else {option.parameter for option in kind.options}
     extra = {name for name in options if name in given} - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
     if options["ledger"] and "mechanism" in given:
@@ -119,7 +119,7 @@ def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
         raise CommandError(f"{flag} does not apply to {where}; remove it")
 
 
-def _kind(mechanism: str) -> type[Event] | None:
+def _event_kind(mechanism: str) -> type[Event] | None:
     """The kind of event with this mechanism name; None if there is none."""
     return next((kind for kind in EVENTS.values() if kind.mechanism == mechanism), None)
 
@@ -213,7 +213,7 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     """Plan a kind of event that has no planner of its own."""
     from privctl.plan.theorems import NoiseSearch, plan_ledger, setting_of
 
-    kind = _kind(options["mechanism"])
+    kind = _event_kind(options["mechanism"])
     if kind is None:
         known = ", ".join(kind.mechanism for kind in EVENTS.values())
         raise CommandError(f"--mechanism {options['mechanism']} is not known; choose from {known}")

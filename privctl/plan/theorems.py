@@ -49,10 +49,12 @@ class NoiseSearch:
 
     def event(self, delta: float) -> Event:
         """The event found. Raises ValueError if no noise meets the target."""
-        noise = calibration.noise_multiplier_for(self.target, delta, lambda noise: Ledger(events=(self._at(noise),)))
-        return self._at(noise)
+        noise = calibration.noise_multiplier_for(
+            self.target, delta, lambda noise: Ledger(events=(self._event_at(noise),))
+        )
+        return self._event_at(noise)
 
-    def _at(self, noise: float) -> Event:
+    def _event_at(self, noise: float) -> Event:
         setting = ROWS[self.kind].setting
         assert setting is not None
         return self.kind(**self.facts, **{setting.field: setting.of_noise(noise)})

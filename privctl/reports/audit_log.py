@@ -262,7 +262,7 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
     if (
         not fits
         or not all(isinstance(digest, str) for digest in fields.get("weights", ()))
-        or not _numbers(fields.get("worst"))
+        or not _are_numbers(fields.get("worst"))
     ):
         raise InputError(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
     if fields["entry"] != number or fields["previous"] != previous:
@@ -271,7 +271,7 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
     return Entry(number=number, digest=digest, event=event, at=fields["at"], details=details)
 
 
-def _numbers(worst: Any) -> bool:
+def _are_numbers(worst: Any) -> bool:
     values = worst.values() if isinstance(worst, dict) else ()
     return all(isinstance(value, int | float) and abs(value) < _LARGEST_NUMBER for value in values)
 

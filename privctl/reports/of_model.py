@@ -269,20 +269,20 @@ def reports_at(
             if not examined or not (audits := audits_without_own_report(path, weights)):
                 raise
             by_model[path] = audits
-            notify(f"nothing beside {path} says how it was made; what examined it: {_listed(audits)}")
+            notify(f"nothing beside {path} says how it was made; what examined it: {_paths(audits)}")
             continue
         by_model[path] = reports.all
-        notify(f"the reports of {path}: {_listed(reports.all)}")
+        notify(f"the reports of {path}: {_paths(reports.all)}")
         if reports.outdated:
             notify(
-                f"left out, because the weights have changed since: {_listed(reports.outdated)}; run what wrote them "
+                f"left out, because the weights have changed since: {_paths(reports.outdated)}; run what wrote them "
                 "again"
             )
         if reports.unrelated:
-            notify(f"left out, not about this model: {_listed(reports.unrelated)}")
+            notify(f"left out, not about this model: {_paths(reports.unrelated)}")
     every = (report_path for path in paths for report_path in by_model.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
 
 
-def _listed(paths: Sequence[Path]) -> str:
+def _paths(paths: Sequence[Path]) -> str:
     return ", ".join(map(os.path.relpath, paths))

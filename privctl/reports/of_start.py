@@ -24,12 +24,12 @@ def reports_of_copy(model: Path) -> tuple[FoundReport, ...]:
     """
     try:
         with open_checkpoint(model) as checkpoint:
-            return tuple(_of_copy(model, checkpoint))
+            return tuple(_reports_of_copy(model, checkpoint))
     except PrivctlError:
         return ()
 
 
-def _of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
+def _reports_of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
     kinds = {(info.name, info.dtype, info.shape) for _, info in checkpoint.tensors()}
     files, by_digest = ReportFiles(), dict[str, FoundReport]()
     for place in report_places(model):

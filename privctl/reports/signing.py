@@ -172,7 +172,7 @@ def signed_by(
     Raises InputError, whose message continues a sentence about the envelope, if it is not an envelope, is about other
     files, or has no valid signature by any of them.
     """
-    payload_type, payload, signatures = _opened(content)
+    payload_type, payload, signatures = _open_envelope(content)
     signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
         names = ", ".join(str(signer.path) for signer in signers)
@@ -190,7 +190,7 @@ def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tup
     Raises InputError, whose message continues a sentence about the envelope, if it is not an envelope, has no valid
     signature by any of them, or signs a head that the log does not contain.
     """
-    payload_type, payload, signatures = _opened(content)
+    payload_type, payload, signatures = _open_envelope(content)
     signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
         raise InputError(f"bears no valid signature by {', '.join(str(signer.path) for signer in signers)}")
@@ -234,7 +234,7 @@ def _verify(key: PublicKey, signature: bytes, message: bytes) -> None:
         key.verify(signature, message)
 
 
-def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
+def _open_envelope(content: bytes) -> tuple[str, bytes, list[Any]]:
     try:
         body = json.loads(content)
         if "mediaType" in body:

@@ -60,7 +60,7 @@ def _data_of(training: RetrainRequest) -> tuple[Artifact, ...]:
 def _start_of(training: RetrainRequest) -> tuple[Artifact, ...]:
     path, place = training.model.path, training.output / REPORT_NAME
     if training.model.adapter_only:
-        return _of_adapter(training.model, place)
+        return _adapter_artifacts(training.model, place)
     folder = path if path.is_dir() else path.parent
     roles = {CONFIG_NAME: "config", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
     start = [file_artifact(role, folder / name, place) for name, role in roles.items() if (folder / name).is_file()]
@@ -70,7 +70,7 @@ def _start_of(training: RetrainRequest) -> tuple[Artifact, ...]:
     return tuple(start)
 
 
-def _of_adapter(model: ModelRequest, place: Path) -> tuple[Artifact, ...]:
+def _adapter_artifacts(model: ModelRequest, place: Path) -> tuple[Artifact, ...]:
     """The files of the base, and of the adapter if one was given."""
     artifacts = [file_artifact(role, file, place) for role, file in base_files(model.path).items()]
     if model.adapter is not None:

@@ -66,7 +66,7 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
     subject = audited_model(pool, pool.start(0), device)
     with writing(folder):
         folder.mkdir(exist_ok=True)
-    claim = workers.in_main(lambda: _claimed(folder))
+    claim = workers.in_main(lambda: _claim_folder(folder))
     try:
         return _run(pool, subject, device, progress, workers)
     finally:
@@ -74,7 +74,7 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
             claim.remove()
 
 
-def _claimed(folder: Path) -> Claim:
+def _claim_folder(folder: Path) -> Claim:
     """A claim on the folder, so that no other command stores the same models or writes its own report."""
     with writing(folder):
         return Claim(folder, "shadow models")

@@ -42,7 +42,7 @@ def files_of(folder: Path) -> Iterator[Path]:
         for name in sorted({*names, *linked}):
             path = Path(root) / name
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            if name in linked or (name.lower().endswith(_WEIGHTS) if hidden else not _for_people(name)):
+            if name in linked or (name.lower().endswith(_WEIGHTS) if hidden else not _is_for_people(name)):
                 yield path
 
 
@@ -119,7 +119,7 @@ def never_released(name: str, *, adapter: bool) -> bool:
     return holds_weights(name) or name.lower().endswith(".py")
 
 
-def _for_people(name: str) -> bool:
+def _is_for_people(name: str) -> bool:
     lower = name.lower()
     ending = PurePosixPath(lower).suffix
     named = lower.startswith(_NOTICES) and (ending in _NOTICE_SUFFIXES or ending[1:].isdigit())  # LICENSE-APACHE-2.0

@@ -227,7 +227,7 @@ def _write_locked(path: Path, content: Any) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
+def _open_locked(path: Path) -> Iterator[int | None]:
     """Open and lock a journal or a note; None if a running process has locked it, or it is not the user's own file.
 
     Raises OSError if it does not exist.
@@ -245,7 +245,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _is_held(path: Path) -> bool:
-    with _opened(path) as fd:
+    with _open_locked(path) as fd:
         return fd is None
 
 
@@ -258,7 +258,7 @@ def _content(fd: int) -> Any:
 
 def _affected_folders(path: Path) -> set[Path]:
     """The folders in which the journal at ``path``, or the one that a note there points to, renames files."""
-    with _opened(path) as fd:  # kept locked, so that notes that point to each other end the recursion
+    with _open_locked(path) as fd:  # kept locked, so that notes that point to each other end the recursion
         content = [] if fd is None else _content(fd)
         if not isinstance(content, dict):
             return {path.parent, *(rename.place.parent for rename in _read_renames(path, content))}
@@ -268,7 +268,7 @@ def _affected_folders(path: Path) -> set[Path]:
 
 def _finish(path: Path) -> None:
     """Carry out or undo a dead writer's renames; journals that belong to another user are ignored."""
-    with _opened(path) as fd:
+    with _open_locked(path) as fd:
         if fd is None:
             return
         content = _content(fd)

@@ -113,11 +113,11 @@ def _without_restored(
             continue
         if not equal(restored_tensor, tensor_of(file, info)):
             raise _other_numbers(checkpoint, info.name, 1)
-        matched.add(_place(left.pop(info.name)))
-    return {name: tensor for name, tensor in left.items() if _place(tensor) not in matched}, beyond
+        matched.add(_memory_place(left.pop(info.name)))
+    return {name: tensor for name, tensor in left.items() if _memory_place(tensor) not in matched}, beyond
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
+def _memory_place(tensor: torch.Tensor) -> tuple[int, int]:
     """(address, number of elements) of a tensor, which is the same for tied tensors."""
     return tensor.data_ptr(), tensor.numel()
 

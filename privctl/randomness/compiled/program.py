@@ -120,7 +120,7 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
 
     def split(array: ir.Value, place: ir.Value) -> tuple[Lanes, Lanes, Lanes]:
         """The stored number; the nearest multiple of the step; and the remainder."""
-        stored, value = _read(builder, array, place, kind)
+        stored, value = _read_numbers(builder, array, place, kind)
         seen = Lanes(builder, builder.load(largest, typ=INT)).largest(value.bits() & 0x7FFFFFFF)
         builder.store(seen.value, largest)
         multiple = (value * inverse).rint() * step
@@ -201,7 +201,7 @@ def _log(u: Lanes, from_one: Lanes) -> Lanes:
     return power.times_plus(_LN2[0], x + rest)
 
 
-def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
+def _read_numbers(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
     """The stored numbers (in the form that ``_narrow`` returns), and their float32 values."""
     if kind == "F32":
         value = Lanes(builder, load(builder, array, place, FLOAT))

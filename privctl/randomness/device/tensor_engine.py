@@ -54,7 +54,7 @@ class TensorEngine:
         for first, end in _stretches(0, len(tiles), key.device):
             tensors, numbers, starts, lows, ends = tiles[first:end, :, None].unbind(1)
             blocks = (numbers * LANES + lanes).view(-1)
-            drawn = _drawn(key, step, tensors.int().expand(-1, LANES).reshape(-1), blocks)
+            drawn = _tile_deviates(key, step, tensors.int().expand(-1, LANES).reshape(-1), blocks)
             places = starts + within
             places = torch.where((places >= lows) & (places < ends), places, len(flat))
             noise.scatter_(0, places.view(-1), drawn)
@@ -72,10 +72,10 @@ def _numbers(first: int, count: int, device: torch.device) -> Tensor:
 
 def _tiles(key: Tensor, place: Place, start: int, stop: int) -> Tensor:
     """The deviates of tiles ``start`` to ``stop``, in the order of the elements."""
-    return _drawn(key, place.step, place.tensor, _numbers(start * LANES, (stop - start) * LANES, key.device))
+    return _tile_deviates(key, place.step, place.tensor, _numbers(start * LANES, (stop - start) * LANES, key.device))
 
 
-def _drawn(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Tensor:
+def _tile_deviates(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Tensor:
     """The deviates of whole tiles, given their block ``numbers`` (n,); ``tensor`` is one for all, or (n,)."""
     words = _keystream(key, step, _nonce(tensor, 0), numbers).view(4, 4, -1)  # pair, word, block
 

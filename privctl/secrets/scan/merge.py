@@ -96,10 +96,12 @@ def _require_same(
     for name in sorted(one.keys() | other.keys()):
         values = one.get(name), other.get(name)
         if values[0] != values[1]:
-            raise InputError(explanation.format(path, _with(name, values[1]), first, _with(name, values[0])))
+            raise InputError(
+                explanation.format(path, _option_text(name, values[1]), first, _option_text(name, values[0]))
+            )
 
 
-def _with(name: str, value: Any) -> str:
+def _option_text(name: str, value: Any) -> str:
     if value in (None, [], "", False):
         return f"without {name}"
     shown = ", ".join(map(str, value)) if isinstance(value, list) else value

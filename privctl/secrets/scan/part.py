@@ -146,18 +146,18 @@ def add_candidates(path: Path, header: PartHeader, state: SearchState) -> None:
 def _header(row: Mapping[str, Any]) -> PartHeader:
     literals = row["literals"]
     header = PartHeader(
-        shard=_whole(row["shard"]),
-        of=_whole(row["of"]),
+        shard=_whole_number(row["shard"]),
+        of=_whole_number(row["of"]),
         versions={str(name): str(version) for name, version in row["versions"].items()},
         settings=dict(row["settings"]),
         kinds=tuple(map(str, row["kinds"])),
         data=tuple(map(str, row["data"])),
         files=tuple(_file(file) for file in row["files"]),
         shares=tuple(_share(share) for share in row["shares"]),
-        records=_whole(row["records"]),
+        records=_whole_number(row["records"]),
         literals=None if literals is None else _file(literals),
         literals_digest=row["literals_digest"],
-        listed=_whole(row["listed"]),
+        listed=_whole_number(row["listed"]),
     )
     if not 1 <= header.shard <= header.of or any(share.file >= len(header.files) for share in header.shares):
         raise ValueError
@@ -165,12 +165,12 @@ def _header(row: Mapping[str, Any]) -> PartHeader:
 
 
 def _file(row: Mapping[str, Any]) -> ReadFile:
-    return ReadFile(path=str(row["path"]), bytes=_whole(row["bytes"]))
+    return ReadFile(path=str(row["path"]), bytes=_whole_number(row["bytes"]))
 
 
 def _share(row: Mapping[str, Any]) -> ShareRead:
     return ShareRead(
-        **{name: _whole(row[name]) for name in ("file", "begin", "end", "rows")},
+        **{name: _whole_number(row[name]) for name in ("file", "begin", "end", "rows")},
         digest=str(row["digest"]),
         digests=tuple(map(str, row["digests"])),
         form=str(row["form"]),
@@ -178,7 +178,7 @@ def _share(row: Mapping[str, Any]) -> ShareRead:
     )
 
 
-def _whole(value: Any) -> int:
+def _whole_number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
     return value

@@ -71,7 +71,7 @@ def find(text: str) -> Iterator[Occurrence]:
 def _card(text: str, groups: list[re.Match[str]]) -> Occurrence | None:
     """The card number that ``groups`` form together; None if they do not form one."""
     digits = "".join(group[0] for group in groups)
-    if not _SHORTEST <= len(digits) <= _LONGEST or not (_is_issued(digits) and _luhn(digits)):
+    if not _SHORTEST <= len(digits) <= _LONGEST or not (_is_issued(digits) and _passes_luhn(digits)):
         return None
     if len(groups) > 1:
         between = {text[a.end() : b.start()] for a, b in pairwise(groups)}
@@ -85,5 +85,5 @@ def _is_issued(digits: str) -> bool:
     return any(first <= digits[: len(first)] <= last and len(digits) in sizes for first, last, sizes in _ISSUERS)
 
 
-def _luhn(digits: str) -> bool:
+def _passes_luhn(digits: str) -> bool:
     return (sum(map(int, digits[-1::-2])) + sum(map(int, digits[-2::-2].translate(_EVEN)))) % 10 == 0

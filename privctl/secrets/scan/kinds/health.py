@@ -89,11 +89,11 @@ def find_nhs(text: str) -> Iterator[Occurrence]:
     """The NHS numbers in ``text``."""
     for match in _NHS.finditer(text):
         digits = _BETWEEN.sub("", match[1])
-        if _nhs_checks(digits):
+        if _passes_nhs_check(digits):
             yield Occurrence(match.start(1), match.end(1), digits, match[1])
 
 
-def _nhs_checks(digits: str) -> bool:
+def _passes_nhs_check(digits: str) -> bool:
     """Whether the tenth digit is the modulo 11 check digit of the others, weighted 10 to 2; a check of 10 fails."""
     check = 11 - sum(int(sign) * weight for sign, weight in zip(digits[:9], range(10, 1, -1), strict=True)) % 11
     return check % 11 == int(digits[9]) and len(set(digits)) > 1
