@@ -75,10 +75,10 @@ def report_on_scores(
         report = run_scores(files[0], path, claim=claim, delta=options["delta"], threshold=options["threshold"])
         write_bytes(path, encode(report).encode(), replace=options["force"])
         return report, path
-    return _of_records(files, path, options, notify, on_entry), path
+    return _judge_record_scores(files, path, options, notify, on_entry), path
 
 
-def _of_records(
+def _judge_record_scores(
     files: Sequence[Path],
     path: Path,
     options: Mapping[str, Any],

@@ -174,7 +174,7 @@ def retrain(
     for name in ("epsilon", "noise_multiplier", "delta", "clip_norm"):
         if (value := options.pop(name)) is not None:
             of_method[name] = value
-    chosen, own = _of_method(method, of_method)
+    chosen, own = _method_and_settings(method, of_method)
     options |= own
     options |= {name: str(path_at(options[name], name)) for name in _FILES if options.get(name) is not None}
     options |= {
@@ -193,7 +193,7 @@ def retrain(
     return report
 
 
-def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+def _method_and_settings(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
     """The method ``name``, and the values of its own options: as ``stated``, or the defaults.
 
     Raises CommandError for a method or an option that does not exist, and for a required option that is missing.
@@ -207,10 +207,10 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
         raise CommandError(f"privctl has no training method {name!r}; choose from {', '.join(METHODS)}")
     method = method_named(name)
     own = {field.name: field.default for field, _, _ in option_fields(method.settings)}
-    known = _options_of(method)
+    known = _option_names(method)
     if unknown := sorted(stated.keys() - known):
         message = f"--{unknown[0].replace('_', '-')} is no option of {name}"
-        if takers := [method for method in METHODS if unknown[0] in _options_of(method_named(method))]:
+        if takers := [method for method in METHODS if unknown[0] in _option_names(method_named(method))]:
             raise CommandError(f"{message}; {', '.join(takers)} {'has' if len(takers) == 1 else 'have'} it")
         near = get_close_matches(unknown[0], [*sorted(known), *retrain.__annotations__])
         raise CommandError(
@@ -222,7 +222,7 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
     return method, values
 
 
-def _options_of(method: Method) -> set[str]:
+def _option_names(method: Method) -> set[str]:
     """The names of the options of ``method`` that not all methods have."""
     from privctl.train.settings.method_settings import GROUPS
     from privctl.train.settings.own_settings import option_fields

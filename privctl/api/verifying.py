@@ -37,7 +37,7 @@ def verify_report(
     from verify.run import verify as run
 
     claimed = read(report)
-    counted = None if data is None else _counted(data, claimed, report, text_column)
+    counted = None if data is None else _count_records(data, claimed, report, text_column)
     mixed = None if public is None else _mixed(public, data, claimed, text_column)
     with progress("files", bytes_of(report, claimed), "bytes") as advance:
         verification = run(report, claimed, advance=advance, data=counted, public=mixed)
@@ -87,7 +87,7 @@ def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
     return verification
 
 
-def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
+def _count_records(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
     from verify.files.counted_data import count_data
     from verify.files.data import stated
     from verify.run import read

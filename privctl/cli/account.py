@@ -173,7 +173,7 @@ def account(**options: Any) -> None:
     data = CountedData(path=path, unit=unit, text_column=column)
     plan = plan_budget(given_options, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
     try:
-        drawn = _drawn(plan, plot) if plot is not None else b""
+        drawn = _drawing(plan, plot) if plot is not None else b""
     except ValueError as error:
         raise CommandError(str(error)) from None
     text = encode(report_for(plan, given_options, stated, output or Path("plan.report.json")))
@@ -200,7 +200,7 @@ def _check_files(plot: Path | None, output: Path | None) -> None:
             raise CommandError(f"{flag} {path} is in a folder that does not exist; create the folder first")
 
 
-def _drawn(plan: BudgetPlan, path: Path) -> bytes:
+def _drawing(plan: BudgetPlan, path: Path) -> bytes:
     from privctl.plan.curves import curves_of
     from privctl.show.plots.curves import draw
 
@@ -231,11 +231,13 @@ def _rendered(plan: BudgetPlan) -> str:
 
 def _described(event: object) -> str:
     known = {f.name: getattr(event, f.name) for f in fields(event)}  # type: ignore[arg-type]
-    facts = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known.items() if value is not None)
+    facts = ", ".join(
+        f"{name.replace('_', ' ')} {_short_name(value)}" for name, value in known.items() if value is not None
+    )
     return f"{getattr(event, 'tag', type(event).__name__)}: {facts}"
 
 
-def _short(value: object) -> str:
+def _short_name(value: object) -> str:
     if isinstance(value, tuple):
         return f"{len(value)} of sum {math.fsum(value):g}"
     return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -80,16 +80,16 @@ def sign(
         raise CommandError("there are no reports to sign or check; give their paths")
     reports = reports_at(reports, quiet)
     if key is not None:
-        if _others_may_read(key):
+        if _is_readable_by_others(key):
             note(f"{key} may be read by other users, who can sign as you do: chmod 600 {key}", quiet=quiet)
         for written in _signed(reports, key, force):
             note(f"wrote {written}", quiet=quiet)
         return
-    if not _checked(reports, checks):
+    if not _check_signatures(reports, checks):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
-def _others_may_read(key: Path) -> bool:
+def _is_readable_by_others(key: Path) -> bool:
     try:
         return bool(key.stat().st_mode & 0o077)
     except OSError:
@@ -158,7 +158,7 @@ def _read(path: Path) -> LoadedReport | AuditLog:
     return read_log(path) if path.name.endswith(".jsonl") else load(path, read_bounded(path, LARGEST_REPORT))
 
 
-def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
+def _check_signatures(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     """Print who signed each report or log, and return whether each is signed by one of the ``keys``."""
     from privctl.gate.files import read_bounded
     from privctl.gate.signatures import first_accepted
@@ -170,7 +170,7 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     for path in paths:
         loaded = _read(path)
         try:
-            status = first_accepted(path, partial(_who, loaded, signers))
+            status = first_accepted(path, partial(_signers_text, loaded, signers))
         except InputError as fault:
             fine = False
             status = f"NOT SIGNED: {fault}"
@@ -187,7 +187,7 @@ def _unsigned(log: AuditLog, signed: Entry) -> str:
     return f"; {lines} NOT SIGNED: sign the log again"
 
 
-def _who(loaded: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
+def _signers_text(loaded: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
     from privctl.gate.files import LoadedReport
     from privctl.reports.signing import signed_by, signed_head
 

@@ -116,7 +116,7 @@ def verify(
     place = output or verification.path.with_name("verify.report.json")
     text = encode(as_report(verification, place, seed if simulate else None))
     show(text if as_json else _rendered(verification), as_json=as_json)
-    contents = ((plot, _drawn(verification, plot)), (output, text.encode()))
+    contents = ((plot, _drawing(verification, plot)), (output, text.encode()))
     written = {path: content for path, content in contents if path is not None}
     write_together(written, replace=force)
     for path in written:
@@ -136,7 +136,7 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
         raise CommandError(f"--plot and --output both name {plot}; name two different files")
 
 
-def _drawn(verification: Verification, plot: Path | None) -> bytes:
+def _drawing(verification: Verification, plot: Path | None) -> bytes:
     if plot is None:
         return b""
     from privctl.show.plots.losses import LossPicture, draw

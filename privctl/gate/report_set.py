@@ -62,7 +62,7 @@ def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterato
     most, child = len(known) + _MOST, None
     places = {absolute_path(report.path): report for report in known.values()}
     try:
-        for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_unchanged, most=most):
+        for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_is_unchanged, most=most):
             if visit.child is None:
                 continue
             child = places[visit.child.path]
@@ -78,7 +78,7 @@ def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterato
         )
 
 
-def _unchanged(visit: Visit) -> bool:
+def _is_unchanged(visit: Visit) -> bool:
     return visit.unchanged
 
 

@@ -50,10 +50,10 @@ def measured_parts(subject: JudgedSubject) -> tuple[MeasuredPart, ...]:
     """The parts of ``subject`` as each of its audits measured them; none if its report states a guarantee."""
     if not subject.audits or subject.source.report.guarantees:
         return ()
-    return tuple(part for name in _PARTS for part in _of_part(name, subject))
+    return tuple(part for name in _PARTS for part in _parts_measured(name, subject))
 
 
-def _of_part(name: str, subject: JudgedSubject) -> Iterator[MeasuredPart]:
+def _parts_measured(name: str, subject: JudgedSubject) -> Iterator[MeasuredPart]:
     about, kinds, not_requested = _PARTS[name]
     reports = [source.report for source in subject.audits]
     lines = [line for report in reports if (line := _result(report, about, kinds))]

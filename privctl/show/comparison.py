@@ -144,7 +144,7 @@ def _compared(subject: JudgedSubject, quantity: str | None) -> ComparedModel:
         utility=_utility(report, quantity),
         before=_utility_before(subject, quantity),
         attack=best_attack([item for audit in audits for item in audit.evidence]),
-        found=_found(audits),
+        found=_worst_severity(audits),
     )
 
 
@@ -158,7 +158,7 @@ def best_attack(evidence: Sequence[Evidence]) -> Evidence | None:
     return max(areas, key=lambda item: item.lower or 0.0, default=None)
 
 
-def _found(audits: Sequence[PrivacyReport]) -> Severity:
+def _worst_severity(audits: Sequence[PrivacyReport]) -> Severity:
     if any(found_leaks(audit) for audit in audits):
         return Severity.BAD
     outcomes = [v.outcome for audit in audits for v in audit.verdicts if v.subject == MEMBERSHIP]

@@ -171,7 +171,7 @@ def _prompted_leak(item: Evidence, how: str, what: str) -> Leak:
 def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     tests = {item.quantity: item for item in report.evidence if item.method == "canary exposure"}
     included, control = tests.get("mean bits, included"), tests.get("mean bits, left out (control)")
-    if _commitment_broken(report) or control is None or control.details.get("detected"):
+    if _is_commitment_broken(report) or control is None or control.details.get("detected"):
         return None
     completed = [item for item in report.evidence if item.method == "canary completion"]
     left_out = sum(item.details.get("disclosed", 0.0) for item in completed if "left out" in item.quantity)
@@ -250,7 +250,7 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
         )
 
 
-def _commitment_broken(report: PrivacyReport) -> bool:
+def _is_commitment_broken(report: PrivacyReport) -> bool:
     """Whether canaries were not planted as their manifest says, or the report's statement cannot be read."""
     try:
         conditions = parameters_as(AuditParameters, report).canary_conditions or ()

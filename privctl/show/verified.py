@@ -27,15 +27,18 @@ def verification_sentence(verdicts: Sequence[Verdict], guarantees: Sequence[Guar
         (f"{REFUTED}:", Outcome.REFUTED, "failed", "wrong"),
         (f"{UNDECIDED}: no error was found, but", Outcome.INCONCLUSIVE, "could not be completed", "not confirmed"),
     ):
-        wrong = [_some(checks.count(outcome), checks, check), _bounds(claims.count(outcome), claims, stated, claim)]
+        wrong = [
+            _some_checks_text(checks.count(outcome), checks, check),
+            _bounds(claims.count(outcome), claims, stated, claim),
+        ]
         if any(wrong):
             return f"{beginning} {' and '.join(filter(None, wrong))}."
-    passed = _all(checks)
+    passed = _all_checks_text(checks)
     if not guarantees:
         return f"{VERIFIED}: {passed}; the report states no privacy guarantee."
     if not stated:
         return f"{VERIFIED}: {passed}, but the report states no privacy guarantee that anyone can rely on."
-    what = _named(stated)
+    what = _names_text(stated)
     if not claims:
         return f"{VERIFIED}: {passed}, but {what} {_verb(stated, 'was', 'were')} not recomputed."
     # What claims no finite epsilon, and what was only simulated, is CONSISTENT besides.
@@ -50,14 +53,14 @@ def verification_sentence(verdicts: Sequence[Verdict], guarantees: Sequence[Guar
     return f"{VERIFIED}: {passed}, and {what} {holds} for the run that the report describes{condition}{besides}."
 
 
-def _all(checks: Sequence[Outcome]) -> str:
+def _all_checks_text(checks: Sequence[Outcome]) -> str:
     if not checks:
         return "no error was found in the report"
     which = "the one check" if len(checks) == 1 else f"all {len(checks)} checks"
     return f"{which} of the report and its files passed"
 
 
-def _some(count: int, checks: Sequence[Outcome], what: str) -> str:
+def _some_checks_text(count: int, checks: Sequence[Outcome], what: str) -> str:
     return f"{count} of {counted(len(checks), 'check')} of the report and its files {what}" if count else ""
 
 
@@ -66,11 +69,11 @@ def _bounds(count: int, claims: Sequence[Outcome], stated: Sequence[Guarantee], 
     if not count:
         return ""
     if len(stated) == 1:
-        return f"{_named(stated)} is {what}"
+        return f"{_names_text(stated)} is {what}"
     return f"{count} of {counted(len(claims), 'privacy guarantee')} {'is' if count == 1 else 'are'} {what}"
 
 
-def _named(stated: Sequence[Guarantee]) -> str:
+def _names_text(stated: Sequence[Guarantee]) -> str:
     if len(stated) == 1:
         return f"the privacy guarantee ({amount(stated[0])})"
     return f"the {len(stated)} privacy guarantees"

@@ -94,7 +94,7 @@ def split(
             "commitment": drawn.commitment,
             "records": drawn.records,
             "members": drawn.included,
-            **({} if group_by is None else _of_groups(drawn)),
+            **({} if group_by is None else _group_counts(drawn)),
             "train": str(output / train.name),
             "train_digest": train.digest,
             **({} if to_see is None else {"power": [encode_value(power) for power in powers]}),
@@ -114,7 +114,7 @@ def split(
     note("publish the commitment before training, and keep the manifest from the people who train", quiet=quiet)
 
 
-def _of_groups(drawn: SplitManifest) -> dict[str, int | None]:
+def _group_counts(drawn: SplitManifest) -> dict[str, int | None]:
     return {
         "groups": drawn.groups,
         "member_groups": drawn.included_groups,

@@ -53,7 +53,7 @@ def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Check that the logs can be read, contain the earlier heads, are signed, and agree with each audit given."""
     if not policy.require_audit_log:
         return
-    logs, faults = _read(policy)
+    logs, faults = _read_logs(policy)
     faults += [*_check_heads(logs, policy), *_signatures(logs, policy)]
     known = {audit.begun.digest: audit for log in logs for audit in log.audits}
     faults += [_fault(*mismatch) for report in case.audits for mismatch in _log_mismatches(report, known) if logs]
@@ -78,7 +78,7 @@ def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Check that the report of every audit of this model in the logs was given."""
-    logs, _ = _read(policy)
+    logs, _ = _read_logs(policy)
     if not logs:
         return
     given = {report.digest for report in case.audits}
@@ -111,7 +111,7 @@ def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _read(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
+def _read_logs(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
     logs: list[AuditLog] = []
     faults: list[Finding] = []
     for path in map(Path, policy.require_audit_log):

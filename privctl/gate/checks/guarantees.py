@@ -229,7 +229,7 @@ def _fix_for_unchecked(
             return f"if somebody vouches for the training loop, list in accepted_assumptions: {_quoted(names)}"
         if size <= limit:
             accepted = policy.accepted_assumptions
-            verb, missing = ("list in", names) if accepted is None else ("add to", _without(names, accepted))
+            verb, missing = ("list in", names) if accepted is None else ("add to", _not_accepted(names, accepted))
             holds = "this holds for the model's loss, which it does not for a neural network"
             question = holds if OF_THE_LOSS & set(missing) else "somebody vouches for the unchecked assumptions"
             return f"if {question}, {verb} accepted_assumptions: {_quoted(missing)}"
@@ -241,7 +241,7 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _without(names: list[str], accepted: tuple[str, ...]) -> list[str]:
+def _not_accepted(names: list[str], accepted: tuple[str, ...]) -> list[str]:
     return [name for name in names if name not in accepted]
 
 

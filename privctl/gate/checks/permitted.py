@@ -42,11 +42,11 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         findings = list(check(case, policy))
         if not findings or any(finding.outcome is not GateOutcome.PASS for finding in findings):
             return ""
-    holding = _of_these_records(case, policy, report)
+    holding = _guarantees_of_these_records(case, policy, report)
     if not holding:
         return ""
     # Guarantees for adjacencies that the policy does not count must hold for the same training too.
-    stated = _of_these_records(case, replace(policy, adjacencies=_NAMED), report)
+    stated = _guarantees_of_these_records(case, replace(policy, adjacencies=_NAMED), report)
     if any(_exceeds(item, stated) for audit in case.audits for item in audit.report.evidence):
         return ""
     best = min(stated, key=_largest_auc)
@@ -56,7 +56,7 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
     )
 
 
-def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -> list[Guarantee]:
+def _guarantees_of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -> list[Guarantee]:
     """The guarantees within the policy's limit that protect the records whose membership was attacked.
 
     A report that names no data, such as that of another program's loop, does not show which records it protects.

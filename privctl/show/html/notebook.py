@@ -24,14 +24,14 @@ def fragment(value: object) -> str:
 
     Raises TypeError for any other value.
     """
-    return render_template("notebook.html", {"parts": list(_parts(value))})
+    return render_template("notebook.html", {"parts": list(_page_parts(value))})
 
 
-def _parts(value: object) -> Iterable[dict[str, Any]]:
+def _page_parts(value: object) -> Iterable[dict[str, Any]]:
     if isinstance(value, Reports):
-        return [part for report in value for part in _parts(report)]
+        return [part for report in value for part in _page_parts(report)]
     if isinstance(value, PrivacyReport):
-        return [_of_report(value)]
+        return [_report_parts(value)]
     if isinstance(value, Guarantee):
         return [_part(value.name, _guarantees([value]), lines=[value.note] if value.note else [])]
     if isinstance(value, GateJudgement):
@@ -45,7 +45,7 @@ def _parts(value: object) -> Iterable[dict[str, Any]]:
     return [_part("verify", _verdicts(verdicts, "verify"), lead=concluded, lines=omitted)]
 
 
-def _of_report(report: PrivacyReport) -> dict[str, Any]:
+def _report_parts(report: PrivacyReport) -> dict[str, Any]:
     tables = (_guarantees(report.guarantees), _verdicts(report.verdicts, report.step), _evidence(report.evidence))
     wrote = [artifact.path for artifact in report.outputs]
     omitted = [f"left out: {omission.what}: {omission.reason}" for omission in report.omissions]

@@ -79,7 +79,7 @@ def _with_metadata(front: str, metadata: str, newline: str, name: str, *, is_use
         return newline.join([_FENCE, *tags, metadata, _FENCE, ""])
     if not is_useful:
         front = _untagged(front)
-    span = _between(front, META_BEGIN, META_END, name)
+    span = _marked_section(front, META_BEGIN, META_END, name)
     outside = front if span is None else front[: span[0]] + front[span[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
         raise InputError(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
@@ -99,14 +99,14 @@ def _untagged(front: str) -> str:
 
 
 def _with_section(body: str, section: str, newline: str, name: str) -> str:
-    span = _between(body, BEGIN, END, name)
+    span = _marked_section(body, BEGIN, END, name)
     if span is not None:
         return body[: span[0]] + section + body[span[1] :]
     gap = "" if not body.strip() else newline if body.endswith(("\n", "\r")) else 2 * newline
     return body + gap + section + newline
 
 
-def _between(text: str, begin: str, end: str, name: str) -> tuple[int, int] | None:
+def _marked_section(text: str, begin: str, end: str, name: str) -> tuple[int, int] | None:
     """The start of the first mark and the end of the second; None if there are none. Raises InputError otherwise."""
     marks = (text.count(begin), text.count(end))
     if marks == (0, 0):

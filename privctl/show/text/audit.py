@@ -176,7 +176,7 @@ def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
         for item in evidence
         if item.estimate is not None
         and not item.reason
-        and not (_vacuous(item) and item.method in WITHOUT_MODEL)
+        and not (_is_vacuous(item) and item.method in WITHOUT_MODEL)
         and (item is first[item.method] or (_excess(item) > 0 and not item.quantity.startswith(_COMPARISON)))
     ]
 
@@ -241,7 +241,7 @@ def _fraction(name: str, details: Mapping[str, float], total: float) -> str:
 
 def _row(item: Evidence) -> tuple[str, ...]:
     least = item.details.get("detectable", item.details.get("ceiling")) if item.sees is None else item.sees
-    could = None if _vacuous(item) else least
+    could = None if _is_vacuous(item) else least
     return (
         item.method,
         item.quantity,
@@ -255,7 +255,7 @@ def _estimate(item: Evidence) -> str:
     """An estimate with its interval, such as "0.86 (0.82-0.90)"; a lower bound alone as "at least 0.3"."""
     if item.bound is Bound.UPPER and item.upper is not None:
         return f"at most {upward(item.upper, 3)}"
-    if item.lower is None or _vacuous(item) or item.estimate is None:
+    if item.lower is None or _is_vacuous(item) or item.estimate is None:
         return _interval(item) if item.estimate is None else short_number(item.estimate)
     if item.bound is Bound.LOWER or item.upper is None:
         # A certified bound is never shown above what was certified.
@@ -273,13 +273,13 @@ def short_number(value: float) -> str:
     return f"{value:.2f}" if size < 10 else f"{value:.3g}"
 
 
-def _vacuous(item: Evidence) -> bool:
+def _is_vacuous(item: Evidence) -> bool:
     """Whether the interval of an AUC is 0 to 1, as when every record has the same score."""
     return item.quantity == "AUC" and item.lower == 0 and item.upper == 1
 
 
 def _interval(item: Evidence) -> str:
-    if item.lower is None or _vacuous(item):
+    if item.lower is None or _is_vacuous(item):
         return "-"
     if item.bound is Bound.LOWER or item.upper is None:
         return f"at least {number(item.lower, 3)}"

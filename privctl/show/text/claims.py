@@ -35,7 +35,7 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
 
     In the table, what holds is shortened unless ``verbose``; below it is given in full.
     """
-    holds = [row.holds if verbose else _cut(row.holds) for row in rows]
+    holds = [row.holds if verbose else _shortened(row.holds) for row in rows]
     body = [[r.key, outcome_word(r.outcome), h, f"{r.seconds:.2f}"] for r, h in zip(rows, holds, strict=True)]
     lines = [table(["claim", "verdict", "what holds", "seconds"], body)]
     paper = ""
@@ -73,5 +73,5 @@ def _count(rows: Sequence[ClaimRow]) -> str:
     )
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _HOLDS_WIDTH else f"{text[: _HOLDS_WIDTH - 4].rstrip(' ,;')} ..."

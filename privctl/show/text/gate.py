@@ -22,7 +22,7 @@ _COLOURS = {
 
 def render(judgement: GateJudgement, *, quiet: bool = False, verbose: bool = False) -> str:
     """The judgement, worst findings first. ``quiet`` omits notes and policy; ``verbose`` adds the place of passes."""
-    return "".join(_parts(judgement, quiet=quiet, verbose=verbose))
+    return "".join(_sections(judgement, quiet=quiet, verbose=verbose))
 
 
 def summary(judgement: GateJudgement) -> str:
@@ -34,7 +34,7 @@ def summary(judgement: GateJudgement) -> str:
     return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was checked'}{believed})"
 
 
-def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
+def _sections(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
     word = judgement.outcome.value.upper()
     yield summary(judgement).replace(word, coloured(word, _COLOURS[judgement.outcome]), 1) + "\n"
     for name in judgement.models:
@@ -57,9 +57,9 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
     if not findings:
         return
     yield f"\n{title}\n"
-    for alike in _alike(findings):
+    for alike in _grouped(findings):
         several = f" ({len(alike)} findings)" if len(alike) > 1 else ""
-        yield paragraph(f"{alike[0].rule}{several}: {_said(judgement, alike)}", indent=2)
+        yield paragraph(f"{alike[0].rule}{several}: {_joint_message(judgement, alike)}", indent=2)
         first = alike[0]
         if first.waiver:
             yield paragraph(f"waived by {plain(first.waiver)}: {plain(first.waived_because)}", indent=4)
@@ -69,7 +69,7 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
             yield f"    at {plain(first.place.path)}:{', '.join(str(finding.place.line) for finding in alike)}\n"
 
 
-def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
     """The findings grouped by rule, place, conclusion and fix, such as those on several attacks."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
@@ -87,7 +87,7 @@ def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def _said(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
+def _joint_message(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
     """The message of ``alike`` findings once, with the subject and value of each."""
     if len(alike) == 1:
         return f"{plain(judgement.subject(alike[0]))}: {plain(alike[0].message)}"

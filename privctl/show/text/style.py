@@ -144,7 +144,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     is one line.
     """
     cells = [list(headings), *[[_sanitize(cell) for cell in row] for row in rows]]
-    right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
+    right = [all(_is_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
     widths = _widths(cells, right, columns())
     lines = []
     for row in cells:
@@ -235,7 +235,7 @@ def short(digest: str) -> str:
     return f"{algorithm}:{value[:12]}"
 
 
-def _numeric(cell: str) -> bool:
+def _is_numeric(cell: str) -> bool:
     if cell in ("-", ""):
         return True
     try:

@@ -90,7 +90,7 @@ def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict])
          status_word(row.guarantee.status), outcome_word(row.verdict.outcome)]
         for row in guarantees
     ]  # fmt: skip
-    yield paragraph(_judged(integrity)) + "\n"
+    yield paragraph(_judged_text(integrity)) + "\n"
     yield table(["guarantee", "epsilon", "delta", "the report says", "arithmetic"], rows) + "\n"
     for row in guarantees:
         yield _indented(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
@@ -122,7 +122,7 @@ def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
         yield from (paragraph(f"- {plain(statement)}", indent=4, hanging=6) for statement in statements)
 
 
-def _judged(integrity: Sequence[Verdict]) -> str:
+def _judged_text(integrity: Sequence[Verdict]) -> str:
     """What the table of guarantees judges, so that nobody takes its PROVED for more."""
     outcomes = {verdict.outcome for verdict in integrity}
     if Outcome.REFUTED in outcomes:
