@@ -73,7 +73,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         return Lineage(doubts=(f"the model names a report of how it was made, which cannot be used: {error}",))
     weights = {item.digest for item in inputs if item.role == "model"}
     if model_report is None and pointer is None:
-        model_report = _beside(model, weights)
+        model_report = _report_beside(model, weights)
     if model_report is None:
         missing = f"the model names a report of how it was made, but {pointer} is not a file"
         return Lineage(doubts=() if pointer is None else (missing,))
@@ -88,8 +88,8 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     return Lineage(
         parents=parents,
         claims=claims_of(model_report.report.guarantees, model_report.path.name, unit, fixed_graph=_fixes_graph(last)),
-        trained_on=_read(training, "data"),
-        planned_by=_read(training, "plan"),
+        trained_on=_digests_read(training, "data"),
+        planned_by=_digests_read(training, "plan"),
         mechanism=mechanism,
         steps=_of_steps(mechanism, own),
         unit=unit,
@@ -98,11 +98,11 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         gradient_canaries="" if own is None else own.gradient_canaries_file or "",
         base_bits=None if own is None else own.base_bits,
         began_with=None if training is None else _start(training),
-        learned=_learned(model_report),
+        learned=_learned_digests(model_report),
     )
 
 
-def _beside(model: Path, weights: set[str]) -> FoundReport | None:
+def _report_beside(model: Path, weights: set[str]) -> FoundReport | None:
     """The report beside a model whose header names none, such as from other programs, if it is about that model."""
     place = report_beside(model.absolute())
     try:
@@ -112,7 +112,7 @@ def _beside(model: Path, weights: set[str]) -> FoundReport | None:
     return FoundReport(place, report) if weights <= {item.digest for item in report.outputs} else None
 
 
-def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
+def _digests_read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
     return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
 
 
@@ -171,7 +171,7 @@ def _fixes_graph(training: TrainingParameters | None) -> bool:
     return rule is not None and rule != SharedRecords.ALL
 
 
-def _learned(model_report: FoundReport) -> frozenset[str] | None:
+def _learned_digests(model_report: FoundReport) -> frozenset[str] | None:
     trainings = list(_trainings(model_report))
     data = (item.digest for training in trainings for item in training.inputs if item.role in LEARNED)
     return frozenset(data) if trainings else None

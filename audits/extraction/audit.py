@@ -134,7 +134,7 @@ class ExtractionAudit:
                 self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
             )
             rerun += verdicts.rerun
-            near = self._near(rows, verdicts.extracted)
+            near = self._near_matches(rows, verdicts.extracted)
             kept.append(rows)
             judged_texts = _texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix)
             texts.append(replace(judged_texts, near=near, unit=units, known=known))
@@ -204,7 +204,7 @@ class ExtractionAudit:
         if self._request.untargeted is not None and self._request.untargeted.prompts is not None:
             yield "the prompts are taken to be chosen without knowledge of the coins"
 
-    def _near(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
+    def _near_matches(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
         """What greedy decoding writes after each prefix, also beyond the first mismatch; None with ``exact_only``."""
         if self._request.exact_only:
             return None

@@ -117,7 +117,7 @@ def search(
         digest=np.array(digests, dtype=np.uint64),
         **{name: np.concatenate([np.zeros(0, dtype=np.bool_), *flags]) for name, flags in flags_by_kind.items()},
         short=short,
-        came_out=tuple(_joined(outcome, len(lines)) for outcome in by_index),
+        came_out=tuple(_merged(outcome, len(lines)) for outcome in by_index),
     )
 
 
@@ -214,7 +214,7 @@ def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.in
     return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
-def _joined(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> CameOut:
+def _merged(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> CameOut:
     """Merge the batches ``parts``, each with the number of records before it, into unique pairs."""
     empty = np.zeros(0, dtype=np.int64)
     record = np.concatenate([empty, *(spans.record + before for spans, before, _ in parts)])

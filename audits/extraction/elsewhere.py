@@ -85,7 +85,7 @@ class KnownElsewhere:
         too short.
         """
         lengths = [self.shape.suffix] * len(rows) if suffixes is None else list(suffixes)
-        prompts = self._asked(rows, lengths)
+        prompts = self._in_reference_tokens(rows, lengths)
         sizes = np.array([length * (len(row) > 1) for row, length in prompts], dtype=np.int64)
         given: NDArray[np.bool_] = sizes == 0
         with self.progress("asking the reference model", int(sizes.sum()) / self.workers.size, "tokens") as advance:
@@ -94,7 +94,9 @@ class KnownElsewhere:
                 given[some] = self._given([prompts[i][0] for i in some.tolist()], size, advance)
         return given
 
-    def _asked(self, rows: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> list[tuple[NDArray[np.int64], int]]:
+    def _in_reference_tokens(
+        self, rows: Sequence[NDArray[np.int64]], lengths: Sequence[int]
+    ) -> list[tuple[NDArray[np.int64], int]]:
         """Each window in the reference model's tokens, and how many of these are to be produced."""
         if self.same or not rows:
             return list(zip(rows, lengths, strict=True))
@@ -147,7 +149,7 @@ class KnownElsewhere:
         """
         model = self.reference.model
         places = np.flatnonzero(opened)
-        prompts = self._asked([rows[i] for i in places.tolist()], [self.shape.suffix] * len(places))
+        prompts = self._in_reference_tokens([rows[i] for i in places.tolist()], [self.shape.suffix] * len(places))
         sizes = np.array([length for _, length in prompts], dtype=np.int64)
         is_opened = np.zeros(len(rows), dtype=np.bool_)
         work = len(places) * adversary.budget / self.workers.size
@@ -169,7 +171,7 @@ class KnownElsewhere:
         ``stop`` is exclusive. The stretch is cut from its end into pieces as long as a span, each preceded by as much
         of the record as both models see. If the stretch starts the record, part of it is given.
         """
-        span, prefix = self.shape.suffix, self._before
+        span, prefix = self.shape.suffix, self._length_before_span
         end = min(len(row), max(stop, start + span))
         start = min(start, end - span)
         front = row[:0]
@@ -182,7 +184,7 @@ class KnownElsewhere:
         return pieces
 
     @property
-    def _before(self) -> int:
+    def _length_before_span(self) -> int:
         """How many of a record's tokens are given before a span."""
         seen = [_MOST, *(model.context or _MOST for model in (self.audited, self.reference.model))]
         room = min(seen) if self.same else min(seen) // 2

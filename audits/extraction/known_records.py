@@ -32,7 +32,7 @@ def without_known(
         for one, some in zip(samples, wanted, strict=True)
     ]
     outcomes = tuple(
-        outcome.without([_given(outcome, side, rows[side], elsewhere) for side in (0, 1)])
+        outcome.without([_is_produced(outcome, side, rows[side], elsewhere) for side in (0, 1)])
         for outcome in outside.outcomes
     )
     return replace(outside, outcomes=outcomes)
@@ -43,7 +43,7 @@ def _records(outcomes: Sequence[PromptOutcome], side: int) -> set[int]:
     return {record for outcome in outcomes for record in np.flatnonzero(outcome.out(side, nearly=True)).tolist()}
 
 
-def _given(
+def _is_produced(
     outcome: PromptOutcome, side: int, rows: dict[int, NDArray[np.int64]], elsewhere: KnownElsewhere
 ) -> NDArray[np.bool_]:
     """Which stretches [stretches] the reference model produces completely, piece by piece."""

@@ -113,7 +113,7 @@ def search_both(
     are also searched for in the reference model of ``elsewhere``.
     """
     results = []
-    searched = _chosen(sides, adversary.texts, seed, drawn=drawn)
+    searched = _choose(sides, adversary.texts, seed, drawn=drawn)
     if not all(side.rows for side in searched):
         return None
     for side in searched:
@@ -141,7 +141,7 @@ def search_both(
     )
 
 
-def _chosen(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) -> list[Searchable]:
+def _choose(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) -> list[Searchable]:
     if drawn:
         places = least([[digest_of(row) for row in side.rows] for side in sides], len(sides) * texts)
         return [side.at(some) for side, some in zip(sides, places, strict=True)]

@@ -68,7 +68,7 @@ def from_file(model: LanguageModel, path: DataPath, columns: Columns, room: int)
         raise InputError(f"{path} has no prompt of any token; give one on each line")
     return PromptSet(
         method=FROM_FILE,
-        rows=tuple(_cut(model, row, room) for _, row in kept),
+        rows=tuple(_last_tokens(model, row, room) for _, row in kept),
         line=np.array([line for line, _ in kept], dtype=np.int64),
         cut=sum(len(row) > room for _, row in kept),
     )
@@ -87,11 +87,11 @@ def repetitions(model: LanguageModel, seed: int, room: int) -> tuple[PromptSet, 
     words = tuple(word_of(model, token) for token in tokens.tolist())
     sets = []
     for method, rows, of_set in ((DIVERGENCE, repeated, words), (CONTROL, mixed, None)):
-        ids = _asked(model, rows)
+        ids = _prompts_for(model, rows)
         sets.append(
             PromptSet(
                 method=method,
-                rows=tuple(_cut(model, row, room) for row in ids),
+                rows=tuple(_last_tokens(model, row, room) for row in ids),
                 line=np.arange(1, len(ids) + 1),
                 words=of_set,
                 cut=sum(len(row) > room for row in ids),
@@ -124,7 +124,7 @@ def _columns(path: DataPath, columns: Columns) -> Columns:
     return replace(columns, text=None if named == "messages" else named)
 
 
-def _cut(model: LanguageModel, row: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+def _last_tokens(model: LanguageModel, row: NDArray[np.int64], room: int) -> NDArray[np.int64]:
     """The last ``room`` tokens of a row, including BOS in front if the model uses it."""
     if len(row) <= room:
         return row
@@ -149,7 +149,7 @@ def _tokens(model: LanguageModel, random: np.random.Generator, times: int) -> ND
     return np.array(tokens or ids[:TOKENS].tolist(), dtype=np.int64)
 
 
-def _asked(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+def _prompts_for(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """The prompts for ``rows``: requests by the chat template if there is one, otherwise the tokens alone."""
     if getattr(model.tokenizer, "chat_template", None):
         ask = asking_with(model.tokenizer, model.tokenizer_from)

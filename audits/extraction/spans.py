@@ -49,7 +49,7 @@ class SpanIndex:
     def __init__(self, texts: Sequence[NDArray[np.int64]], length: int, edits: int) -> None:
         self._length, self._edits = length, edits
         self._piece = length // (edits + 1)
-        self._tokens, self._owner, self._ends = _joined(texts)
+        self._tokens, self._owner, self._ends = _concatenated(texts)
         hashes, places = _pieces(self._tokens, self._owner, self._piece)
         self._constant = _repeated(self._tokens, self._piece)
         places = places[~self._constant[places]]
@@ -61,7 +61,7 @@ class SpanIndex:
 
     def search(self, records: Sequence[NDArray[np.int64]]) -> Spans:
         """All spans of ``records`` in the texts. Pieces that repeat a single token do not start a search."""
-        tokens, owner, ends = _joined(records)
+        tokens, owner, ends = _concatenated(records)
         hashes, places = _pieces(tokens, owner, self._piece)
         places = places[self._maybe[hashes[places] >> np.uint64(64 - _BITS)]]
         matches = [
@@ -168,7 +168,7 @@ def _agree(
     return agreeing
 
 
-def _joined(
+def _concatenated(
     texts: Sequence[NDArray[np.int64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All tokens concatenated, the text of each token, and the end of each text."""

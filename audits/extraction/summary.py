@@ -133,7 +133,7 @@ def summarize(
     """
     samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
     rates = _Rates(samples=samples, confidence=confidence, drawn=drawn)
-    evidence = [] if heldout is None else [_beyond(rates, train, heldout)]
+    evidence = [] if heldout is None else [_rate_difference(rates, train, heldout)]
     evidence.append(rates.evidence("rate on training text", train.count(), _details(train, confidence)))
     if heldout is not None:
         unseen = heldout.copies == 0
@@ -150,7 +150,7 @@ def summarize(
             name = f"{least} document" if most == 1 else f"{least} to {most} documents"
         reason = "" if chosen.any() else f"no suffix occurs in {name} of the training data"
         evidence.append(rates.evidence(f"rate on text in {name}", train.count(chosen), {}, reason))
-    evidence += _near(rates, train, heldout)
+    evidence += _rates_near(rates, train, heldout)
     for texts, name in ((train, "training"), (heldout, "held-out")):
         if texts is not None and texts.logp is not None:
             evidence.append(_discoverable(rates, texts.logp, name, queries))
@@ -184,18 +184,18 @@ class _Rates:
         )
 
 
-def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
+def _rates_near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
     """Rates of texts within each distance of ``NEAR``; for the largest also on held-out text, and the difference."""
     if train.near is None:
         return []
     matches = [
-        rates.evidence(near_quantity("training", most), _within(train, most), _near_details(train, most))
+        rates.evidence(near_quantity("training", most), _count_within(train, most), _near_details(train, most))
         for most in NEAR
     ]
     if heldout is not None and heldout.near is not None:
         most = NEAR[-1]
         name = near_quantity("held-out", most)
-        matches.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
+        matches.append(rates.evidence(name, _count_within(heldout, most), _near_details(heldout, most)))
         of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
         near = train.near.distance <= most, heldout.near.distance <= most
         matches.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout, *near)))
@@ -207,7 +207,7 @@ def near_quantity(side: str, most: float) -> str:
     return f"near-verbatim rate on {side} text, edit distance to {most:g}"
 
 
-def _within(texts: Texts, most: float) -> UncertainCount:
+def _count_within(texts: Texts, most: float) -> UncertainCount:
     """The texts whose continuation is within the distance ``most`` of their suffix."""
     assert texts.near is not None
     return UncertainCount.of(texts.near.distance <= most, np.zeros(len(texts), dtype=np.bool_))
@@ -234,7 +234,7 @@ def _near_details(texts: Texts, most: float) -> dict[str, float]:
     }
 
 
-def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
+def _rate_difference(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     """The difference of the rates over texts that may be compared.
 
     Suffixes whose tokens mostly occur in the prefix are left out: a model may copy these without having seen them.

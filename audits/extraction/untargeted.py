@@ -209,7 +209,7 @@ def attack(
         with progress(f"continuing {prompt_set.method}", size, "tokens") as advance:
             texts = continuations(model, prompt_set.rows, queries, drawn_by + number, workers, advance)
         if texts is None:
-            return _without(result, sets, "transformers cannot generate with this network")
+            return _without_sets(result, sets, "transformers cannot generate with this network")
         written.append(
             Written(prompts=prompt_set, texts=texts, begins=_begins(model, prompt_set, texts, queries.count))
         )
@@ -221,9 +221,9 @@ def attack(
         for one in samples:
             batches = token_batches(model, one.path, columns)
             files.append(search(model, batches, span, indexes, known, begun, advance))
-    counted, compared = _chosen(files, asked.records, asked.seed, coins)
+    counted, compared = _choose_records(files, asked.records, asked.seed, coins)
     if not all(some.any() for some in compared):
-        return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
+        return _without_sets(result, sets, "no record of both files is left that is long enough and not in the prompts")
     units = tuple(None if coins is None else coins.units(side, file.line) for side, file in enumerate(files))
     outcomes = tuple(
         PromptOutcome(
@@ -239,7 +239,7 @@ def attack(
     return replace(result, outcomes=outcomes)
 
 
-def _chosen(
+def _choose_records(
     files: Sequence[SearchedFile], records: int | None, seed: int, coins: SplitCoins | None
 ) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
     """Which records [records] of each side count, and which are compared."""
@@ -325,5 +325,5 @@ def _begins(
     return np.fromiter(lengths, dtype=np.int64, count=len(texts))
 
 
-def _without(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:
+def _without_sets(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:
     return replace(result, omissions=tuple(Omission(what=prompt_set.method, reason=reason) for prompt_set in sets))

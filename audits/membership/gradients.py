@@ -60,13 +60,13 @@ class Differentiator:
 
     def cost(self, names: Collection[str]) -> str:
         """The cost of the possible gradient attacks among ``names``, in words; empty if there are none."""
-        requested = self._asked(names)
+        requested = self._requested_names(names)
         times = "twice" if ALIGNMENT in requested else "once"
         return f"differentiating each record {times}, for {', '.join(requested)}" if requested else ""
 
     def scores(self, names: Collection[str], work: Workload) -> GradientScores:
         """The scores of the gradient attacks among ``names``; not finite where the gradients are not."""
-        requested, not_requested = self._asked(names), self.why_not(names)
+        requested, not_requested = self._requested_names(names), self.why_not(names)
         if not requested:
             return GradientScores(unasked=not_requested)
         models: list[tuple[AuditedModel, Sequence[NDArray[Any]]]] = [(self.subject, work.rows)]
@@ -80,7 +80,7 @@ class Differentiator:
         by_attack = {NORM: -by_model[0][:, 0], ALIGNMENT: np.mean(by_model, axis=0)[:, 1]}
         return GradientScores(found={name: by_attack[name] for name in requested}, unasked=not_requested)
 
-    def _asked(self, names: Collection[str]) -> list[str]:
+    def _requested_names(self, names: Collection[str]) -> list[str]:
         reasons = self.why_not(names)
         return [name for name in (NORM, ALIGNMENT) if name in names and name not in reasons]
 

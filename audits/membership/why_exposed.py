@@ -48,7 +48,7 @@ def why_exposed(
     for place, record in enumerate(judged):
         reasons = [
             *_copied(copies[record.digest]),
-            *_near(alike.get(place)),
+            *_near_reasons(alike.get(place)),
             *_rare_words(words[place], holders),
             *_rare_label(record.label, labels, len(members)),
         ]
@@ -64,7 +64,7 @@ def _copied(count: int) -> Iterator[Reason]:
         yield Reason(why=Why.COPIES, text=f"stands {count} times in its file")
 
 
-def _near(nearest: tuple[int, float] | None) -> Iterator[Reason]:
+def _near_reasons(nearest: tuple[int, float] | None) -> Iterator[Reason]:
     if nearest is not None:
         line, share = nearest
         percent = f"{100 * share:.0f} %"

@@ -46,7 +46,7 @@ def why_groups_exposed(
     by_group: dict[int, tuple[Reason, ...]] = {}
     for place, (line, records) in enumerate(groups.items()):
         reasons = [
-            *_many(len(records), usual),
+            *_size_reasons(len(records), usual),
             *_repeated(records, texts),
             *_rare_words(words[line], holders),
             *_rare_labels(records, labels, rare, len(groups)),
@@ -58,7 +58,7 @@ def why_groups_exposed(
     return by_group
 
 
-def _many(size: int, usual: float) -> Iterator[Reason]:
+def _size_reasons(size: int, usual: float) -> Iterator[Reason]:
     if size >= _TIMES * usual:
         yield Reason(why=Why.MANY_RECORDS, text=f"{size} records, where half of the groups have {usual:g} at most")
 

@@ -116,7 +116,7 @@ def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
                 "record"
             )
         places[record] = number
-        member.append(_member(row[columns.member], where))
+        member.append(_is_member(row[columns.member], where))
         for name in columns.scores:
             scores[name].append(_score(row[name], name, where))
     return ScoredRecords(
@@ -166,7 +166,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield number, row
 
 
-def _member(value: Any, where: str) -> bool:
+def _is_member(value: Any, where: str) -> bool:
     text = str(value).lower()
     if not isinstance(value, bool | int | str) or text not in _MEMBER:
         raise InputError(f"{where} has {shown(value)} as member; expected 1 or 0, true or false")

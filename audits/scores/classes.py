@@ -163,13 +163,13 @@ class TextClassifierSubject:
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``AuditedModel``."""
         encoded = self._frame.encode(self.model, [record.text for record in records], self.max_length or 0)
-        stated = [self._stated(record) for record in records]
+        stated = [self._stated_labels(record) for record in records]
         return Rows(
             rows=[np.append(row, label) for row, label in zip(encoded.rows, stated, strict=True)],
             truncated=encoded.truncated,
         )
 
-    def _stated(self, record: Record) -> NDArray[np.int64]:
+    def _stated_labels(self, record: Record) -> NDArray[np.int64]:
         """The labels at the end of a record's row."""
         if self.scorer.problem is HeadKind.NUMBER:
             return np.array([float(record.label or "nan")]).view(np.int64)

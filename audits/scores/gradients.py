@@ -125,13 +125,13 @@ def _differentiable(subject: AuditedModel) -> Iterator[dict[str, Tensor]]:
             tensor.requires_grad_(before[name])
 
 
-def _of_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+def _text_loss(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     ids = torch.from_numpy(row).to(scorer.model.device)[None]
     logits = scorer.model.network(input_ids=ids, use_cache=False).logits[0, :-1]
     return functional.cross_entropy(logits.float(), ids[0, 1:])
 
 
-def _of_pair(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+def _pair_loss(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     source, target = row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]
     ids, real = pad_rows([source], 0)
     given = {
@@ -145,25 +145,25 @@ def _of_pair(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     return functional.cross_entropy(logits.float(), torch.from_numpy(target).to(device))
 
 
-def _of_labelled_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+def _labelled_text_loss(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     behind, device = scorer.behind, scorer.model.device
     ids = torch.from_numpy(row[:-behind]).to(device)[None]
     logits = scorer.model.network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
     stated = torch.from_numpy(row[-behind:].copy()).to(device)
-    return _of_labels(
+    return _labels_loss(
         scorer.problem, logits, stated.view(torch.float64) if scorer.problem is HeadKind.NUMBER else stated
     )
 
 
-def _of_image(scorer: Any, row: NDArray[np.uint8]) -> Tensor:
+def _image_loss(scorer: Any, row: NDArray[np.uint8]) -> Tensor:
     network, device = scorer.model.network, scorer.model.device
     label, pixels, targets = unpack(row, scorer.behind)
     scaled = scorer.facts.scale(torch.from_numpy(pixels[None]).to(device))
     stated = torch.tensor([label]) if scorer.problem is HeadKind.ONE else torch.from_numpy(targets)
-    return _of_labels(scorer.problem, image_logits(network, scaled.to(network.dtype)), stated.to(device))
+    return _labels_loss(scorer.problem, image_logits(network, scaled.to(network.dtype)), stated.to(device))
 
 
-def _of_labels(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
+def _labels_loss(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
     """The loss of one record, given its label's number [1], flags [outputs], or number [1]."""
     labels = stated.long() if problem is HeadKind.ONE else stated.float()[None]
     return label_losses(problem, logits, labels).sum()
@@ -171,8 +171,8 @@ def _of_labels(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
 
 #: Task -> the loss of one row, given its scorer.
 _LOSSES: dict[str, Callable[[Any, Any], Tensor]] = {
-    CAUSAL_LM: _of_text,
-    SEQ2SEQ_LM: _of_pair,
-    TEXT_CLASSIFICATION: _of_labelled_text,
-    IMAGE_CLASSIFICATION: _of_image,
+    CAUSAL_LM: _text_loss,
+    SEQ2SEQ_LM: _pair_loss,
+    TEXT_CLASSIFICATION: _labelled_text_loss,
+    IMAGE_CLASSIFICATION: _image_loss,
 }

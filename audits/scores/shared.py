@@ -71,13 +71,13 @@ def score_shared(
             scores = None if walk is None else walk.scores([rows[i] for i in group.rows], group.length)
             if scores is None or (number == 0 and not _as_whole(model, rows, group, scores, counts)):
                 break
-            values[:, _places(ends, counts, group.rows)] = scores
+            values[:, _token_places(ends, counts, group.rows)] = scores
             left -= set(group.rows)
             advance(int(counts[list(group.rows)].sum()))
     whole = sorted(left)
     if whole:
         scores, _ = score_rows(model, [rows[i] for i in whole], batching=batching, advance=advance)
-        values[:, _places(ends, counts, whole)] = scores
+        values[:, _token_places(ends, counts, whole)] = scores
     return values
 
 
@@ -111,7 +111,7 @@ def _common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     return int(differs.argmax()) if differs.any() else length
 
 
-def _places(ends: NDArray[np.int64], counts: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.int64]:
+def _token_places(ends: NDArray[np.int64], counts: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([np.arange(ends[i] - counts[i], ends[i]) for i in rows])
 
 

@@ -61,7 +61,7 @@ class SoundScorer:
         with quiet_transformers(), enough_memory(model):
             for batch in self._batches(rows, most):
                 heads, features, targets = zip(*(unpack(rows[i], self.behind) for i in batch), strict=True)
-                inputs = self.facts.padded([_plain(feature) for feature in features], self.length)
+                inputs = self.facts.padded([_unpacked(feature) for feature in features], self.length)
                 name = self.facts.input_name
                 inputs[name] = inputs[name].to(model.network.dtype)
                 labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
@@ -122,6 +122,6 @@ class SoundSubject:
         return pack(0, shaped, flags_of(record, self._labels, self.model, self.scorer.behind))
 
 
-def _plain(packed: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unpacked(packed: NDArray[np.float32]) -> NDArray[np.float32]:
     """The network's input for a sound, as it was before ``pack``."""
     return packed[0, :, 0] if packed.shape[2] == 1 else packed[0]

@@ -68,7 +68,7 @@ def rates(
     result: SecretAttackResult, omitted: Sequence[tuple[str, str]], queries: QueryBudget, alpha: float
 ) -> list[Evidence]:
     """Every rate with its interval, all jointly wrong with probability at most ``alpha``."""
-    all_rates = [*_overall(result, queries), *_by_kind(result, omitted)]
+    all_rates = [*_overall_rates(result, queries), *_by_kind(result, omitted)]
     alpha_each = alpha / max(1, len(all_rates))
     return [_with_interval(rate, alpha_each) for rate in all_rates]
 
@@ -123,7 +123,7 @@ def protection(result: SecretAttackResult, level: float) -> tuple[Evidence, Mark
     ), test
 
 
-def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
+def _overall_rates(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
     bounds = bounds_of(result)
     sides = (
         ("trained", result.trained),

@@ -73,7 +73,7 @@ def with_held_out(
         trained,
         targets=tuple(targets),
         omitted=tuple(omitted),
-        values=_joined(trained.values, others.values),
+        values=_joined_books(trained.values, others.values),
         words=trained.words.joined(others.words),
     )
 
@@ -128,7 +128,9 @@ def _occurring_in(data: DataPath, targets: Collection[SecretTarget], columns: Co
     return set(search.values())
 
 
-def _joined(first: Mapping[str, Iterable[str]], second: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+def _joined_books(
+    first: Mapping[str, Iterable[str]], second: Mapping[str, Iterable[str]]
+) -> dict[str, tuple[str, ...]]:
     """The values of each kind in both books, in an order that does not depend on the sides."""
     kinds = {*first, *second}
     return {kind: tuple(sorted({*first.get(kind, ()), *second.get(kind, ())})) for kind in kinds}

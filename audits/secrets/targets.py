@@ -133,7 +133,7 @@ def choose(
         else:
             eligible.append(_with_plan(position, secret, plan, places, book))
     chosen = _draw(eligible, most, seed)
-    read = _read(read_records(data, columns), chosen, plan, () if manifest is None else manifest.formats)
+    read = _read_data(read_records(data, columns), chosen, plan, () if manifest is None else manifest.formats)
     _check_records(secrets, read.records, book, data)
     canaries, partial = _canaries(manifest, secrets)
     targets = []
@@ -209,7 +209,7 @@ class _ReadTargets:
     records: int
 
 
-def _read(
+def _read_data(
     data: Iterable[Record], chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
 ) -> _ReadTargets:
     """Read the data once. Records that a plan never draws are not searched for values of other records."""

@@ -64,7 +64,7 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
         if best.quantity.startswith(SHARE_FOUND):
             return verdict(Outcome.REFUTED, f"a beam search holds {share} than {_BEAM[name]} {p_value}")
         difference = share if name == PAIRED else f"{best.estimate:.2f} bits more"
-        return verdict(Outcome.REFUTED, f"{difference} than {_against(name)} {p_value}")
+        return verdict(Outcome.REFUTED, f"{difference} than {_against_text(name)} {p_value}")
     sizes = [min(n for n in item.samples.values() if n) for item in tests]
     if max(sizes) >= _ENOUGH:
         return verdict(Outcome.CONSISTENT, "no test found more than chance gives")
@@ -137,7 +137,7 @@ def _score(item: Evidence) -> str:
     return item.quantity.split(", by ", 1)[1]
 
 
-def _against(name: str) -> str:
+def _against_text(name: str) -> str:
     return {
         DESIGNED: "values drawn at random, had it not seen them, would have",
         CONTROLLED: "those never drawn",

@@ -83,7 +83,7 @@ def draw_split(request: SplitRequest) -> SplitManifest:
     before = recorded_files(request.data)
     key = os.urandom(KEY_BYTES)
     coins = _Coins(key=key, of_groups=request.group_by is not None)
-    chosen, units, included_units = _chosen(request, coins)
+    chosen, units, included_units = _choose_units(request, coins)
     drawn_lines: dict[bytes, bool] = {}
     with writing(request.folder):
         request.folder.mkdir(mode=0o700, exist_ok=True)
@@ -195,7 +195,7 @@ def _check_paths(request: SplitRequest) -> None:
             )
 
 
-def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
+def _choose_units(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
     """The names of the lines or groups that are drawn (None for all), their number, and how many are members."""
     draws = {_name(unit): (coins.order(unit), coins.member(unit)) for _, unit in _contents(request)}
     names: Sequence[bytes] = list(draws)

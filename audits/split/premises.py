@@ -28,7 +28,7 @@ def premises(split: DrawnSplit, trained_on: Sequence[str] | None) -> list[str]:
         f"privctl drew the split: by coins of the key in {split.path.name}, {members}. "
         f"Checked: both files have the digests in it, and each record is on the side of {own}. "
         f"Not checked: that the commitment, {drawn.commitment}, was published before training",
-        f"that the model was trained on {file}, and on none of {drawn.nonmembers.name}, is {_said(split, trained_on)}",
+        f"that the model was trained on {file}, and on none of {drawn.nonmembers.name}, is {_basis(split, trained_on)}",
     ]
 
 
@@ -44,7 +44,7 @@ def of_training(judgement: Verdict, split: DrawnSplit, trained_on: Sequence[str]
     )
 
 
-def _said(split: DrawnSplit, trained_on: Sequence[str] | None) -> str:
+def _basis(split: DrawnSplit, trained_on: Sequence[str] | None) -> str:
     if trained_on is None:
         return "what the caller asserts"
     if set(trained_on) == {split.trained_on.digest}:

@@ -44,11 +44,11 @@ def p_value(canaries: int, guesses: int, correct: int, points: Sequence[tuple[fl
     if correct == 0:
         return 1.0
     weights, shares = _cells(canaries, guesses)
-    probability = float(weights @ bdtrc(correct - 1, guesses, 1 - _wrong(shares, points)))
+    probability = float(weights @ bdtrc(correct - 1, guesses, 1 - _least_error_rates(shares, points)))
     return min(1.0, probability * (1 + _SLOP))
 
 
-def _wrong(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArray[Any]:
+def _least_error_rates(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArray[Any]:
     """The least error rate e(u) for each of ``shares``, which are above 0."""
     epsilons, deltas = np.array(points, dtype=np.float64).reshape(-1, 2).T
     if not (len(epsilons) and ((epsilons >= 0) & (deltas >= 0) & (deltas <= 1)).all()):

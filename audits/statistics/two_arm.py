@@ -186,14 +186,14 @@ def _tests(counted: _Array, ranked: _Array, *, from_without: bool) -> Iterator[R
             threshold=float(threshold if from_without else -threshold) + 0.0,  # 0.0 and -0.0 are equal
             rank=rank,
             ranked=len(ranked),
-            beyond=_beyond(counted, ranked, rank, threshold),
+            beyond=_count_beyond(counted, ranked, rank, threshold),
             counted=len(counted),
             from_without=from_without,
             share=CERTAIN * share,
         )
 
 
-def _beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int:
+def _count_beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int:
     """How many of ``counted`` lie beyond the threshold in at least ``CERTAIN`` of the orders of ties.
 
     Of the scores equal to the threshold, the number of ``counted`` ones that precede a given one of ``ranked`` is

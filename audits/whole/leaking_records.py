@@ -50,7 +50,7 @@ def leaking_records(
         why = () if reasons is None else reasons.get(line, ())
         records.append(replace(_record(members, line, tried, scores, as_high), reasons=why, records=sizes.get(line)))
     records += [_record(train, line, tried, {}, {}) for line, tried in extracted.items() if train is not None]
-    known = _known(arrays)
+    known = _known_lines(arrays)
     records = [replace(record, known_elsewhere=record.extracted is True and record.line in known) for record in records]
     return tuple(sorted(records, key=_order))
 
@@ -102,7 +102,7 @@ def _after_prompts(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
     return {line for name in names if name != "extraction.line" for line in arrays[name].tolist()}
 
 
-def _known(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
+def _known_lines(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
     """The lines of training records that a reference model also produces, unless more of them comes out."""
     if "extraction.known" not in arrays:
         return set()
