@@ -158,7 +158,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     wanted = Adjacency.ZERO_OUT if covers_contents_only(report) else _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
-    if _of_several_notions(whole):
+    if _has_several_notions(whole):
         return Outcome.INCONCLUSIVE, "no single pair of neighbours fits all its events"
     if sum(event.steps for event in whole.events) > _MANY_STEPS:
         return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are too many to recompute"
@@ -272,18 +272,18 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
 
 def _adjacency(whole: Ledger) -> Adjacency:
     """Zero-out if a secret is protected, otherwise the first of replace-one, zero-out and add-or-remove that occurs."""
-    if _of_secret(whole):
+    if _is_of_secret(whole):
         return Adjacency.ZERO_OUT
     adjacencies = {row_of(event).neighbours(event) for event in whole.events}
     order = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE)
     return next(outcome for outcome in order if outcome in adjacencies)
 
 
-def _of_secret(whole: Ledger) -> bool:
+def _is_of_secret(whole: Ledger) -> bool:
     return any(row_of(event).unit is PrivacyUnit.SECRET for event in whole.events)
 
 
-def _of_several_notions(whole: Ledger) -> bool:
+def _has_several_notions(whole: Ledger) -> bool:
     """Whether no single pair of neighbours fits all events: their units or their kinds of adjacency differ.
 
     The same holds if records are zeroed and the bound of one event does not cover zeroing.

@@ -199,9 +199,9 @@ def _read_files(
             if old is None or not isinstance(mechanism, WeightNoise):
                 hashed[output] = hash_tensors(after, advance)
                 if expected is not None:
-                    expected.look(after, _untouched(report))
+                    expected.look(after, _untouched_tensors(report))
                 continue
-            found = measure(old, after, mechanism.noise_stddev, _untouched(report), advance, mechanism.grid)
+            found = measure(old, after, mechanism.noise_stddev, _untouched_tensors(report), advance, mechanism.grid)
             hashed[output] = found.after
             measured.append(found)
             if found.before is not None:
@@ -209,7 +209,7 @@ def _read_files(
     return hashed, measured, digests, expected
 
 
-def _untouched(report: PrivacyReport) -> tuple[str, ...]:
+def _untouched_tensors(report: PrivacyReport) -> tuple[str, ...]:
     parameters = readable(NoiseParameters, report)
     return tuple((parameters and parameters.tensors_untouched) or ())
 

@@ -287,9 +287,9 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     attacks = [item for item in attacks if item.method not in _BASELINES]
     if not attacks:
         return
-    yield from missing_inputs(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
+    yield from missing_inputs(report, () if _is_of_given_scores(report, attacks) else ("members", "nonmembers"))
     for name in (_BLIND, _LENGTH):
-        if name not in baselines and not _of_scores(report, attacks):
+        if name not in baselines and not _is_of_given_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
     outcome = outcome_of(report, MEMBERSHIP)
     if outcome is None:
@@ -324,7 +324,7 @@ def _attributed(
     ``certain`` are the baselines whose interval shows that the records differ.
     """
     detected = set(seen)
-    if not drawn and (certain or _suspected(baselines.get(_BLIND))):
+    if not drawn and (certain or _is_suspected(baselines.get(_BLIND))):
         detected &= {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
     if certain:
         controlled = list(certain) == [_BLIND] and _finds_nothing(baselines.get(_CONTROL))
@@ -337,14 +337,14 @@ def _finds_nothing(control: Evidence | None) -> bool:
     return control is not None and not _excludes(control, 0.5) and control.details.get("detectable", 1.0) <= _POWERFUL
 
 
-def _suspected(blind: Evidence | None) -> bool:
+def _is_suspected(blind: Evidence | None) -> bool:
     """Whether the test on the records alone, without the model, rejects; older reports have no such test."""
     if blind is None or "p_value" not in blind.details:
         return False
     return blind.details["p_value"] <= blind.details.get("level", 1.0)
 
 
-def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
+def _is_of_given_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
     """Whether the audit judges scores given by another tool rather than scores that privctl computed from a model."""
     beside = {
         "split",

@@ -40,15 +40,15 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     asked = parameters.asked
     if asked is None:
         return  # reported by another check
-    part = _ALPHA / max(1, _parts(asked, parameters))
+    part = _ALPHA / max(1, _part_count(asked, parameters))
     for items, share in (
-        *_of_membership(report, parameters, part),
-        *_of_bounds(report, parameters, part),
-        *_of_canaries(report, part),
-        *_of_secrets(report, part),
-        (_of_extraction(report), _share_of_extraction(report, parameters, asked, part)),
+        *_membership_shares(report, parameters, part),
+        *_bound_shares(report, parameters, part),
+        *_canary_shares(report, part),
+        *_secret_shares(report, part),
+        (_extraction_evidence(report), _share_of_extraction(report, parameters, asked, part)),
     ):
-        yield from _wrong(items, share)
+        yield from _share_faults(items, share)
     for item in report.evidence:
         if item.method in _BLIND and "p_value" in item.details and item.details.get("level") != _GUARD:
             yield f"{item.method}, {item.quantity}: the level of its test is not {_GUARD:g}, as in every audit"
@@ -58,7 +58,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
             yield f"{item.method}: the level of its joint test is {item.test.level:g}, and such an audit's is {split:g}"
 
 
-def _wrong(items: Iterable[Evidence], share: float) -> Iterator[str]:
+def _share_faults(items: Iterable[Evidence], share: float) -> Iterator[str]:
     for item in items:
         if item.estimate is None:
             continue  # it was not measured
@@ -73,7 +73,7 @@ def _wrong(items: Iterable[Evidence], share: float) -> Iterator[str]:
             )
 
 
-def _parts(asked: AskedAudit, parameters: AuditParameters) -> int:
+def _part_count(asked: AskedAudit, parameters: AuditParameters) -> int:
     """How many parts the audit has; 0 if it judges scores that it was given."""
     canaries = _CANARIES in asked.files and parameters.canary_conditions is not None
     return (_MEMBERS in asked.files) + canaries + sum(role in asked.files for role in _OTHER_PARTS)
@@ -84,7 +84,7 @@ def _is_drawn(parameters: AuditParameters) -> bool:
     return parameters.asked is not None and {"split", _MEMBERS} <= parameters.asked.files.keys()
 
 
-def _of_membership(
+def _membership_shares(
     report: PrivacyReport, parameters: AuditParameters, part: float
 ) -> Iterator[tuple[Sequence[Evidence], float]]:
     """The intervals of attacks and baselines, which share the error equally."""
@@ -92,7 +92,7 @@ def _of_membership(
     yield items, part * (1 - _BOUNDS if _is_drawn(parameters) else 1) / max(1, len(items))
 
 
-def _of_bounds(
+def _bound_shares(
     report: PrivacyReport, parameters: AuditParameters, part: float
 ) -> Iterator[tuple[Sequence[Evidence], float]]:
     """Bounds on epsilon and mu: of each score of a split, of each observation of gradients, or of each set."""
@@ -108,7 +108,7 @@ def _of_bounds(
         yield [item], _BOUNDS * part * item.details.get("sets", 1.0) / max(1.0, sum(sets.values()))
 
 
-def _of_canaries(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
+def _canary_shares(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
     """The tests of exposures, and the rates of completed canaries."""
     tests = [item for item in report.evidence if item.method == "canary exposure" and "detected" in item.details]
     yield tests, _TESTS * part / _EXPOSURES
@@ -116,7 +116,7 @@ def _of_canaries(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[
     yield rates, _INTERVALS * part / max(1, len(rates))
 
 
-def _of_secrets(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
+def _secret_shares(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
     """The tests of secrets, their rates, the baseline of their records, and the test of a plan."""
     tests = [item for item in report.evidence if item.method == "secret trace"]
     yield tests, _TESTS * part / max(1, len(tests))
@@ -129,7 +129,7 @@ def _of_secrets(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[E
     yield [item for item in report.evidence if item.method == "secret protection"], _PLAN * part
 
 
-def _of_extraction(report: PrivacyReport) -> list[Evidence]:
+def _extraction_evidence(report: PrivacyReport) -> list[Evidence]:
     return [item for item in report.evidence if item.method in (_EXTRACTION, *exact_tests.SEARCHES)]
 
 

@@ -96,7 +96,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
 def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
     found = Recomputed()
     if is_of_models(report):
-        return _of_models(path, report)
+        return _recompute_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
     recomputed, left = 0, []
     wrong = [*request_mismatches(path, report, files), *unscored.faults(path, report, files), *misread]
@@ -139,7 +139,7 @@ def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recompu
     return found
 
 
-def _of_models(path: Path, report: PrivacyReport) -> Recomputed:
+def _recompute_models(path: Path, report: PrivacyReport) -> Recomputed:
     wrong, why = differences_from_scores(path, report)
     if wrong is None:
         left = [f"{item.method}: {item.quantity}" for item in report.evidence]
@@ -312,7 +312,7 @@ class _Ranks:
         alpha = 1 - item.confidence
         if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
             if not blind and self.relabelled is not None and self.same:
-                return self._of_fused(*sides, alpha)
+                return self._fused_figures(*sides, alpha)
             if blind and self.alone is not None:
                 return self.alone.of_blind(alpha)
             # An older audit did not keep what the blind baseline's deviation over relabellings follows from.
@@ -320,7 +320,7 @@ class _Ranks:
         if item.quantity == "AUC":
             return auc_with_interval(*sides, alpha, item.interval)
         if item.quantity == _BEYOND:
-            return self._beyond(scores, alpha, fitted=item.method == FUSED)
+            return self._beyond_baseline(scores, alpha, fitted=item.method == FUSED)
         rate = _RATE.fullmatch(item.quantity)
         return None if rate is None else true_positive_rate(*sides, float(rate[1]) / 100, alpha)
 
@@ -332,7 +332,7 @@ class _Ranks:
         wrong = [f"{item.method}: {item.quantity}: {text}" for text in differences(item, figures, self.source)]
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
-    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
+    def _fused_figures(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
         assert self.relabelled is not None
         value, (center, deviation) = won(members, others), self.relabelled.own
         reach = float(normal_quantile(alpha / 2)) * deviation
@@ -363,7 +363,7 @@ class _Ranks:
                 f"deviations from chance, {side} the critical {test.critical:.4g}"
             )
 
-    def _beyond(self, scores: NDArray[np.float64], alpha: float, *, fitted: bool) -> Figures | None:
+    def _beyond_baseline(self, scores: NDArray[np.float64], alpha: float, *, fitted: bool) -> Figures | None:
         """The estimate on the records that the baseline judges, with its interval if enough was kept for it."""
         if self.alone is not None and not (fitted and self.relabelled is None):
             refitted = self.relabelled.refitted_areas if fitted and self.relabelled is not None else None

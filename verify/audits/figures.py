@@ -105,7 +105,7 @@ def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
     )
 
 
-def _of_models(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Form]:
+def _model_forms(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Form]:
     """Forms of a lower bound from the scores of many models, by a threshold or by ranks."""
     counts = frozenset({"true_positives", "false_positives", "ceiling", "threshold"})
     ranks = frozenset({"rank", "ranked", "beyond", "counted", "share", "tests"})
@@ -155,8 +155,8 @@ _FORMS = (
             (extraction_tests.GRID, f"{_FISHER}, times the distinct cuts", frozenset({"cuts"})),
         )
     ),
-    *_of_models(_EPSILON, _RATE, frozenset({"delta"})),
-    *_of_models(_MU, "", frozenset()),
+    *_model_forms(_EPSILON, _RATE, frozenset({"delta"})),
+    *_model_forms(_MU, "", frozenset()),
 )
 
 
@@ -289,7 +289,7 @@ def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]
     }
     if len(sizes) > len(_SIDES):
         yield "its attacks do not all judge the same numbers of members and non-members"
-    yield from _of_scores(report, parameters)
+    yield from _score_faults(report, parameters)
 
 
 def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
@@ -302,7 +302,7 @@ def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: A
             yield f"column {name}-top"
 
 
-def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+def _score_faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Audits of the scores of many models must state both bounds and agree with the request."""
     asked = parameters.asked
     if asked is None:

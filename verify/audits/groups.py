@@ -44,11 +44,11 @@ def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     roles = {item.role for item in report.inputs}
     if not roles & set(_SIDES) and stated.grouped_records is None and sides_by_coins(stated.extraction):
         return  # ``verify.audits.split.drawn`` recomputes the coins of its groups
-    outcome, reason = _judged(path, report, stated)
+    outcome, reason = _judge_groups(path, report, stated)
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 
 
-def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
+def _judge_groups(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
     field, records = stated.group_by, stated.grouped_records
     if field is None or records is None or records.keys() != set(_SIDES):
         return Outcome.REFUTED, "it states a field of groups without the records in them, or these without a field"
@@ -59,7 +59,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, "its figures are not all of the same groups"
     groups = dict(zip(_SIDES, counted.pop(), strict=True))
     try:
-        sides = {side: _read(path, report, side, field) for side in _SIDES}
+        sides = {side: _read_side(path, report, side, field) for side in _SIDES}
     except InputError as fault:
         return Outcome.INCONCLUSIVE, f"its groups cannot be counted again ({fault})"
     if unnamed := [groups.unnamed for groups in sides.values() if groups is not None and groups.unnamed]:
@@ -92,7 +92,7 @@ def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome,
     return Outcome.REFUTED, f"{description}, and it says {stated.similar_names}"
 
 
-def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
+def _read_side(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
     """The records and groups in the files of ``side``; None if a file is missing or no longer as recorded."""
     places = [as_recorded(path, item) for item in report.inputs if item.role == side]
     if not places or None in places:

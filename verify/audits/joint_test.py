@@ -140,7 +140,7 @@ def baseline_faults(evidence: Sequence[Evidence]) -> Iterator[str]:
         if item.quantity != _OVER or item.method not in areas or "deviation" not in item.details:
             continue
         own = fixed * (_WIDEST if item.method == _FUSED else 1)
-        most = max(own + blind.details["deviation"], _of_records(areas[item.method]) + _of_records(blind))
+        most = max(own + blind.details["deviation"], _largest_deviation(areas[item.method]) + _largest_deviation(blind))
         if item.details["deviation"] > _SLACK * most:
             yield (
                 f"{item.method}, {_OVER}: its deviation is {item.details['deviation']:.4g}, and that of such scores is "
@@ -152,7 +152,7 @@ def _sizes(item: Evidence) -> tuple[int, int]:
     return item.samples.get("members", 0), item.samples.get("nonmembers", 0)
 
 
-def _of_records(item: Evidence) -> float:
+def _largest_deviation(item: Evidence) -> float:
     """The largest that DeLong's deviation can be: either side's placements lie in 0 to 1 and have the AUC as mean."""
     members, others = _sizes(item)
     area = float(item.estimate or 0.0)

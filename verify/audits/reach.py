@@ -35,7 +35,7 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     elif item.method == "extraction" and item.quantity == _ON_TRAINING and item.samples.get("training"):
         expected = [1 - (1 - item.confidence) ** (1 / item.samples["training"])]
     elif item.method == "extraction" and item.quantity in BEYOND:
-        expected = [_by_coins(item)] if "p_value" in item.details else _beyond(item, report.evidence)
+        expected = [_by_coins(item)] if "p_value" in item.details else _detectable_excess(item, report.evidence)
     else:
         return ""
     if any(math.isclose(stated, value, rel_tol=_CLOSE, abs_tol=_CLOSE) for value in expected):
@@ -56,7 +56,7 @@ def _epsilon(item: Evidence) -> float:
     return min((math.log(rate) - math.log1p(-rate) for rate in rates), default=math.inf)
 
 
-def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
+def _detectable_excess(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
     """The smallest detectable excess over the held-out rate, for each count that undecided held-out texts allow."""
     details = item.details
     train, total, extracted = (int(details[key]) for key in ("training_texts", "held_out_texts", "held_out_extracted"))

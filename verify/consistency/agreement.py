@@ -68,7 +68,7 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
     yield from compare("parameter calibration", parameters.calibration, mechanism.calibration.value, "mechanism says")
     training = mechanism.training
     if training is None or mechanism.calibration is Calibration.GIVEN:
-        yield from _given(report, mechanism, parameters)
+        yield from _given_noise_faults(report, mechanism, parameters)
         return
     epsilon, delta = parameters.epsilon, parameters.delta
     if epsilon is None or delta is None:
@@ -79,10 +79,10 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
         return
     yield from _stddev(mechanism, training, epsilon, delta)
     yield from _written(report, mechanism, parameters)
-    yield from _stated(report, mechanism, training, epsilon)
+    yield from _stated_epsilon_faults(report, mechanism, training, epsilon)
 
 
-def _given(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
+def _given_noise_faults(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
     """Noise whose standard deviation the user chose: without target and training facts, nothing is guaranteed."""
     if mechanism.training is not None or mechanism.calibration is not Calibration.GIVEN:
         yield "all noise but that of a given standard deviation comes with facts of the training, and that without"
@@ -99,7 +99,9 @@ def _written(report: PrivacyReport, mechanism: WeightNoise, parameters: NoisePar
     yield from _tensors(report, mechanism, parameters)
 
 
-def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTraining, epsilon: float) -> Iterator[str]:
+def _stated_epsilon_faults(
+    report: PrivacyReport, mechanism: WeightNoise, training: ClippedTraining, epsilon: float
+) -> Iterator[str]:
     """Compares the guarantees with the epsilon that the noise was calibrated to, and with the number of candidates."""
     for guarantee in report.guarantees:
         if guarantee.name == "published":

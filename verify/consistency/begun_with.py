@@ -36,7 +36,7 @@ def faults(
         return
     own, *earlier = trainings
     for parent in earlier:
-        if shared := sorted(_read(own, _DATA) & _read(parent, *LEARNED)):
+        if shared := sorted(_data_read(own, _DATA) & _data_read(parent, *LEARNED)):
             name = next(file.path for file in own.inputs if file.digest == shared[0])
             yield (
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
@@ -73,7 +73,7 @@ def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Seque
             return
 
 
-def _read(report: PrivacyReport, *roles: str) -> set[str]:
+def _data_read(report: PrivacyReport, *roles: str) -> set[str]:
     return {file.digest for file in report.inputs if file.role in roles}
 
 

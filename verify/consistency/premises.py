@@ -110,7 +110,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     yield from _disagreeing_statements(report, {a.name: a.statement for a in guarantee.assumptions})
     yield from _wrong_states(report, guarantee, parents)
     yield from begun_with.faults(report, states, parents)
-    yield from begun_with.left_out(report, _untouched(report), parents)
+    yield from begun_with.left_out(report, _untouched_tensors(report), parents)
 
 
 def _wrong_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
@@ -175,10 +175,10 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.arithmetic is not None:
         yield "float arithmetic"
     if isinstance(report.mechanism, WeightNoise):
-        yield from _of_weight_noise(report, report.mechanism, guarantee)
+        yield from _weight_noise_premises(report, report.mechanism, guarantee)
         return
     if report.step == "retrain":
-        yield from _of_training(report, guarantee)
+        yield from _training_premises(report, guarantee)
     elif report.step == EXTERNAL:
         yield from external_training.required(report, guarantee)
     elif guarantee.notion is Notion.SECRET_PROTECTION and report.step != "account":
@@ -188,18 +188,18 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
     elif isinstance(report.mechanism, Ledger):
-        yield from _of_ledger(report, report.mechanism, guarantee)
+        yield from _ledger_premises(report, report.mechanism, guarantee)
 
 
-def _of_weight_noise(report: PrivacyReport, mechanism: WeightNoise, guarantee: Guarantee) -> Iterator[str]:
+def _weight_noise_premises(report: PrivacyReport, mechanism: WeightNoise, guarantee: Guarantee) -> Iterator[str]:
     yield from ("training-facts", "secret-noise")
     if mechanism.grid is not None:
         yield "training-rounding"
     yield from _OF_REGIME.get(guarantee.name, ())
-    yield from _of_tensors(report)
+    yield from _tensor_premises(report)
 
 
-def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
+def _ledger_premises(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
     yield "contribution"
     for event in ledger.events:
         if (kind := row_of(event).drawn(event)) is not None:
@@ -215,7 +215,7 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
         yield "rounding of sums"
 
 
-def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+def _training_premises(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     parameters, method = training_of(report), method_of(report)
     if parameters.frozen_norm_layers:
         yield "normalisation statistics"
@@ -240,7 +240,7 @@ def _undeclared_releases(report: PrivacyReport, states: Mapping[str, AssumptionS
     for name in _collected(report):
         if states.get(name) is not AssumptionState.VIOLATED:
             yield f"the {name} was collected from the private data, but the guarantee does not state this as violated"
-    released = [name for name, reason in _untouched(report).items() if reason not in _NO_STATISTIC]
+    released = [name for name, reason in _untouched_tensors(report).items() if reason not in _NO_STATISTIC]
     statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
     if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
         yield (
@@ -249,8 +249,8 @@ def _undeclared_releases(report: PrivacyReport, states: Mapping[str, AssumptionS
         )
 
 
-def _of_tensors(report: PrivacyReport) -> Iterator[str]:
-    untouched = _untouched(report)
+def _tensor_premises(report: PrivacyReport) -> Iterator[str]:
+    untouched = _untouched_tensors(report)
     for part, name in _UNTOUCHED.items():
         if any(part in reason for reason in untouched.values()):
             yield name
@@ -261,7 +261,7 @@ def _of_tensors(report: PrivacyReport) -> Iterator[str]:
         yield "unrounded-weights"
 
 
-def _untouched(report: PrivacyReport) -> Mapping[str, str]:
+def _untouched_tensors(report: PrivacyReport) -> Mapping[str, str]:
     """The tensors that got no noise, each with the reason."""
     return (parameters_as(NoiseParameters, report).tensors_untouched or {}) if report.step == "noise" else {}
 
@@ -283,7 +283,7 @@ def _unsupported_state(
 ) -> Iterator[str]:
     """Yields a sentence if the rest of the report does not support this state of the assumption ``name``."""
     if state not in (AssumptionState.ENFORCED, AssumptionState.CHECKED):
-        if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _given_seed(report):
+        if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _has_given_seed(report):
             yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
         return
     word = f"its assumption {name!r} is said to be {state}"
@@ -307,13 +307,13 @@ def _why_unsupported(report: PrivacyReport, name: str, word: str, parents: Seque
         yield f"{word}, but no parent report of a training from random weights records these facts for these files"
     elif name in ("secret-noise", "secret noise") and not _SECRET_SOURCE.match(_source(report)):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
-    elif name in _OF_START and not _of_new_layers(report, name):
+    elif name in _OF_START and not _knows_new_layers(report, name):
         yield f"{word}, but the training began with weights from elsewhere"
-    elif name == "step-size" and not _smoothness(report.mechanism):
+    elif name == "step-size" and not _has_smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"
 
 
-def _of_new_layers(report: PrivacyReport, name: str) -> bool:
+def _knows_new_layers(report: PrivacyReport, name: str) -> bool:
     """Whether the program knows how the start was made: weights at random, or batch normalisation converted away."""
     if report.step != "retrain":
         return False
@@ -391,10 +391,10 @@ def _source(report: PrivacyReport) -> str:
     return noise_source_of(report) or ""
 
 
-def _given_seed(report: PrivacyReport) -> bool:
+def _has_given_seed(report: PrivacyReport) -> bool:
     return "given seed" in _source(report)
 
 
-def _smoothness(mechanism: Mechanism | None) -> bool:
+def _has_smoothness(mechanism: Mechanism | None) -> bool:
     training = mechanism.training if isinstance(mechanism, WeightNoise) else None
     return training is not None and training.smoothness is not None

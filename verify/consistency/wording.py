@@ -33,7 +33,7 @@ def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
     for assumption in guarantee.assumptions:
         of_method = () if method is None else method.statements.get(assumption.name, ())
-        known = (*STATEMENTS.get(assumption.name, ()), *of_method, *_of_events(report, assumption.name))
+        known = (*STATEMENTS.get(assumption.name, ()), *of_method, *_event_patterns(report, assumption.name))
         if not known:
             yield f"it rests on an assumption {assumption.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, assumption.statement, re.DOTALL) for pattern in known):
@@ -55,7 +55,7 @@ def _without_contribution_limit(report: PrivacyReport, guarantee: Guarantee) -> 
             yield f"no assumption 'contribution' of it says what one example may change in {kind.tag} events"
 
 
-def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
+def _event_patterns(report: PrivacyReport, name: str) -> Iterator[str]:
     """The patterns that the ledger's kinds of events allow for the statement of the assumption ``name``."""
     for event in report.mechanism.events if isinstance(report.mechanism, Ledger) else ():
         for pattern in row_of(event).statements.get(name, ()):

@@ -28,7 +28,7 @@ _MOST_OUTCOMES = 4096
 _REACH, _BALL_REACH = 39, 20
 
 
-def _of_outcomes(event: DiscreteGaussianNoise) -> LossCells:
+def _outcome_cells(event: DiscreteGaussianNoise) -> LossCells:
     variance, move = event.stddev**2, event.sensitivity
     side = math.ceil(_REACH * event.stddev)
     outcome = np.arange(-side, side + move + 1.0)
@@ -98,7 +98,7 @@ ROW = PoissonVerification(
         fields={"stddev": ("stddev", None), "sensitivity": ("sensitivity", 1), **OF_STEPS},
         solved={"stddev": "stddev"},
     ),
-    cells=fixed_cells(_of_outcomes),
+    cells=fixed_cells(_outcome_cells),
     once=_once,
     draw=_draw,
     statements={

@@ -303,11 +303,11 @@ def _unsearched_settings(settings: str, parameters: SearchedTraining) -> Iterato
     for part in settings.split():
         name, _, values = part.partition("=")
         searched = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
-        if searched is None or not any(_same(value, searched) for value in values.split(",")):
+        if searched is None or not any(_is_same(value, searched) for value in values.split(",")):
             yield f"{name} is {searched}, which is none of the {values} that were searched"
 
 
-def _same(text: str, value: object) -> bool:
+def _is_same(text: str, value: object) -> bool:
     if not isinstance(value, int | float):
         return text == value
     try:

@@ -47,7 +47,7 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
         yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
         for guarantee in report.guarantees:
             yield from _guaranteed(guarantee, parameters)
-        yield from _of_ledger(mechanism, parameters)
+        yield from _ledger_faults(mechanism, parameters)
 
 
 def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) ->
         yield from compare("parameter released_numbers", released, counted, "the guarantee counts")
 
 
-def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
+def _ledger_faults(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
     events = [event for event in ledger.events if isinstance(event, SampledGaussian)]
     if len(events) < len(ledger.events) or any(event.batches is not Batches.POISSON for event in events):
         yield "its ledger holds another event than a Gaussian of Poisson batches"

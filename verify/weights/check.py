@@ -116,7 +116,7 @@ def _judge(report: PrivacyReport, start: Start, output: Path, findings: Found) -
         sentences += bounds.sentences(compared)
         findings.evidence.append(bounds.evidence(compared))
     if faults:
-        outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
+        outcome, caveat = (Outcome.REFUTED, "") if start.exact else _version_outcome(report)
         findings.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
     elif compared.still or (bounds is not None and compared.moved):
         findings.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
@@ -137,7 +137,7 @@ def _along_directions(
     if _trained(report)[1]:
         raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
     replayed = replay(start, output, numbers, facts, stated)
-    outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
+    outcome, caveat = (Outcome.REFUTED, "") if start.exact else _version_outcome(report)
     findings.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in replayed.wrong]
     reason = "; ".join((*replayed.sentences, noise_sentence(numbers, facts)))
     if not replayed.wrong:
@@ -152,7 +152,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     return list(parameters.trained), parameters.lora_rank is not None and not parameters.adapter
 
 
-def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
+def _version_outcome(report: PrivacyReport) -> tuple[Outcome, str]:
     """The outcome if weights do not fit the seed's initial weights: refuted only if those must be the same."""
     for name in _DRAWN_BY:
         then, now = report.versions.get(name), importlib.metadata.version(name)
@@ -261,7 +261,7 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     if method is not None and (reason := method.unbounded(facts_of(report), settings.adaptive)):
         raise UncheckableError(reason)
     if getattr(facts_of(report), "public_weight", None):
-        return _of_adam(
+        return _adam_bounds(
             settings,
             "the gradients of public records, which nothing clips, moved the weights too: no noise is seen there",
         )
@@ -275,7 +275,7 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     return _Bounds(settings=settings, scale=scale, entry=entry, whole=whole, presence=None)
 
 
-def _of_adam(settings: TrainingFacts, unseen: str) -> _Bounds:
+def _adam_bounds(settings: TrainingFacts, unseen: str) -> _Bounds:
     """The bounds that hold for Adam whatever the gradients; ``unseen`` says why there are no others."""
     entry = adam_reach(settings)
     scale = MoveScale(keep=float(kept(settings)[-1]), edges=np.empty(0), far=entry, updates=settings.updates)
@@ -286,7 +286,7 @@ def _correlated_with_gaps(settings: TrainingFacts) -> _Bounds:
     """The bounds for correlated noise with lost steps: its distribution is unknown, but not its least size."""
     unseen = "steps were begun and lost, with noise that later steps would have cancelled: its law is not known here"
     if settings.adaptive:
-        return _of_adam(settings, unseen)
+        return _adam_bounds(settings, unseen)
     least = least_noise(settings)
     # A single interval that contains every weight leaves only the test of norms, against too little noise.
     law = NoiseLaw(edges=np.empty(0), chances=np.ones(1), scale=least)

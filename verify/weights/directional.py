@@ -167,7 +167,7 @@ def replay(
                 raise UncheckableError(f"the tensor {name!r} was not kept as float32, in which moves repeat exactly")
         shapes = {name: start.tensors[name].size for name in names}
         room, made, wrong = _MOST // max(1, numbers.released.size), 0, []
-        places = _places(shapes)
+        places = _sign_offsets(shapes)
         for index in order(len(names)):
             name = names[index]
             if made + shapes[name] > room:
@@ -191,7 +191,7 @@ def replay(
     )
 
 
-def _places(sizes: Mapping[str, int]) -> Mapping[str, int]:
+def _sign_offsets(sizes: Mapping[str, int]) -> Mapping[str, int]:
     """The byte of a direction's keystream at which each tensor's signs begin, in the order of names."""
     places, begin = {}, 0
     for name in sorted(sizes):

@@ -143,7 +143,7 @@ def signal(settings: TrainingFacts, level: float) -> float:
     a count, and sigma is the joint noise multiplier: without gradients and counts, clip norms are independent of the
     weights' noise.
     """
-    once, total, mixed_in = _drawn(settings, level)
+    once, total, mixed_in = _joint_bounds(settings, level)
     added = math.sqrt(min(once * total, settings.updates * once * once))
     if settings.canaries is not None:
         added += math.sqrt(_turns(settings, settings.canaries)) * mixed_in
@@ -159,14 +159,14 @@ def reach(settings: TrainingFacts, level: float) -> float:
     weights = coefficients(settings) * settings.norms
     if not settings.noise_multiplier:
         return float(weights.sum())
-    once, total, mixed_in = _drawn(settings, level)
+    once, total, mixed_in = _joint_bounds(settings, level)
     longest = min(float(weights.sum()) * once, float(weights.max()) * total)
     if (mixed := settings.canaries) is not None:
         longest += float(np.sort(weights)[-_turns(settings, mixed) :].sum()) * mixed_in
     return longest / settings.batch_size
 
 
-def _drawn(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
+def _joint_bounds(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
     """The bounds of ``_batches`` and ``_mixed_in``, which hold jointly except with probability ``level``."""
     if settings.canaries is None:
         return (*_batches(settings, level), 0.0)

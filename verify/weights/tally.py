@@ -86,7 +86,7 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
         if name in start.parameters and (not trained or any(fnmatch.fnmatchcase(name, glob) for glob in trained)):
             if scale is not None:
                 moved.append(_tally(start, file, info, scale))
-        elif _changed(start, file, info):
+        elif _is_changed(start, file, info):
             touched.append(name)
         else:
             still += 1
@@ -131,7 +131,7 @@ def _spans(edges: Floats, lower: Floats, upper: Floats) -> NDArray[np.int64]:
     return np.bincount(pairs, minlength=count * count).reshape(count, count)
 
 
-def _changed(start: Start, file: SafetensorsFile, info: TensorInfo) -> bool:
+def _is_changed(start: Start, file: SafetensorsFile, info: TensorInfo) -> bool:
     if info.dtype not in VIEWS:
         return bytes(file.read(info)) != start.tensors[info.name].tobytes()
     return any(

@@ -100,8 +100,8 @@ def _miscounted(item: Evidence) -> str:
 def _all_scored(report: PrivacyReport, parameters: AuditParameters) -> bool:
     """Whether the attacks judge as many records as the split has distinct ones, each with its own coin or none."""
     areas = [item for item in report.evidence if item.quantity == "AUC" and item.method in parameters.attack]
-    return parameters.split_groups is None and any(_judged(item) == parameters.split_records for item in areas)
+    return parameters.split_groups is None and any(_judged_count(item) == parameters.split_records for item in areas)
 
 
-def _judged(item: Evidence) -> int:
+def _judged_count(item: Evidence) -> int:
     return sum(item.samples.values())

@@ -81,7 +81,10 @@ def check_observed(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
 
 def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, observations: Observations) -> Iterator[Verdict]:
     """Refuted verdicts for counts of ``items`` that the ``observations`` contradict, or a consistent one."""
-    wrong = [*_wrong_number(report, observations), *(text for item in items for text in _wrong(item, observations))]
+    wrong = [
+        *_wrong_number(report, observations),
+        *(text for item in items for text in _count_faults(item, observations)),
+    ]
     for reason in wrong:
         yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
     if not wrong:
@@ -107,11 +110,11 @@ def observations_at_hand(path: Path, report: PrivacyReport) -> Observations | No
             continue
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _KIND:
-            return _read(data, place.name)
+            return _read_observations(data, place.name)
     return None
 
 
-def _read(data: Mapping[str, Any], source: str) -> Observations:
+def _read_observations(data: Mapping[str, Any], source: str) -> Observations:
     return Observations(
         source=source,
         included=tuple(map(bool, data["included"])),
@@ -132,7 +135,7 @@ def _wrong_number(report: PrivacyReport, observations: Observations) -> Iterator
         yield f"it says that {statement!r}, and {observations.source} says that {number}"
 
 
-def _wrong(item: Evidence, kept: Observations) -> Iterator[str]:
+def _count_faults(item: Evidence, kept: Observations) -> Iterator[str]:
     scores = kept.scores[_observed(item)]
     for number, (canaries, guesses, right) in enumerate(counts_of(item), start=1):
         if canaries != len(scores):

@@ -53,7 +53,7 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
     if stated is None or stated.canary_commitment is None:
         return RecountedCanaries()
     try:
-        kept = _kept(path, report, files)
+        kept = _kept_arrays(path, report, files)
         manifest = None if kept is None else _manifest(path, report)
     except (InputError, KeyError, TypeError) as fault:
         return RecountedCanaries(wrong=(f"what it kept of its canaries cannot be read ({fault})",))
@@ -74,7 +74,7 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
     return RecountedCanaries(items=tuple(items), wrong=tuple(wrong))
 
 
-def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, NDArray[Any]] | None:
+def _kept_arrays(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, NDArray[Any]] | None:
     """The arrays [canaries] by name; None if the file is missing or not the recorded one."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     place = None if named is None else located(path, named.path)

@@ -60,7 +60,7 @@ def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     """Yields one sentence per fault of a bound on the noise; nothing for an audit without one."""
     stated = [item for item in report.evidence if item.method == NOISE]
     for item in stated:
-        wrong = _wrong(item, report, parameters)
+        wrong = _noise_fault(item, report, parameters)
         if wrong:
             yield f"{item.method}, {item.quantity}: {wrong}"
     if len(stated) > 1:
@@ -69,7 +69,7 @@ def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         yield "it says on what a bound on the noise rests, and has none"
 
 
-def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -> str:
+def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -> str:
     if item.quantity != _QUANTITY:
         return "it bounds nothing that is known here"
     event = parameters.canary_mechanism.events[0] if parameters.canary_mechanism is not None else None
@@ -115,10 +115,10 @@ def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, 
     most = event.noise_multiplier * _MOST * (1 - _NEAR)
     try:
         if item.reason == _ANY_NOISE:
-            rejected = _rejects(_with(event, most), bounds, independent=independent, slack=1 - _SLACK)
+            rejected = _rejects(_with_noise(event, most), bounds, independent=independent, slack=1 - _SLACK)
             return "it leaves a bound out: the right guesses reject so much noise" if rejected else ""
         if item.reason.startswith(_NO_EPSILON):
-            epsilon_of(_with(event, most), delta)
+            epsilon_of(_with_noise(event, most), delta)
             return "it leaves a bound out: the steps have an epsilon"
     except NoBoundError:
         return ""
@@ -131,10 +131,10 @@ def _bound_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, i
 
     stated, delta = float(item.upper or 0), item.details["delta"]
     try:
-        above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent, slack=1 + _SLACK)
-        below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent, slack=1 - _SLACK)
-        below = below and epsilon_of(_with(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
-        epsilon = epsilon_of(_with(event, stated), delta).upper
+        above = _rejects(_with_noise(event, stated * (1 + _NEAR)), bounds, independent=independent, slack=1 + _SLACK)
+        below = _rejects(_with_noise(event, stated * (1 - _NEAR)), bounds, independent=independent, slack=1 - _SLACK)
+        below = below and epsilon_of(_with_noise(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
+        epsilon = epsilon_of(_with_noise(event, stated), delta).upper
     except NoBoundError as error:
         return f"it cannot be computed again ({error})"
     if not above or below:
@@ -145,7 +145,7 @@ def _bound_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, i
     return ""
 
 
-def _with(event: object, noise: float) -> Ledger:
+def _with_noise(event: object, noise: float) -> Ledger:
     assert isinstance(event, _GAUSSIAN)
     return Ledger(events=(replace(event, noise_multiplier=noise),))
 

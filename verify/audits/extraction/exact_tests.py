@@ -35,7 +35,7 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
     if item.quantity in BEYOND and not known_elsewhere.compares_nothing(item):
         if item.method in SEARCHES:
             return _fisher_fault(item, ("training", "held_out"), equal=not by_coins)
-        if wrong := _of_sides(item, by_coins=by_coins):
+        if wrong := _sides_fault(item, by_coins=by_coins):
             return wrong
     if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
         return _fisher_fault(item, ("repeating", "control"))
@@ -50,7 +50,7 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
     return ""
 
 
-def _of_sides(item: Evidence, *, by_coins: bool) -> str:
+def _sides_fault(item: Evidence, *, by_coins: bool) -> str:
     """What is wrong with the comparison after the records' own prefixes, whose test depends on how sides were drawn."""
     if item.method != "extraction" or item.estimate is None:
         return ""

@@ -70,7 +70,7 @@ def differences_from_scores(path: Path, report: PrivacyReport) -> tuple[list[str
     if len(places) != 1 or places[0] is None:
         return None, "the file of scores is not at hand as it was"
     try:
-        inner, outer = (np.asarray(side, np.float64) for side in _read(places[0]))
+        inner, outer = (np.asarray(side, np.float64) for side in _read_scores(places[0]))
         if min(len(inner), len(outer)) < 2 or np.isnan(inner).any() or np.isnan(outer).any():
             raise ValueError("two scores a side are needed, and each is a number")
     except (InputError, ValueError, TypeError, KeyError, IndexError, StopIteration, csv.Error) as fault:
@@ -78,10 +78,10 @@ def differences_from_scores(path: Path, report: PrivacyReport) -> tuple[list[str
     return list(_differences(report, stated.asked, inner, outer)), ""
 
 
-def _read(file: Path) -> tuple[Any, Any]:
+def _read_scores(file: Path) -> tuple[Any, Any]:
     """The scores of models with the record and of those without it. Exceptions of reading are passed on."""
     if file.suffix.lower() == ".safetensors":
-        return _of_tensors(file)
+        return _read_tensors(file)
     text = read_text(file)
     if file.suffix.lower() == ".json":
         content = parse_json(text, str(file))
@@ -96,7 +96,7 @@ def _read(file: Path) -> tuple[Any, Any]:
     return sides[True], sides[False]
 
 
-def _of_tensors(file: Path) -> tuple[Any, Any]:
+def _read_tensors(file: Path) -> tuple[Any, Any]:
     digests = {}
     with SafetensorsFile(file) as opened:
         for tensor in opened.tensors:
@@ -120,12 +120,12 @@ def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer:
         if dict(item.samples) != sizes:
             wrong = [f"it is of {dict(item.samples)}, and the file has {sizes}"]
         elif item.method == threshold_bound.METHOD:
-            wrong = list(_of_threshold(item, inner, outer))
+            wrong = list(_threshold_faults(item, inner, outer))
         elif item.lower is None:
             p_value = claim_p_value(counted, item.details["epsilon"], item.details["delta"])
-            wrong = list(_of_claim(report, item, p_value, is_swapped=is_swapped))
+            wrong = list(_claim_faults(report, item, p_value, is_swapped=is_swapped))
         else:
-            wrong = list(_of_ranks(item, tests))
+            wrong = list(_rank_faults(item, tests))
         yield from (f"{item.method}: {item.quantity}: {fault}" for fault in wrong)
     if is_swapped is not says_swapped(report):
         yield f"it {'does not warn' if is_swapped else 'warns'} that models without the record score higher"
@@ -133,14 +133,14 @@ def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer:
         yield "it does not warn that some scores of one side are equal"
 
 
-def _of_threshold(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]:
+def _threshold_faults(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]:
     threshold = item.details["threshold"]
     for name, side in (("true_positives", inner), ("false_positives", outer)):
         if (count := int((side > threshold).sum())) != item.details[name]:
             yield f"its {name.replace('_', ' ')} are {item.details[name]:g}, but the scores in the file give {count}"
 
 
-def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
+def _rank_faults(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
     """Yields a sentence if the named test has other counts, or if the bound is not the largest rejected value."""
     details = item.details
     named = next(
@@ -164,7 +164,7 @@ def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> 
         yield f"its bound is {lower:.6g}, which is not the largest that the scores in the file reject"
 
 
-def _of_claim(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bool) -> Iterator[str]:
+def _claim_faults(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bool) -> Iterator[str]:
     if item.estimate is None or not same_p_value(item.estimate, p):
         yield f"its p-value is {item.estimate}, but the scores in the file give {p:.6g}"
     if math.isclose(p, ALPHA, rel_tol=rank_bound.ROUNDING):

@@ -105,12 +105,12 @@ def _columns(
     record, member = asked.record_column or _RECORD, asked.member_column or _MEMBER
     wanted = (record, member, *asked.columns)
     if files[0].suffix.lower() == ".parquet":
-        rows = [row for file in files for row in _of_parquet(file, wanted)]
+        rows = [row for file in files for row in _parquet_rows(file, wanted)]
         rows.sort(key=lambda row: row[0].encode())
     else:
         rows = [
             (str(row[record]), _INSIDE[str(row[member]).lower()], [float(row[name]) for name in asked.columns])
-            for row in _of_text(files[0])
+            for row in _text_rows(files[0])
         ]
     table = np.array([scores for _, _, scores in rows], dtype=np.float64).reshape(len(rows), len(asked.columns))
     if not np.isfinite(table).all():
@@ -133,7 +133,7 @@ def _require_precision(file: Path, stated: str | None) -> None:
         raise ValueError(f"its passes were in {made or 'no format that it names'}, and the report says {stated}")
 
 
-def _of_text(file: Path) -> Iterator[Mapping[str, Any]]:
+def _text_rows(file: Path) -> Iterator[Mapping[str, Any]]:
     text = read_text(file)
     if file.suffix.lower() in (".jsonl", ".ndjson"):
         yield from (parse_json(line, str(file)) for line in text.splitlines() if line.strip())
@@ -144,7 +144,7 @@ def _of_text(file: Path) -> Iterator[Mapping[str, Any]]:
     yield from (dict(zip(header, map(str.strip, row), strict=False)) for row in lines if row)
 
 
-def _of_parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bool, list[float]]]:
+def _parquet_rows(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bool, list[float]]]:
     import pyarrow as pa
 
     from privctl.data.arrow import parquet_batches
@@ -193,7 +193,7 @@ def _of_groups(scores: Mapping[str, NDArray[np.float64]], index: NDArray[np.int6
     for name, values in scores.items():
         columns[name] = _rounded(_weighted_means(values, index))
         if len(index) > int(index.max()) + 1:
-            columns[name + _TOP] = _rounded(_top(values, index))
+            columns[name + _TOP] = _rounded(_group_maxima(values, index))
     return columns
 
 
@@ -222,7 +222,7 @@ def _intraclass_correlation(
     return min(max((between - within) / whole, 0.0), 1.0) if whole > 0 else 1.0
 
 
-def _top(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
+def _group_maxima(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
     tops, middle = [], float(np.sort(values)[len(values) // 2])
     for group in np.split(values[np.argsort(index, kind="stable")], np.cumsum(np.bincount(index))[:-1]):
         taken = -(-len(group) // _QUARTER)

@@ -193,13 +193,13 @@ def differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
         for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
     ]
     for name, stated, recomputed in pairs:
-        if not _alike(stated, recomputed, near):
+        if not _are_alike(stated, recomputed, near):
             yield f"its {name} is {_number(stated)}, but the {source} give {_number(recomputed)}"
     if figures.interval is not None and item.interval != figures.interval:
         yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
 
 
-def _alike(stated: float | None, recomputed: float | None, near: float) -> bool:
+def _are_alike(stated: float | None, recomputed: float | None, near: float) -> bool:
     if stated is None or recomputed is None:
         return stated is recomputed
     return abs(stated - recomputed) <= near * max(1.0, abs(recomputed))

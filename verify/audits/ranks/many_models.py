@@ -105,12 +105,14 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield f"{METHOD}: a bound takes 2 models a side, and it has {min(sizes)}"
         return
     for item in items:
-        wrong = _of_bound(item, sizes, asked) if item.lower is not None else _of_claim(item, sizes, asked, items)
+        wrong = (
+            _bound_faults(item, sizes, asked) if item.lower is not None else _claim_faults(item, sizes, asked, items)
+        )
         yield from (f"{METHOD}, {item.quantity}: {fault}" for fault in wrong)
-    yield from _of_verdict(report, items, asked)
+    yield from _verdict_faults(report, items, asked)
 
 
-def _of_bound(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iterator[str]:
+def _bound_faults(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iterator[str]:
     if not math.isclose(item.confidence, 1 - ALPHA):
         yield f"it holds with {item.confidence:g}, and such a bound with {1 - ALPHA:g}"
     tests, details = tests_of(*sizes), item.details
@@ -121,7 +123,7 @@ def _of_bound(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iter
     if "delta" in details:
         if details["delta"] != delta_of(asked):
             yield f"it is at delta {details['delta']:g}, and {delta_of(asked):g} was asked for"
-        yield from _of_sizes(item, sizes, details["delta"], 0.0)
+        yield from _size_faults(item, sizes, details["delta"], 0.0)
 
 
 def _is_of(item: Evidence, test: SizedTest) -> bool:
@@ -134,16 +136,16 @@ def _is_of(item: Evidence, test: SizedTest) -> bool:
     )
 
 
-def _of_sizes(item: Evidence, sizes: tuple[int, int], delta: float, claim: float) -> Iterator[str]:
+def _size_faults(item: Evidence, sizes: tuple[int, int], delta: float, claim: float) -> Iterator[str]:
     """Checks the ceiling, and the detectable epsilons of randomized response and Gaussian noise against ``claim``."""
     details = item.details
     if details.get("power") != _POWER:
         yield f"what is noticed is noticed {100 * _POWER:g} times in 100, and it says another number"
     if not _is_ceiling(details.get("ceiling", -1.0), sizes, delta):
-        yield f"its ceiling is {_shown(details.get('ceiling'))}, which is not what so many models can certify at most"
+        yield f"its ceiling is {_figure(details.get('ceiling'))}, which is not what so many models can certify at most"
     for name, kind in (("detectable", "randomized response"), ("detectable_gaussian", "Gaussian noise")):
         if not _is_noticed_from(details.get(name), name, sizes, delta, claim):
-            yield f"so many models do not notice {kind} from epsilon {_shown(details.get(name))} on, as it says"
+            yield f"so many models do not notice {kind} from epsilon {_figure(details.get(name))} on, as it says"
 
 
 @lru_cache(maxsize=256)
@@ -206,7 +208,9 @@ def _mu_at(epsilon: float, delta: float) -> float:
     return (low + high) / 2
 
 
-def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]) -> Iterator[str]:
+def _claim_faults(
+    item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]
+) -> Iterator[str]:
     """The p-value of a claim must not exceed those of the tests behind the bounds."""
     if _claim_of(item) not in asked.claims:
         yield "no such claim was to be judged"
@@ -215,7 +219,7 @@ def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: 
     if item.quantity != f"p-value of the claim of epsilon {epsilon:g} at delta {delta:g}":
         yield "it is called after another claim"
     if item.estimate is None or not 0 <= item.estimate <= 1:
-        yield f"{_shown(item.estimate)} is no p-value"
+        yield f"{_figure(item.estimate)} is no p-value"
         return
     curve = approximate(epsilon, delta)
     for bound in items:
@@ -225,14 +229,14 @@ def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: 
             most = test.p_value(int(bound.details["beyond"]), curve) / test.share
             if item.estimate > most and not same_p_value(item.estimate, most):
                 yield f"its p-value is {item.estimate:.4g}, but {bound.quantity} is by a test that gives {most:.4g}"
-    yield from _of_sizes(item, sizes, delta, epsilon)
+    yield from _size_faults(item, sizes, delta, epsilon)
 
 
 def _claim_of(item: Evidence) -> tuple[float | None, float | None]:
     return item.details.get("epsilon"), item.details.get("delta")
 
 
-def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAudit) -> Iterator[str]:
+def _verdict_faults(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAudit) -> Iterator[str]:
     """The verdict on the claim must follow from its p-value, the ceiling and the power."""
     for epsilon, delta in asked.claims:
         tested = next(
@@ -263,5 +267,5 @@ def outcome(tested: Evidence, p: float, epsilon: float, *, swapped: bool) -> Out
     return Outcome.INCONCLUSIVE if silent else Outcome.CONSISTENT
 
 
-def _shown(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "missing" if value is None else f"{value:.6g}"

@@ -112,7 +112,7 @@ class Relabelled:
             parts[FUSED] = []
         for labels in self._labels(count):
             for name, blocks in parts.items():
-                statistics = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
+                statistics = self._fused_statistics(labels) if name == FUSED else _statistics(self.scores[name], labels)
                 blocks.append(np.maximum(statistics.max(axis=1), _LOW))
         largest = {name: np.concatenate(found) for name, found in parts.items()}
         whole = np.max(list(largest.values()), axis=0)
@@ -136,7 +136,7 @@ class Relabelled:
             rows = min(max(1, _PIECE // size), count - start)
             yield random.permuted(np.tile(self.member, (rows, 1)), axis=1)
 
-    def _of_fused(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _fused_statistics(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         center, deviation = self.own
         fitted = self._fitted(labels)
         statistics = _statistics(fitted, labels)

@@ -50,7 +50,7 @@ def fault(item: Evidence) -> str:
 def _bound(item: Evidence, hits: int, errors: int, tail: float) -> float | None:
     """The lower bound of ``item`` from counts at the threshold; None if its quantity is unknown."""
     inner, outer = item.samples["with"], item.samples["without"]
-    least, most = _least(hits, inner, tail), 1 - _least(outer - errors, outer, tail)
+    least, most = _lower_limit(hits, inner, tail), 1 - _lower_limit(outer - errors, outer, tail)
     if item.quantity.startswith("epsilon lower bound") and "delta" in item.details:
         return _epsilon(least, most, item.details["delta"])
     if item.quantity.startswith("lower bound on mu"):
@@ -84,7 +84,7 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
 
 def _certified(hits: int, errors: int, sizes: tuple[int, int], tail: float, delta: float) -> float:
     """The bound on epsilon at ``delta`` from these counts."""
-    least, most = _least(hits, sizes[0], tail), 1 - _least(sizes[1] - errors, sizes[1], tail)
+    least, most = _lower_limit(hits, sizes[0], tail), 1 - _lower_limit(sizes[1] - errors, sizes[1], tail)
     return _epsilon(least, most, delta)
 
 
@@ -110,7 +110,7 @@ def _epsilon(least: float, most: float, delta: float) -> float:
     return min(_LARGEST_EPSILON, max(0.0, *epsilons)) if epsilons else 0.0
 
 
-def _least(hits: int, total: int, tail: float) -> float:
+def _lower_limit(hits: int, total: int, tail: float) -> float:
     """The rate at which ``hits`` or more have probability ``tail``; 0 for no hits.
 
     The search stays below the observed rate, where the tail is accurate and increases with the rate.

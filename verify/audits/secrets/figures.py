@@ -34,7 +34,7 @@ def faults(report: PrivacyReport) -> Iterator[str]:
     for item in report.evidence:
         wrong = ""
         if item.method in _RATES:
-            wrong = _rate(item) or _named(item)
+            wrong = _rate(item) or _name_fault(item)
         elif item.method == _PROTECTION:
             wrong = _bounds(item)
         if wrong:
@@ -65,7 +65,7 @@ def _rate(item: Evidence) -> str:
     return "" if fits else f"its interval is not that of {sure} of {total} at {100 * item.confidence:.4g} %"
 
 
-def _named(item: Evidence) -> str:
+def _name_fault(item: Evidence) -> str:
     """What is wrong with the numbers that a rate repeats of its name."""
     matches = (pattern.fullmatch(item.quantity) for pattern in _NAMED)
     for name, value in (entry for match in matches if match is not None for entry in match.groupdict().items()):

@@ -32,7 +32,7 @@ def counted_again(item: Evidence, kept: KeptSecrets, kinds: Sequence[str]) -> Ma
     ``kinds`` are the kinds of secrets of which the report has rates, in its order.
     """
     if item.method == RECONSTRUCTION and item.quantity.startswith(KIND):
-        return _of_kind(item.quantity.removeprefix(KIND), kept, kinds)
+        return _kind_rate(item.quantity.removeprefix(KIND), kept, kinds)
     side, _, before = item.quantity.rpartition(_BEFORE)
     whole, model = (side, "_before") if _ and not before else (item.quantity, "")
     if item.method == RECONSTRUCTION:
@@ -104,7 +104,7 @@ def _bound(kept: KeptSecrets, chosen: NDArray[np.bool_]) -> dict[str, float]:
     return {"bound": float(bounds.mean())} if len(bounds) else {}
 
 
-def _of_kind(name: str, kept: KeptSecrets, kinds: Sequence[str]) -> dict[str, float] | None:
+def _kind_rate(name: str, kept: KeptSecrets, kinds: Sequence[str]) -> dict[str, float] | None:
     ranks = kept.ranked("")
     if name not in kinds or ranks is None or int(kept["kind"].max(initial=-1)) >= len(kinds):
         return None

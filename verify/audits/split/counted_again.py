@@ -98,7 +98,7 @@ def wrong_guesses(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_]
             return f"it is of {coins} coins, and {len(ranks)} scores are kept"
         made = int(item.details.get(f"made {number}", guesses))
         all_coins = _divided(ranks, member, whole=whole) if guesses == coins else None
-        possible = all_coins or {_cut(ranks, member, guesses // 2, coins)}
+        possible = all_coins or {_guesses_and_correct(ranks, member, guesses // 2, coins)}
         if (made, right) not in possible:
             most = max(count for _, count in possible)
             counted = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
@@ -107,7 +107,7 @@ def wrong_guesses(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_]
     return ""
 
 
-def _cut(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) -> tuple[int, int]:
+def _guesses_and_correct(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) -> tuple[int, int]:
     """The guesses made and correct if ``half`` are to be made each way; records without a score are not guessed."""
     unscored = coins - len(ranks)
     middle = np.full(unscored, np.median(ranks) if len(ranks) else 0.0)

@@ -105,7 +105,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     if parameters.split_groups is not None and not grouped:
         yield "it states groups of a drawn split, and not by which field"
     for item in drawn:
-        if grouped is not _of_a_group(item) or grouped is not (item.details.get(_SIZE, 0) >= 1):
+        if grouped is not _is_of_group(item) or grouped is not (item.details.get(_SIZE, 0) >= 1):
             yield f"its bound on {item.quantity} is not about what it counts, {'groups' if grouped else 'records'}"
     sizes = {item.details[_SIZE] for item in drawn if _SIZE in item.details}
     if len(sizes) > 1:
@@ -162,7 +162,7 @@ def mechanisms(stated: object, report: PrivacyReport) -> Iterator[object]:
             continue
 
 
-def _of_a_group(item: Evidence) -> bool:
+def _is_of_group(item: Evidence) -> bool:
     return item.quantity.partition(", ")[0].endswith(_OF_GROUP)
 
 
