@@ -195,15 +195,15 @@ def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) 
 
 
 def _question_row(
-    tokenizer: Any, encoding: Any, place: int, side: int, length: int, answers: Sequence[tuple[int, str]]
+    tokenizer: Any, encoding: Any, row_index: int, side: int, length: int, answers: Sequence[tuple[int, str]]
 ) -> AnnotatedRow:
-    ids = list(encoding["input_ids"][place])
-    context = np.array([sequence == side for sequence in encoding.sequence_ids(place)], np.bool_)
+    ids = list(encoding["input_ids"][row_index])
+    context = np.array([sequence == side for sequence in encoding.sequence_ids(row_index)], np.bool_)
     none = _no_answer(tokenizer, ids)
-    spans = [span for span, inside in zip(encoding["offset_mapping"][place], context, strict=True) if inside]
+    spans = [span for span, inside in zip(encoding["offset_mapping"][row_index], context, strict=True) if inside]
     return AnnotatedRow(
         ids=np.asarray(ids, np.int32),
-        numbers=np.asarray(encoding["token_type_ids"][place], np.int32),
+        numbers=np.asarray(encoding["token_type_ids"][row_index], np.int32),
         length=length,
         context=context,
         begins=[begin for begin, _ in spans],
@@ -214,7 +214,7 @@ def _question_row(
 
 
 def _answer(
-    answers: Sequence[tuple[int, str]], places: NDArray[np.intp], spans: Sequence[tuple[int, int]]
+    answers: Sequence[tuple[int, str]], positions: NDArray[np.intp], spans: Sequence[tuple[int, int]]
 ) -> tuple[int, int] | None:
     """The first and last token of the first answer; None if the context's tokens do not contain it."""
     if not answers:
@@ -223,7 +223,7 @@ def _answer(
     inside = [i for i, span in enumerate(spans) if span[0] < end and span[1] > begin and span[1] > span[0]]
     if not inside or spans[inside[-1]][1] < end:
         return None  # the answer or its end was cut off
-    return int(places[inside[0]]), int(places[inside[-1]])
+    return int(positions[inside[0]]), int(positions[inside[-1]])
 
 
 def _no_answer(tokenizer: Any, ids: Sequence[int]) -> int:

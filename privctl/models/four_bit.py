@@ -34,8 +34,8 @@ def in_four_bits(network: Any, device: torch.device) -> None:
     network.unquantized = sorted({name for name, module in network.named_modules() if _is_linear(module)} - set(layers))
     network.requires_grad_(False)
     for name in layers:
-        parent, _, own = name.rpartition(".")
-        setattr(network.get_submodule(parent), own, _quantized_layer(library, network.get_submodule(name), device))
+        parent, _, child = name.rpartition(".")
+        setattr(network.get_submodule(parent), child, _quantized_layer(library, network.get_submodule(name), device))
     network.to(device)
     setattr(network, _QUANTIZED_FLAG, True)
 
@@ -90,13 +90,13 @@ def _quantized_layer(library: Any, layer: Any, device: torch.device) -> Any:
     weight = layer.weight.detach()
     outputs_first = weight.T if isinstance(layer, Conv1D) else weight
     outputs, inputs = outputs_first.shape
-    made = library.nn.Linear4bit(
+    quantized = library.nn.Linear4bit(
         inputs, outputs, bias=layer.bias is not None, compute_dtype=torch.float32, compress_statistics=True,
         quant_type=_FORMAT, device="meta",
     )  # fmt: skip
-    made.weight = library.nn.Params4bit(
-        outputs_first.contiguous(), requires_grad=False, quant_type=_FORMAT, compress_statistics=True, module=made
+    quantized.weight = library.nn.Params4bit(
+        outputs_first.contiguous(), requires_grad=False, quant_type=_FORMAT, compress_statistics=True, module=quantized
     ).to(device)
-    made.bias = layer.bias
-    in_full_precision(made)
-    return made
+    quantized.bias = layer.bias
+    in_full_precision(quantized)
+    return quantized

@@ -75,10 +75,10 @@ class SoundFacts:
         """
         given = wave if self.samples is None else wave[: self.samples]
         try:
-            made = self.extractor(given, sampling_rate=self.rate, return_tensors="np")[self.input_name]
+            extracted = self.extractor(given, sampling_rate=self.rate, return_tensors="np")[self.input_name]
         except (ValueError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"a sound of {len(wave)} samples cannot be read: {error}; remove it") from None
-        features = np.ascontiguousarray(made[0], np.float32)
+        features = np.ascontiguousarray(extracted[0], np.float32)
         if not len(features) or not np.isfinite(features).all():
             reader = type(self.extractor).__name__
             raise InputError(f"a sound of {len(wave)} samples is too short for the model's {reader}; remove it")

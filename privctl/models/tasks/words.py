@@ -47,8 +47,8 @@ class WordClassification(CorpusTask):
             assert row.numbers is not None
             targets[i, : len(row.ids)][row.counted] = row.numbers[row.counted]
             weights[i, : len(row.ids)] = row.counted / row.counted.sum()
-        made = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights)}
-        return {**inputs, **{name: moved(tensor, device) for name, tensor in made.items()}}
+        tensors = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights)}
+        return {**inputs, **{name: moved(tensor, device) for name, tensor in tensors.items()}}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
@@ -105,12 +105,12 @@ def entities_in(labels: Sequence[str]) -> set[tuple[str, int, int]]:
     """
     entities = set()
     kind, since, before = "", 0, _OUTSIDE
-    for place, label in enumerate([*labels, _OUTSIDE]):
+    for index, label in enumerate([*labels, _OUTSIDE]):
         prefix, _, named = label.partition("-")
         begins = prefix != _OUTSIDE and (prefix in _BEGIN or before == _OUTSIDE or before in _END or named != kind)
         if before != _OUTSIDE and (begins or prefix == _OUTSIDE):
-            entities.add((kind, since, place))
+            entities.add((kind, since, index))
         if begins:
-            kind, since = named, place
+            kind, since = named, index
         before = prefix
     return entities

@@ -85,11 +85,11 @@ class _ConvolutionTap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None, turn: None) -> tuple[Tensor | None, ...]:
         inputs, weight = (saved.detach() for saved in ctx.saved_tensors)
         ctx.receive((gradient,), (inputs,))
-        own = [] if gradient is None else [_InputTerm(gradient, weight, ctx.layer)]
+        own_terms = [] if gradient is None else [_InputTerm(gradient, weight, ctx.layer)]
         input_gradient = None
         if ctx.is_later:
-            ctx.later.extend(own)
-        elif readers := [*own, *ctx.later]:
+            ctx.later.extend(own_terms)
+        elif readers := [*own_terms, *ctx.later]:
             ctx.later.clear()
             input_gradient = _sum_of(readers, inputs)
         return None, None, None, None, None, None, input_gradient, None
@@ -138,10 +138,10 @@ class InputGradients:
 def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:
     """Whether the forward pass is torch's own, with the module's own weight and zero padding."""
     kind = nn.Conv1d if isinstance(module, nn.Conv1d) else nn.Conv2d
-    own = type(module).forward is kind.forward and type(module)._conv_forward is kind._conv_forward
+    is_own_forward = type(module).forward is kind.forward and type(module)._conv_forward is kind._conv_forward
     replaced = "forward" in vars(module) or "_conv_forward" in vars(module)
     padded_by_zeros = module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return own and not replaced and padded_by_zeros and module._parameters.get("weight") is not None
+    return is_own_forward and not replaced and padded_by_zeros and module._parameters.get("weight") is not None
 
 
 def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:

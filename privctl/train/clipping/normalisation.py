@@ -80,9 +80,14 @@ def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
 def instance_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Torch's InstanceNorm of any dimension, with each example's own statistics or, in evaluation, running ones."""
     assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
-    mean, variance, own = module.running_mean, module.running_var, module.training or not module.track_running_stats
+    mean, variance, uses_batch = (
+        module.running_mean,
+        module.running_var,
+        module.training or not module.track_running_stats,
+    )
     return _by_channel(
-        use, lambda x: functional.instance_norm(x, mean, variance, use_input_stats=own, momentum=0.0, eps=module.eps)
+        use,
+        lambda x: functional.instance_norm(x, mean, variance, use_input_stats=uses_batch, momentum=0.0, eps=module.eps),
     )
 
 

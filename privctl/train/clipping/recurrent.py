@@ -183,24 +183,26 @@ def _run_direction(
     backwards: bool,
 ) -> tuple[Tensor, States]:
     """Run one direction over all steps; returns outputs (n, T, p) and the last states."""
-    own = {
+    own_weights = {
         name: value.detach()
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         if (value := getattr(module, f"{name}{direction.suffix}", None)) is not None
     }
-    steps = (functional.linear(inputs, own["weight_ih"], own.get("bias_ih")) + direction.from_inputs).unbind(1)
+    steps = (
+        functional.linear(inputs, own_weights["weight_ih"], own_weights.get("bias_ih")) + direction.from_inputs
+    ).unbind(1)
     from_states, projected = direction.from_states.unbind(1), direction.projected.unbind(1)
     order = list(range(len(steps)))
     outputs = []
     for step in reversed(order) if backwards else order:
         direction.states.append(states[0].detach())
-        from_state = functional.linear(states[0], own["weight_hh"], own.get("bias_hh"))
+        from_state = functional.linear(states[0], own_weights["weight_hh"], own_weights.get("bias_hh"))
         if isinstance(module, nn.GRU):
             from_state = from_state + from_states[step]
         new = _cell(module, steps[step], from_state, states)
-        if "weight_hr" in own:
+        if "weight_hr" in own_weights:
             direction.unprojected.append(new[0].detach())
-            new = (functional.linear(new[0], own["weight_hr"]) + projected[step], *new[1:])
+            new = (functional.linear(new[0], own_weights["weight_hr"]) + projected[step], *new[1:])
         if present is not None:
             new = tuple(torch.where(present[:, step], state, old) for state, old in zip(new, states, strict=True))
         states = new

@@ -101,20 +101,20 @@ class RepeatableUse:
         for row in range(*rows.indices(self.count)):
             by_row.append([torch.zeros_like(g) for g in self._gradients()])
             for row_value, gradient in zip(by_row[-1], self._gradients(), strict=True):
-                own = self._rows_in(gradient, slice(row, row + 1))
-                row_value[own] = gradient[own]
+                own_gradient = self._rows_in(gradient, slice(row, row + 1))
+                row_value[own_gradient] = gradient[own_gradient]
         return _stacked(self._differentiate(by_row))
 
     def alone(self, rows: slice, parts: tuple[Part, ...]) -> Gradients:
         """Gradients of some examples, each run alone in a batch of one."""
         row_gradients = []
         for row in range(*rows.indices(self.count)):
-            own = slice(row, row + 1)
+            own_rows = slice(row, row + 1)
             inputs = [
-                t if part is Part.ALL else t[self._rows_in(t, own)]
+                t if part is Part.ALL else t[self._rows_in(t, own_rows)]
                 for t, part in zip(self._inputs(), parts, strict=True)
             ]
-            gradients = [g[self._rows_in(g, own)] for g in self._gradients()]
+            gradients = [g[self._rows_in(g, own_rows)] for g in self._gradients()]
             row_gradients.append(self._differentiate([gradients], inputs)[0])
         return _stacked(row_gradients)
 
@@ -241,8 +241,8 @@ class RepeatableUse:
         )
         if folded != plain:
             yield folded
-        for place in [i for i, part in enumerate(plain) if part is Part.ROW]:
-            yield (*plain[:place], Part.ALL, *plain[place + 1 :])  # may have as many rows as examples by coincidence
+        for index in [i for i, part in enumerate(plain) if part is Part.ROW]:
+            yield (*plain[:index], Part.ALL, *plain[index + 1 :])  # may have as many rows as examples by coincidence
 
     def _agrees(self, way: Way, expected: Gradients) -> bool | None:
         """Whether the examples' gradients add up to the ``expected`` ones; None if they cannot be computed."""

@@ -78,17 +78,17 @@ def _slopes(terms: Terms, queries: Sequence[DirectionalQuery], losses: Tensor) -
     """The derivatives (n, fired) float64, summed over tensors and their uses."""
     total = torch.zeros((len(losses), len(queries)), dtype=torch.float64, device=losses.device)
     columns: dict[str, list[int]] = {}
-    for place, query in enumerate(queries):
+    for index, query in enumerate(queries):
         for name in query.direction:
-            columns.setdefault(name, []).append(place)
+            columns.setdefault(name, []).append(index)
     for name, places in columns.items():
         along = [queries[place].direction[name] for place in places]
         for term in terms.get(name, ()):
             if isinstance(term, Outer) and len(places) >= _SEVERAL:
                 total[:, places] += _by_gradients(term, along)
                 continue
-            for place, tangent in zip(places, along, strict=True):
-                total[:, place] += product(term, tangent)
+            for index, tangent in zip(places, along, strict=True):
+                total[:, index] += product(term, tangent)
     return total
 
 

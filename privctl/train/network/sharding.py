@@ -107,13 +107,13 @@ def _fill(
         full, place = numbers.pop(name), places[name]
         if not is_shard(place):
             raise InputError(f"parameter {name!r} cannot be shared; remove --fsdp")
-        own = own_part(place)
+        part = own_part(place)
         if isinstance(full, Stored):
-            rows = full.rows(first_row(place), len(own))
+            rows = full.rows(first_row(place), len(part))
             broken[full.info.name] = not bool(torch.isfinite(rows).all())
-            own.copy_(rows)
+            part.copy_(rows)
         else:
-            workers.scatter_from_main(partial(part_of, full, place), own)
+            workers.scatter_from_main(partial(part_of, full, place), part)
     return broken
 
 
@@ -164,8 +164,8 @@ def hollow(network: nn.Module, model: TrainingModel) -> Hollow:
         id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
         for p in network.parameters()
     }
-    made, base = copy.deepcopy((network, model.network), memo)
-    return Hollow(made, replace(model, network=base))
+    copied, base = copy.deepcopy((network, model.network), memo)
+    return Hollow(copied, replace(model, network=base))
 
 
 def _owners_by_name(network: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:

@@ -234,9 +234,9 @@ def _loaded(
     # Converting normalisation needs the statistics of a loaded network.
     if not request.fsdp or workers.size == 1 or requested.convert is not None:
         return load()
-    made, elsewhere = _left_in_files(load(unfilled=True), workers)
-    if made is not None:
-        return made
+    loaded, elsewhere = _left_in_files(load(unfilled=True), workers)
+    if loaded is not None:
+        return loaded
     models: list[TrainingModel] = []
 
     def layout() -> bytes:

@@ -105,22 +105,24 @@ def _weights(job: TrainingJob) -> Iterator[Path]:
 
 def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining | None:
     request, read = job.request, NamedFiles()
-    own = request.data.train
+    own_data = request.data.train
     for (path, report), role in product(trainings(starts), LEARNED):
         with suppress(PrivctlError):  # data that cannot be read as this training reads its own
             files = [(path_of(path, artifact), artifact) for artifact in report.inputs if artifact.role == role]
             data = data_as_recorded(files, read)
-            if data is None or data == own:
+            if data is None or data == own_data:
                 continue
             earlier, named = parameters_as(TrainingParameters, report), request.data.columns
             own_columns = columns_of_task(request.task, named.text, named.label)
             earlier_columns = columns_of_task(earlier.task, earlier.text_column, earlier.label_column)
-            place = first_shared(contents_at(own, own_columns), contents_at(data, earlier_columns))
+            place = first_shared(contents_at(own_data, own_columns), contents_at(data, earlier_columns))
             if place is not None:
-                return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,", otherwise=_LESS)
+                return EarlierTraining(
+                    path=path, on=f"record {place} of {own_data}, from another file,", otherwise=_LESS
+                )
             unit = request.data.unit
-            if unit is not None and users_at(own, own_columns, unit) & users_at(data, earlier_columns, unit):
-                whose = f"other records of a {unit!r} whose records {own} holds,"
+            if unit is not None and users_at(own_data, own_columns, unit) & users_at(data, earlier_columns, unit):
+                whose = f"other records of a {unit!r} whose records {own_data} holds,"
                 return EarlierTraining(path=path, on=whose, otherwise=_LESS_OF_USERS)
     return None
 

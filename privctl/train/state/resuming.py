@@ -34,8 +34,8 @@ def open_folder(
     # Before the state is read, which another process that resumes the run would change.
     claim = workers.in_main(claimed) if job.request.resume else None
     try:
-        own = job.request.method.settings
-        resumed = RunFolder.resume(path, fingerprint_of(job), own) if job.request.resume else None
+        settings_class = job.request.method.settings
+        resumed = RunFolder.resume(path, fingerprint_of(job), settings_class) if job.request.resume else None
         if resumed is not None:
             workers.in_main(resumed[0].require_as_saved)  # reads the whole state, so only one process does it
         workers.barrier()  # no process may change the state before all have read it

@@ -114,7 +114,9 @@ class BatchGradients:
             # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
             # affects whether another is counted, each suspect row is run again alone before it counts as zero. If there
             # are no suspects, the rows that were not finite are another process's.
-            sound = [example for row, own in enumerate(units) if row not in result for example in own]
+            sound = [
+                example for row, unit_examples in enumerate(units) if row not in result for example in unit_examples
+            ]
             return [group for group in (sound, *(units[row] for row in sorted(result))) if group]
         with self.precision.on(examples):
             batch_losses = losses()

@@ -73,8 +73,8 @@ def law_of(recipe: TrainingSettings, count: int) -> CanaryLaw:
     """The law of ``count`` canaries in a run of ``recipe``."""
     correlated = recipe.coefficients is not None or recipe.matrix is not None
     in_passes = recipe.batches is Batches.BALLS_AND_BINS
-    made: CanaryLaw = (CorrelatedLaw if correlated else OncePerPassLaw if in_passes else EachStepLaw)(recipe, count)
-    return made
+    law: CanaryLaw = (CorrelatedLaw if correlated else OncePerPassLaw if in_passes else EachStepLaw)(recipe, count)
+    return law
 
 
 def participation_phrase(recipe: TrainingSettings) -> str:

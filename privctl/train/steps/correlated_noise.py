@@ -94,9 +94,9 @@ class CorrelatedNoise:
     def tensors(self, as_saved: Part = unsharded) -> dict[str, Tensor]:
         """What a resumed run needs; it is secret, as it reveals the sums without noise."""
         kept = {
-            f"{_PREFIX}{age}.{place}": as_saved(place, tensor)
+            f"{_PREFIX}{age}.{index}": as_saved(index, tensor)
             for age, noise in enumerate(self._history)
-            for place, tensor in enumerate(noise or ())
+            for index, tensor in enumerate(noise or ())
         }
         return kept | {
             _NEXT: torch.tensor(self._next),

@@ -108,15 +108,17 @@ class GradientCanaries:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from ``tensors`` if they hold a saved state. Raises InputError if an older privctl saved it."""
-        own = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
-        if own and "key" not in own:
+        own_tensors = {
+            name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)
+        }
+        if own_tensors and "key" not in own_tensors:
             raise InputError("the saved canary gradients are an older privctl's; begin the run again")
-        if own:
-            self._places = own["places"].cpu()
-            self._key = own["key"].cpu().numpy().copy()
-            self.included = own["included"].cpu().numpy() > 0
-            self._begun = own["begun"].cpu().numpy().copy()
-            self._law.restore(own)
+        if own_tensors:
+            self._places = own_tensors["places"].cpu()
+            self._key = own_tensors["key"].cpu().numpy().copy()
+            self.included = own_tensors["included"].cpu().numpy() > 0
+            self._begun = own_tensors["begun"].cpu().numpy().copy()
+            self._law.restore(own_tensors)
 
     def _coins(self, number: int) -> np.random.Generator:
         """The generator of ``number``, under a saved key so that a resumed run draws the same numbers."""
@@ -131,8 +133,8 @@ class GradientCanaries:
     def _read(self, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]]) -> Tensor:
         values = torch.zeros(len(self._places), dtype=torch.float64)
         for tensor, inside, begin in _tensors_with_places(tensors, ranges, self._places):
-            at = (self._places[inside] - begin).to(tensor.device)
-            values[inside] = tensor.detach().reshape(-1)[at].double().cpu()
+            positions = (self._places[inside] - begin).to(tensor.device)
+            values[inside] = tensor.detach().reshape(-1)[positions].double().cpu()
         return values
 
 

@@ -87,21 +87,21 @@ def _guarantees(
     """The report's guarantees with the assumptions of quantization, and the claim by the paper's accounting."""
     if not report.guarantees:
         return
-    own, *others = report.guarantees
-    assumptions = (*own.assumptions, *_assumptions(job, measured=cost is not None))
-    note = own.note
+    whole_guarantee, *others = report.guarantees
+    assumptions = (*whole_guarantee.assumptions, *_assumptions(job, measured=cost is not None))
+    note = whole_guarantee.note
     if cost is not None:
         note = (
             f"{note}; measurements take {100 * cost.share:.2g} % of epsilon, which without them is {cost.training:.6g}"
         )
-    yield replace(own, assumptions=assumptions, status=status_of(assumptions), note=note)
+    yield replace(whole_guarantee, assumptions=assumptions, status=status_of(assumptions), note=note)
     plan = measurements_of(job.request, len(job.task), job.recipe.steps, job.recipe.sample_rate)
     if plan is not None and isinstance(report.mechanism, Ledger):
         training = report.mechanism.events[0]
         assert isinstance(training, SampledGaussian)
         rounds = math.ceil(finished.side_releases_begun / plan.repetitions)
         if rounds:
-            yield _paper_guarantee(training, len(job.task), rounds, finished.side_releases_begun, own.delta)
+            yield _paper_guarantee(training, len(job.task), rounds, finished.side_releases_begun, whole_guarantee.delta)
     for other in others:
         premises = (*other.assumptions, *_assumptions(job, measured=False))
         yield replace(other, assumptions=premises, status=status_of(premises))

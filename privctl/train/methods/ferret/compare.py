@@ -78,14 +78,14 @@ class SignComparison:
         """
         network = self.derivatives.network
         count = min(_SIGNS_A_STEP, SIGNS - before.tried, len(fired))
-        places = sorted({round(i * (len(fired) - 1) / max(1, count - 1)) for i in range(count)})
+        indices = sorted({round(i * (len(fired) - 1) / max(1, count - 1)) for i in range(count)})
         differences = Derivatives(network, DerivativeMethod.DIFFERENCE, step=self.derivatives.step)
         randomness, total = Randomness(next(network.parameters()).device), before.agreement
         try:
-            for place in places:
+            for place in indices:
                 total += agreement(differences, losses, [fired[place]], [directions[place]])
         except RuntimeError:
             return ComparisonCount(tried=SIGNS, agreement=total)
         finally:
             randomness.rewind()
-        return ComparisonCount(tried=before.tried + len(places), agreement=total)
+        return ComparisonCount(tried=before.tried + len(indices), agreement=total)

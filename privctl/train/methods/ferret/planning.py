@@ -72,7 +72,7 @@ class FerretPlan:
     def fired_by_group(self) -> tuple[int, ...]:
         """How often each group publishes, over all of its directions."""
         counts, directions = self.masks.counts, self.rule.directions
-        return tuple(sum(counts[place : place + directions]) for place in range(0, len(counts), directions))
+        return tuple(sum(counts[start : start + directions]) for start in range(0, len(counts), directions))
 
     @property
     def signs(self) -> SignBits:
