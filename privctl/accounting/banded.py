@@ -48,10 +48,10 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
         return (1.0,)
     from scipy.optimize import minimize  # here, as importing it takes longer than most commands' accounting
 
-    places = np.arange(1, bands)
+    lags = np.arange(1, bands)
     solution = minimize(
         _log_error,
-        (2 * places - 1) / (2 * places),
+        (2 * lags - 1) / (2 * lags),
         args=(min(steps, _MOST),),
         jac=True,
         method="L-BFGS-B",

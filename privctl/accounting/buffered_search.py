@@ -102,10 +102,12 @@ def _matrix(logits: Floats) -> BufferedMatrix:
     """The matrix with c_0 = 1 and these roots; its weights are the residues of c(x)."""
     decays, counterparts = _roots(logits)
     weights = []
-    for place, decay in enumerate(decays):
-        others = np.delete(decays, place)
+    for column, decay in enumerate(decays):
+        others = np.delete(decays, column)
         weights.append(
-            float((decay - counterparts[place]) * np.prod((decay - np.delete(counterparts, place)) / (decay - others)))
+            float(
+                (decay - counterparts[column]) * np.prod((decay - np.delete(counterparts, column)) / (decay - others))
+            )
         )
     return BufferedMatrix(first=1.0, weights=tuple(weights), decays=tuple(map(float, decays)))
 

@@ -46,10 +46,10 @@ def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
     log(1 - exp(-D_alpha)) / 2 (Bretagnolle and Huber), which bounds the delta at epsilon 0.
     """
     divergences = curve(1 + _FIRST_ORDERS)
-    some = epsilons[:: max(1, len(epsilons) // 256)]
-    log_delta_grid = _log_delta(_FIRST_ORDERS[:, None], divergences[:, None], some)
+    coarse_epsilons = epsilons[:: max(1, len(epsilons) // 256)]
+    log_delta_grid = _log_delta(_FIRST_ORDERS[:, None], divergences[:, None], coarse_epsilons)
     coarse = np.where(log_delta_grid.min(axis=0) < 0, _FIRST_ORDERS[log_delta_grid.argmin(axis=0)], 1.0)
-    best = np.exp(np.interp(epsilons, some, np.log(coarse)))
+    best = np.exp(np.interp(epsilons, coarse_epsilons, np.log(coarse)))
     least = np.minimum(0.0, _log_delta(best, curve(1 + best), epsilons))
     for move in _MOVES:
         for factor in (move, 1 / move):

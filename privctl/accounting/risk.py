@@ -50,8 +50,8 @@ class GaussianTradeOff:
         probability("false_positive_rate", false_positive_rate)
         if not 0 < false_positive_rate < 1:
             return 1.0 if false_positive_rate else 0.0
-        at = NormalDist().inv_cdf(false_positive_rate) + self.mu
-        return math.erfc(-at / math.sqrt(2)) / 2  # importing scipy takes longer than adding noise to a gigabyte
+        quantile = NormalDist().inv_cdf(false_positive_rate) + self.mu
+        return math.erfc(-quantile / math.sqrt(2)) / 2  # importing scipy takes longer than adding noise to a gigabyte
 
     def advantage(self) -> float:
         """See ``TradeOff``: 2 Phi(mu / 2) - 1."""

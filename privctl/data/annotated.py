@@ -80,10 +80,10 @@ def _words(data: Mapping[str, Any], where: str, columns: Columns) -> tuple[Passa
             f"{where} has {counted(len(words), 'word')} in {key!r} and {counted(len(labels), 'label')} in "
             f"{label_key!r}; give each word one"
         )
-    for place, word in enumerate(words, start=1):
-        checked = string_of({key: word}, key, f"{where} word {place}", _ADVICE[HeadKind.TOKENS])
+    for number, word in enumerate(words, start=1):
+        checked = string_of({key: word}, key, f"{where} word {number}", _ADVICE[HeadKind.TOKENS])
         if any(space in checked for space in " \t\r\n"):
-            raise InputError(f"{where} word {place} has a space in it ({checked[:40]!r}); give every word by itself")
+            raise InputError(f"{where} word {number} has a space in it ({checked[:40]!r}); give every word by itself")
     names = [name_of({label_key: label}, label_key, f"{where} word {i}") for i, label in enumerate(labels, start=1)]
     return Passage(" ".join(words)), json.dumps(names, ensure_ascii=False)
 
@@ -119,8 +119,8 @@ def _answer(text: Any, start: Any, context: str, where: str) -> tuple[int, str]:
         raise InputError(f"{where} has {kind_of(start)} as {ANSWER_START!r}; expected where the answer starts")
     answer = context[start : start + len(checked)] if start >= 0 else ""
     if answer != checked:
-        at = context.find(checked)
-        advice = f"it starts at {at}" if at >= 0 else "it is not in the context"
+        offset = context.find(checked)
+        advice = f"it starts at {offset}" if offset >= 0 else "it is not in the context"
         raise InputError(
             f"{where} has the answer {checked[:40]!r}, which does not start at character {start} of its context; "
             f"{advice}"

@@ -362,8 +362,8 @@ def string_of(
 
 def listed(names: Collection[str]) -> str:
     """The first few names of fields, for an error message."""
-    some = [repr(name[:100]) for name in list(names)[:_SHOWN]]
-    return ", ".join([*some, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
+    quoted = [repr(name[:100]) for name in list(names)[:_SHOWN]]
+    return ", ".join([*quoted, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
 
 
 def kind_of(value: Any) -> str:

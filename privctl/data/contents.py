@@ -73,11 +73,11 @@ def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | Non
     All public contents are held in memory, the private ones one at a time. Shared records are not counted, and those
     without any text are no shared ones.
     """
-    places: dict[bytes, int] = {}
-    for place, content in enumerate(public, start=1):
-        places.setdefault(content, place)
-    places.pop(text_content(""), None)
-    return next((places[content] for content in private if content in places), None)
+    line_numbers: dict[bytes, int] = {}
+    for number, content in enumerate(public, start=1):
+        line_numbers.setdefault(content, number)
+    line_numbers.pop(text_content(""), None)
+    return next((line_numbers[content] for content in private if content in line_numbers), None)
 
 
 def array_content(values: NDArray[Any]) -> bytes:

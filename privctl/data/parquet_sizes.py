@@ -94,13 +94,13 @@ def groups_within(metadata: Any, within: tuple[int, int] | None) -> list[int]:
 def _levels(elements: list[Any]) -> Iterator[tuple[tuple[bytes, ...], int]]:
     """(path, number of lists of levels in its pages) of every column: one if repeated, and one if optional."""
     around: list[tuple[int, tuple[bytes, ...], bool, bool]] = []
-    for place, element in enumerate(elements):
+    for index, element in enumerate(elements):
         name, kind = element.get(_NAME, b""), element.get(_REPETITION, _REQUIRED)
         left, path, repeated, optional = around.pop() if around else (1, (), False, False)
         if left > 1:
             around.append((left - 1, path, repeated, optional))
-        column_path = (*path, name) if place else ()
-        repeated, optional = (repeated or kind == _REPEATED, optional or kind != _REQUIRED) if place else (False, False)
+        column_path = (*path, name) if index else ()
+        repeated, optional = (repeated or kind == _REPEATED, optional or kind != _REQUIRED) if index else (False, False)
         if children := element.get(_CHILDREN):
             around.append((children, column_path, repeated, optional))
         else:

@@ -163,15 +163,15 @@ def _saved(path: Path) -> tuple[Path, ...]:
 
 def _records_in(path: Path) -> list[Path]:
     """The files of records in ``path`` or in its folder ``data``; raises InputError if they are in both."""
-    own, inner = _records_of(path), _records_of(path / "data")
-    if inner and all(suffix_of(file) == ".json" for file in own):
+    outer, inner = _records_of(path), _records_of(path / "data")
+    if inner and all(suffix_of(file) == ".json" for file in outer):
         return inner  # the .json files, such as dataset_infos.json, only describe the data set
-    if own and inner:
+    if outer and inner:
         raise InputError(
-            f"{path} holds files of records ({own[0].name}) and so does {path / 'data'}; give {path / 'data'}, or a "
+            f"{path} holds files of records ({outer[0].name}) and so does {path / 'data'}; give {path / 'data'}, or a "
             "pattern that matches what you mean"
         )
-    return own or inner
+    return outer or inner
 
 
 def _records_of(folder: Path) -> list[Path]:

@@ -102,7 +102,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
     """Epsilon over the steps of training. The proved curve uses coarse bounds and ends at the plan's own epsilon."""
     delta, end = plan.delta, plan.differential.epsilon
     steps = _plotted_steps(event)
-    at = [replace(event, steps=n) for n in steps]
+    events = [replace(event, steps=n) for n in steps]
     epsilons = [
         StepCurve(
             label="privacy loss distribution" if event.batches is Batches.POISSON else f"proved for {event.batches}",
@@ -112,7 +112,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
                 end
                 if e.steps == event.steps and end is not None
                 else epsilon_bound(Ledger(events=(e,)), delta, precision=COARSE)
-                for e in at
+                for e in events
             ),
         )
     ]
@@ -123,7 +123,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
                 label=_LABELS.get(key, method.title),
                 sound=event.batches in method.sound_for,
                 steps=steps,
-                epsilons=tuple(method.epsilon(e, delta) for e in at),
+                epsilons=tuple(method.epsilon(e, delta) for e in events),
             )
         )
     return tuple(epsilons)

@@ -337,8 +337,10 @@ class _TreeReader:
                     "is derived here; expected a GaussianDpEvent, or several"
                 )
             if taken and replacement:
-                made = partial(RedrawnGaussian, noise_multiplier=event.noise_multiplier, examples=out_of, draws=taken)
-                yield checked(made, self._source), n
+                make_event = partial(
+                    RedrawnGaussian, noise_multiplier=event.noise_multiplier, examples=out_of, draws=taken
+                )
+                yield checked(make_event, self._source), n
             elif taken:
                 yield replace(event, sample_rate=taken / out_of, batches=Batches.FIXED_SIZE), n
 

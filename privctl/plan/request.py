@@ -110,8 +110,8 @@ def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
     what = "ledger" if options["ledger"] else options["mechanism"]
     where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
     kind = _event_kind(what)
-    own = set() if kind is None else {option.parameter for option in kind.options}
-    extra = {name for name in options if name in given} - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
+    accepted = set() if kind is None else {option.parameter for option in kind.options}
+    extra = {name for name in options if name in given} - accepted - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
     if options["ledger"] and "mechanism" in given:
         extra.add("mechanism")
     if extra:
@@ -220,8 +220,8 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     setting = setting_of(kind)
     target, stated = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
-    own = {option.field: options[option.parameter] for option in kind.options}
-    facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
+    values = {option.field: options[option.parameter] for option in kind.options}
+    facts = {field: value for field, value in values.items() if value is not None} | {"steps": steps}
     if stated is not None:
         facts[setting.field] = stated
     facts |= _sizes_of(kind, rate, options)

@@ -107,13 +107,13 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
     head, tail, first, second, doubtful, singles, doubles, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
 
-    def number(array: ir.Value, kind: ir.Type, place: int) -> ir.Value:
-        return builder.load(at(builder, array, ir.Constant(ir.IntType(64), place), kind), typ=kind)
+    def number(array: ir.Value, kind: ir.Type, index: int) -> ir.Value:
+        return builder.load(at(builder, array, ir.Constant(ir.IntType(64), index), kind), typ=kind)
 
     scale, step, inverse, to_steps, near, slope = (
-        broadcast(builder, number(singles, ir.FloatType(), place)) for place in range(6)
+        broadcast(builder, number(singles, ir.FloatType(), index)) for index in range(6)
     )
-    fine_scale, fine_to_steps, fine_near = (number(doubles, ir.DoubleType(), place) for place in range(3))
+    fine_scale, fine_to_steps, fine_near = (number(doubles, ir.DoubleType(), index) for index in range(3))
     largest = builder.alloca(INT)
     builder.store(ir.Constant(INT, [0] * LANES), largest)
     deviates = [builder.alloca(DOUBLE) for _ in range(3)]  # for head and tail, and their error bounds

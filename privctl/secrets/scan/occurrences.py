@@ -194,7 +194,10 @@ def resolve_matches(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceCl
     """All matches of ``kinds`` in ``text``, in the order of the text, and whether each counts."""
     digits = _DIGIT.search(text) is not None
     matches = [
-        (number, place) for number, kind in enumerate(kinds) if digits or not kind.digits for place in kind.find(text)
+        (number, occurrence)
+        for number, kind in enumerate(kinds)
+        if digits or not kind.digits
+        for occurrence in kind.find(text)
     ]
     if len(matches) < 2:
         return [OccurrenceClaim(number, place, True) for number, place in matches]

@@ -72,8 +72,10 @@ def prepare_search(request: ScanRequest) -> ScanSearch:
 
 def empty_state(kinds: Sequence[str], request: ScanRequest) -> SearchState:
     """The state before the first record; ``kinds`` are the names of the kinds searched for in texts."""
-    by = [] if request.by is None else [f"by-{request.by}"]
-    return SearchState(occurrences=SecretOccurrences([*kinds, *by]), rare=SecretOccurrences([RARE], request.rare_words))
+    grouping = [] if request.by is None else [f"by-{request.by}"]
+    return SearchState(
+        occurrences=SecretOccurrences([*kinds, *grouping]), rare=SecretOccurrences([RARE], request.rare_words)
+    )
 
 
 def find(request: ScanRequest, search: ScanSearch, read: Reader) -> SearchState:
