@@ -142,11 +142,11 @@ class Workers:
                 compute(items[0])  # a surplus pass, because other processes make one
             return rows
 
-        own = self.jointly(compute_share)
+        own_rows = self.jointly(compute_share)
         if self.size == 1:
-            return own
-        counts = self.gather(torch.tensor([len(rows) for rows in own], dtype=torch.int64)).tolist()
-        rows = self.gather(torch.cat([torch.empty(0, width, dtype=dtype), *own]).flatten()).view(-1, width)
+            return own_rows
+        counts = self.gather(torch.tensor([len(rows) for rows in own_rows], dtype=torch.int64)).tolist()
+        rows = self.gather(torch.cat([torch.empty(0, width, dtype=dtype), *own_rows]).flatten()).view(-1, width)
         order = [index for rank in range(self.size) for index in range(rank, len(items), self.size)]
         by_index = dict(zip(order, torch.split(rows, counts), strict=True))
         return [by_index[index] for index in range(len(items))]

@@ -115,12 +115,12 @@ def _model_folder(first: Path) -> Path:
     from privctl.reports.files import read_report
     from privctl.show.page_data import MODEL_ROLE
 
-    own = first.absolute().parent
+    report_folder = first.absolute().parent
     for artifact in read_report(first).outputs:
-        folder = Path(os.path.normpath(own / artifact.path)).parent
-        if artifact.role == MODEL_ROLE and folder.is_relative_to(own) and os.path.isdir(folder):
+        folder = Path(os.path.normpath(report_folder / artifact.path)).parent
+        if artifact.role == MODEL_ROLE and folder.is_relative_to(report_folder) and os.path.isdir(folder):
             return folder
-    return own
+    return report_folder
 
 
 def report(

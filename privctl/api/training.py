@@ -174,8 +174,8 @@ def retrain(
     for name in ("epsilon", "noise_multiplier", "delta", "clip_norm"):
         if (value := options.pop(name)) is not None:
             of_method[name] = value
-    chosen, own = _method_and_settings(method, of_method)
-    options |= own
+    chosen, own_options = _method_and_settings(method, of_method)
+    options |= own_options
     options |= {name: str(path_at(options[name], name)) for name in _FILES if options.get(name) is not None}
     options |= {
         "data": data_or_none(data),
@@ -206,7 +206,7 @@ def _method_and_settings(name: str, stated: Mapping[str, Any]) -> tuple[Method, 
     if name not in METHODS:
         raise CommandError(f"privctl has no training method {name!r}; choose from {', '.join(METHODS)}")
     method = method_named(name)
-    own = {field.name: field.default for field, _, _ in option_fields(method.settings)}
+    own_options = {field.name: field.default for field, _, _ in option_fields(method.settings)}
     known = _option_names(method)
     if unknown := sorted(stated.keys() - known):
         message = f"--{unknown[0].replace('_', '-')} is no option of {name}"
@@ -216,7 +216,7 @@ def _method_and_settings(name: str, stated: Mapping[str, Any]) -> tuple[Method, 
         raise CommandError(
             f"{message}, whose own are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
         )
-    values = own | dict(stated)
+    values = own_options | dict(stated)
     if missing := [option for option, value in values.items() if value is MISSING]:
         raise CommandError(f"{name} needs --{missing[0].replace('_', '-')}")
     return method, values
@@ -227,6 +227,6 @@ def _option_names(method: Method) -> set[str]:
     from privctl.train.settings.method_settings import GROUPS
     from privctl.train.settings.own_settings import option_fields
 
-    own = {field.name for field, _, _ in option_fields(method.settings)}
+    own_options = {field.name for field, _, _ in option_fields(method.settings)}
     shared = {option for group in method.takes for option in GROUPS[group]}
-    return {*shared, *own, *(("show_unprotected",) if method.private else ())}
+    return {*shared, *own_options, *(("show_unprotected",) if method.private else ())}

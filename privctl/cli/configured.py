@@ -59,24 +59,24 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
     if ctx.parent is None:
         _read_settings(ctx)
     place = ctx.meta.get(_PLACE)
-    own: Mapping[str, Any] = ctx.default_map or {}
+    own_settings: Mapping[str, Any] = ctx.default_map or {}
     if place is None:
         return
     assert isinstance(ctx.command, click.Group)
     commands = ctx.command.list_commands(ctx)
     # The table of a group that is also a command holds its own options and the tables of its subcommands.
     alone = getattr(ctx.command, "alone", None)
-    for key in own:
-        if key not in commands and (alone is None or isinstance(own[key], dict)):
+    for key in own_settings:
+        if key not in commands and (alone is None or isinstance(own_settings[key], dict)):
             raise CommandError(
                 f"{place} has {_key_text(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
             )
-    if ctx.parent is None and (judges := [judge for judge in JUDGES if judge in own]):
+    if ctx.parent is None and (judges := [judge for judge in JUDGES if judge in own_settings]):
         raise CommandError(
             f"{place} has settings for {judges[0]}, which takes none from a file that is found; remove them, and give "
             "options or, for the gate, a policy"
         )
-    section = own.get(name, {})
+    section = own_settings.get(name, {})
     if not isinstance(section, dict):
         raise CommandError(f"{place}: {_key_text(ctx, name)} must be a table of options; see docs/cli.md")
     section = {key: value for key, value in section.items() if key not in getattr(command, "subcommands", ())}

@@ -78,7 +78,7 @@ class WithRareOptions(click.Command):
         options = [str(param.name) for param in self.params if isinstance(param, click.Option)]
         self.rare = frozenset(rare if shown is None else {*options} - {*shown})
         self._in_brief = shown is not None
-        self._places = {name: place for place, name in enumerate(shown or options)}
+        self._places = {name: index for index, name in enumerate(shown or options)}
         self._help_all = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
             allow_from_autoenv=False, hidden=not self.rare, help="Show all options and details.",

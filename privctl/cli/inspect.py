@@ -99,8 +99,8 @@ def inspect(
         _require_no_scores(Path(model), start)
         chain = check_chain(start, hashed) if start else ()
         beside = tuple(check_beside(_reports_beside(checkpoint, start), hashed))
-        own = chain[0].report if chain else None
-        group = None if group_size is None else _group_epsilons(own, model, group_size)
+        own_report = chain[0].report if chain else None
+        group = None if group_size is None else _group_epsilons(own_report, model, group_size)
         if as_json:
             from privctl.reports.codec import encode
 

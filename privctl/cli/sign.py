@@ -105,12 +105,12 @@ def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
     secret = private_key(key, read_bounded(key, LARGEST))
     itself = Signer(path=key, key=secret.public_key())
     _require_apart(paths)
-    made = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
-    for place, log, _ in made:
+    envelopes = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
+    for place, log, _ in envelopes:
         require_absent(place, force or (log is not None and _extends_signed(log, place, itself)), option="")
-    replaced = force or any(log is not None for _, log, _ in made)
-    write_together({place: content for place, _, content in made}, replace=replaced, public=True)
-    return [place for place, _, _ in made]
+    replaced = force or any(log is not None for _, log, _ in envelopes)
+    write_together({place: content for place, _, content in envelopes}, replace=replaced, public=True)
+    return [place for place, _, _ in envelopes]
 
 
 def _require_apart(paths: Sequence[Path]) -> None:

@@ -229,7 +229,9 @@ class MixtureOfGaussians(Event):
     @property
     def rates(self) -> tuple[float, ...]:
         """See ``Event``: 0 if no sensitivity is above 0, as the record then changes nothing."""
-        moved = math.fsum(p for p, by in zip(self.probabilities, self.sensitivities, strict=True) if by > 0)
+        moved = math.fsum(
+            p for p, sensitivity in zip(self.probabilities, self.sensitivities, strict=True) if sensitivity > 0
+        )
         return (self.sample_rate if moved else 0.0,)
 
 

@@ -62,11 +62,12 @@ class JudgedModel:
 
     def examining(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
         """Those of ``reports`` that examined this model or the report written with it."""
-        made = {writer.digest for writer in self.writers}
+        writer_digests = {writer.digest for writer in self.writers}
         return [
             report
             for report in reports
-            if report.weights_read == self.digests or any(parent.digest in made for parent in report.report.parents)
+            if report.weights_read == self.digests
+            or any(parent.digest in writer_digests for parent in report.report.parents)
         ]
 
 
@@ -85,10 +86,10 @@ def judged_models(report_set: ReportSet, model: ModelAtHand | None, now: datetim
         if report.weights_written and not any(readers[digest] > (digest in own) for digest in report.released):
             models.setdefault(report.weights_written, report)
     known = {digest for report in report_set.all for digest in report.weights_written}
-    made = bool(models)
+    is_made = bool(models)
     for report in report_set.given:
         about = report.weights_read
-        if not report.weights_written and about and not (made and about <= known):
+        if not report.weights_written and about and not (is_made and about <= known):
             models.setdefault(about, report)
     return tuple(
         _judged_model(_name(report), digests, related, now, report.place()) for digests, report in models.items()

@@ -255,10 +255,10 @@ def _numbers(values: Any, count: int, name: str) -> np.ndarray[Any, Any]:
 
 def _require_no_other_tensors(module: nn.Module, place: Path) -> None:
     """Raise InputError where the checkpoint holds a tensor that ``module`` does not have."""
-    own = module.state_dict().keys()
+    own_names = module.state_dict().keys()
     with open_checkpoint(place) as checkpoint:
         names = [tensor.name for file in checkpoint.files for tensor in file.tensors]
-    stranger = next((name for name in names if name not in own), None)
+    stranger = next((name for name in names if name not in own_names), None)
     if stranger is not None:
         raise InputError(
             f"{place} holds {stranger!r}, which the module does not have; give the module that was saved there"

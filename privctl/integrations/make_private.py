@@ -235,8 +235,8 @@ def _noise_for(
     positive("epochs", epochs)
     positive("epsilon", epsilon)
     steps = max(1, math.ceil(round(epochs * steps_per_pass(rate), 6)))
-    left, at = exact_target(Released(coordinates=steps * trained), epsilon, delta)
-    return noise_multiplier_for(left, at, partial(_ledger, rate=rate, steps=steps)), steps
+    left, target_delta = exact_target(Released(coordinates=steps * trained), epsilon, delta)
+    return noise_multiplier_for(left, target_delta, partial(_ledger, rate=rate, steps=steps)), steps
 
 
 def _ledger(noise: float, *, rate: float, steps: int) -> Ledger:

@@ -54,9 +54,9 @@ class Users:
         assert self.source is not None
         chosen: list[int] = []
         for user in drawn:
-            own = self.rows[user]
+            user_rows = self.rows[user]
             # Each user has its own part of the keystream, so that draws of different users are independent.
-            order = np.random.default_rng(self.source.words(step, user, 4)).permutation(own)
+            order = np.random.default_rng(self.source.words(step, user, 4)).permutation(user_rows)
             chosen += np.resize(order, self.per_draw).tolist()
         return chosen
 

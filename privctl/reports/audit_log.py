@@ -210,12 +210,12 @@ def _enter(path: Path, event: AuditEvent, details: Mapping[str, Any], known: str
 def _add(write: Any, last: Entry | None, event: AuditEvent, details: Mapping[str, Any]) -> Entry:
     number = 1 if last is None else last.number + 1
     head = _CHAIN.root if last is None else last.digest.removeprefix(PREFIX)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **details}
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": time, **details}
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
     line, digest = _CHAIN.line(head, text.removesuffix("}").encode())
     write(line)
-    return Entry(number=number, digest=PREFIX + digest, event=event, at=at, details=details)
+    return Entry(number=number, digest=PREFIX + digest, event=event, at=time, details=details)
 
 
 def _parse(path: Path, content: bytes) -> AuditLog:

@@ -63,19 +63,21 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
     Raises InputError unless exactly one of them is the report of the step that wrote the weights.
     """
     read, nearby = _reports_near(model)
-    own = [file for file in nearby.values() if file.report is not None and _weights(file.report.outputs) == weights]
-    if len(own) > 1:
-        names = ", ".join(sorted(file.path.name for file in own))
-        raise InputError(f"{len(own)} reports say that they made {model} ({names}); give the one that is meant")
-    if not own:
+    own_files = [
+        file for file in nearby.values() if file.report is not None and _weights(file.report.outputs) == weights
+    ]
+    if len(own_files) > 1:
+        names = ", ".join(sorted(file.path.name for file in own_files))
+        raise InputError(f"{len(own_files)} reports say that they made {model} ({names}); give the one that is meant")
+    if not own_files:
         examined = [os.path.relpath(path) for path in _examiners(nearby, weights)]
         raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read, examined)}")
-    about = {own[0].digest}
+    about = {own_files[0].digest}
     for _ in _EXAMINING:  # first reports about the model or its own report, then verifications of those
         about |= {d for d, file in nearby.items() if file.report is not None and _examines(file.report, weights, about)}
-    examining = tuple(file.path for digest, file in nearby.items() if digest in about and file is not own[0])
-    outputs = () if own[0].report is None else own[0].report.outputs
-    places = _weight_places(own[0].path, outputs)
+    examining = tuple(file.path for digest, file in nearby.items() if digest in about and file is not own_files[0])
+    outputs = () if own_files[0].report is None else own_files[0].report.outputs
+    places = _weight_places(own_files[0].path, outputs)
     outdated = tuple(
         file.path for digest, file in nearby.items()
         if digest not in about and file.report is not None and file.report.step in _EXAMINING
@@ -85,7 +87,7 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         place for place in _named_after(model)
         if read[place].digest in nearby.keys() - about and read[place].path not in outdated
     )  # fmt: skip
-    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated, unrelated=unrelated)
+    return ReportsOfModel(own=own_files[0].path, examining=examining, outdated=outdated, unrelated=unrelated)
 
 
 def audits_without_own_report(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
@@ -183,8 +185,10 @@ def _weight_places(report: Path, artifacts: tuple[Artifact, ...]) -> set[Path]:
 
 def _named_after(model: Path) -> tuple[Path, Path]:
     """The default paths of the report of ``model`` and of its audit's report."""
-    own = report_beside(absolute_path(model))
-    return own, own.with_name(f"{own.name.removesuffix(REPORT_SUFFIX)}.audit{REPORT_SUFFIX}")
+    default_report = report_beside(absolute_path(model))
+    return default_report, default_report.with_name(
+        f"{default_report.name.removesuffix(REPORT_SUFFIX)}.audit{REPORT_SUFFIX}"
+    )
 
 
 def _expected(model: Path) -> tuple[Path, ...]:

@@ -36,8 +36,8 @@ def _reports_of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
         file = files.at(place)
         if file.digest is not None and file.report is not None and _kinds(file.report) == kinds:
             by_digest.setdefault(file.digest, FoundReport(file.path, file.report))
-    own = {report.path for report in own_reports(model)} if by_digest else set()
-    others = [report for report in by_digest.values() if report.path not in own]
+    own_paths = {report.path for report in own_reports(model)} if by_digest else set()
+    others = [report for report in by_digest.values() if report.path not in own_paths]
     if not others:
         return []
     tensors = {digest for file in checkpoint.files for digest in hash_tensors(file).tensors}

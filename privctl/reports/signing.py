@@ -77,9 +77,9 @@ def envelope_path(report: Path) -> Path:
 
 def signatures_of(path: Path) -> tuple[Path, ...]:
     """The existing signature files of the report or log at ``path``, or the path of privctl's own if there is none."""
-    own = envelope_path(path)
-    bundle = own.with_name(own.name.removesuffix(ENVELOPE_SUFFIX) + BUNDLE_SUFFIX)
-    return tuple(place for place in (own, bundle) if os.path.lexists(place)) or (own,)
+    envelope = envelope_path(path)
+    bundle = envelope.with_name(envelope.name.removesuffix(ENVELOPE_SUFFIX) + BUNDLE_SUFFIX)
+    return tuple(place for place in (envelope, bundle) if os.path.lexists(place)) or (envelope,)
 
 
 def make_keys(stem: Path) -> tuple[Path, Path]:
@@ -178,8 +178,8 @@ def signed_by(
         names = ", ".join(str(signer.path) for signer in signers)
         raise InputError(f"bears no valid signature by {names}")
     first, *others = _subjects(payload_type, payload)
-    own = digest in first and {artifact.digest for artifact in report.outputs} <= first.union(*others)
-    if not own and f"{_OTHERS}:{sha256_digest}" not in first:
+    is_own = digest in first and {artifact.digest for artifact in report.outputs} <= first.union(*others)
+    if not is_own and f"{_OTHERS}:{sha256_digest}" not in first:
         raise InputError("is a signature of other files: their digests differ")
     return signer
 

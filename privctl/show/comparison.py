@@ -180,9 +180,9 @@ def _utility(report: PrivacyReport, quantity: str | None) -> float | None:
 
 
 def _utility_before(subject: JudgedSubject, quantity: str | None) -> float | None:
-    own = None if quantity is None else _measured(subject.source.report, quantity)
-    if own is not None and "before" in own.details:
-        return own.details["before"]
+    own_utility = None if quantity is None else _measured(subject.source.report, quantity)
+    if own_utility is not None and "before" in own_utility.details:
+        return own_utility.details["before"]
     by_key = {ancestor.key: ancestor for ancestor in subject.ancestors}
     for key in subject.source.parents:
         if key in by_key and (value := _utility(by_key[key].report, quantity)) is not None:

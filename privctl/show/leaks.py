@@ -241,8 +241,8 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
     best = max(bounds, key=lambda item: item.lower or 0.0, default=None)
     if best is not None and (best.lower or 0.0) >= LEAST_EPSILON:
         delta = best.details.get("delta")
-        at = "" if delta is None else f" at delta {number(delta, 3)}"
-        least = f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence"
+        at_delta = "" if delta is None else f" at delta {number(delta, 3)}"
+        least = f"epsilon is at least {number(best.lower, 3)}{at_delta}, with {100 * best.confidence:.4g} % confidence"
         whose = "all records of a group together" if "group_records" in best.details else "a single record"
         yield Leak(
             words=f"for {whose}, {least}, so any promise of a smaller epsilon is false",

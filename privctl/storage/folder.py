@@ -51,9 +51,9 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
-            own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
+            is_own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
             read = path.name.lower().endswith(_READ) and path.is_file()
-            if read and path.name not in weights and (own or not holds_weights(path.name)):
+            if read and path.name not in weights and (is_own or not holds_weights(path.name)):
                 yield path
 
 

@@ -128,15 +128,17 @@ def _whether_seen(powers: Sequence[SplitPower], what: str) -> str:
         return "fewer than 2 records occur once, and only these have coins of their own: no claim can be refuted"
     parts = []
     for power in powers:
-        by = "one attack alone (--attack)" if power.attacks == 1 else f"the {power.attacks} attacks on a language model"
+        attacks = (
+            "one attack alone (--attack)" if power.attacks == 1 else f"the {power.attacks} attacks on a language model"
+        )
         if power.of_each > 1:
-            by += f", {power.of_each} scores each,"
+            attacks += f", {power.of_each} scores each,"
         could = "can" if power.ceiling > power.epsilon else "cannot"
         needed = f"it takes {power.needed}" if power.needed is not None else f"no number of {what} does"
         parts.append(
-            f"by {by} they {could}, as they certify at most {power.ceiling:.4g} if every guess is right; {needed}"
+            f"by {attacks} they {could}, as they certify at most {power.ceiling:.4g} if every guess is right; {needed}"
         )
     first = powers[0]
     claim = f"a claim of epsilon {first.epsilon:g} at delta {first.delta:g}"
-    own = "records with a coin of their own" if what == "records" else "groups"
-    return f"whether {first.coins} {own} can refute {claim}: {'. '.join(parts)}"
+    unit = "records with a coin of their own" if what == "records" else "groups"
+    return f"whether {first.coins} {unit} can refute {claim}: {'. '.join(parts)}"

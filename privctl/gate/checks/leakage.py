@@ -280,7 +280,7 @@ def _pass_finding(
     if not passed:
         return
     report, i, item = max(passed, key=lambda entry: size(entry[2]))
-    some = (
+    kind = (
         ""
         if len(items) == 1
         else f"the largest of {len(passed)} "
@@ -291,7 +291,7 @@ def _pass_finding(
         rule=rule,
         outcome=GateOutcome.PASS,
         subject=_name_of(item),
-        message=f"{some}{end} bound{'s' if some.startswith('the') else ''} {size(item):.4g} is within {limit:g}{word}",
+        message=f"{kind}{end} bound{'s' if kind.startswith('the') else ''} {size(item):.4g} is within {limit:g}{word}",
         place=report.place("evidence", i, end),
     )
 

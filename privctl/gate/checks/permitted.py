@@ -87,9 +87,9 @@ def _protects(source: LoadedReport, field: str | None) -> bool:
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
     """Digests of the data that ``source`` protects: its own, or those of the training whose weights got noise."""
-    own = {artifact.digest for artifact in source.report.inputs if artifact.role == "data"}
-    if own:
-        return own
+    own_data = {artifact.digest for artifact in source.report.inputs if artifact.role == "data"}
+    if own_data:
+        return own_data
     before = (
         report for report in case.history if report is not source and report.weights_written & source.weights_read
     )

@@ -41,8 +41,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             faults = [f"the audit cannot be read: {fault}"]
         yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)
         guessed = check_guesses(report.path, report.report, ())
-        own = {parent.digest for parent in report.report.parents}
-        parents = [writer.report for writer in case.writers if writer.digest in own]
+        parent_digests = {parent.digest for parent in report.report.parents}
+        parents = [writer.report for writer in case.writers if writer.digest in parent_digests]
         silent = unanswered_claims(report.path, report.report, parents)
         against = _against_files(report, parents)
         beside = (verdict for verdict in against if verdict.outcome is Outcome.REFUTED and verdict.reason not in faults)

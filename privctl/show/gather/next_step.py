@@ -290,9 +290,9 @@ def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] 
     parents = [path for path, digest in places if reports.at(path).digest == digest]
     try:
         for visit in walk(parents, reports, follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
-            made = visit.file.report
-            if visit.unchanged and made is not None and made.step == "retrain":
-                return visit.file.path, made
+            maker = visit.file.report
+            if visit.unchanged and maker is not None and maker.step == "retrain":
+                return visit.file.path, maker
     except ChainTooLongError:
         return None
     return None

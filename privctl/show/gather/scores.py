@@ -105,13 +105,15 @@ def _band(hits: NDArray[Any], rates: NDArray[Any], trials: int, alpha: float) ->
     from scipy.special import betaincinv  # here, as importing it takes longer than a page without scores
 
     within = np.flatnonzero(rates >= _LEAST)
-    some = within[np.unique(np.linspace(0, len(within) - 1, _BAND_POINTS).astype(np.int64))] if len(within) else within
-    count = hits[some].astype(np.float64)
+    sampled = (
+        within[np.unique(np.linspace(0, len(within) - 1, _BAND_POINTS).astype(np.int64))] if len(within) else within
+    )
+    count = hits[sampled].astype(np.float64)
     with np.errstate(invalid="ignore"):
         lower = np.where(count == 0, 0.0, betaincinv(np.maximum(count, 1), trials - count + 1, alpha / 2))
         inner = betaincinv(count + 1, np.maximum(trials - count, 1), 1 - alpha / 2)
     upper = np.where(count == trials, 1.0, inner)
-    yield from zip(rates[some].tolist(), lower.tolist(), upper.tolist(), strict=True)
+    yield from zip(rates[sampled].tolist(), lower.tolist(), upper.tolist(), strict=True)
 
 
 def scores_path(report: PrivacyReport, place: Path) -> Path | None:

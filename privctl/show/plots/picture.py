@@ -111,12 +111,12 @@ def legend_line(x: Scale, top: float) -> tuple[float, float, float]:
 
 def _style(node: Node) -> Node:
     """The node with the style of its classes as attributes; its own attributes take precedence."""
-    own = dict(node.attributes)
+    attributes = dict(node.attributes)
     style: dict[str, str] = {}
-    own.pop("data-tip", None)  # only for the page's script
-    for name in own.pop("class", "").split():
+    attributes.pop("data-tip", None)  # only for the page's script
+    for name in attributes.pop("class", "").split():
         style |= _STYLE[name]
-    look = style | own
+    look = style | attributes
     colour = look.pop("color", None)
     for part in ("fill", "stroke"):
         if colour is not None and look.get(part) == "currentColor":

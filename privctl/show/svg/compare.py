@@ -180,8 +180,8 @@ def _side_by_side(dots: dict[int, Dot], band: Scale) -> dict[int, Dot]:
         else:
             groups.append([i])
     for group in groups:
-        for place, i in enumerate(sorted(group)):
-            x = band.start + (band.end - band.start) * (place + 0.5) / len(group)
+        for column, i in enumerate(sorted(group)):
+            x = band.start + (band.end - band.start) * (column + 0.5) / len(group)
             moved[i] = Dot(x, dots[i].y, dots[i].radius)
     return moved
 

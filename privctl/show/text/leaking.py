@@ -61,7 +61,7 @@ def _effect_of_removing_repeats(records: Sequence[LeakingRecord]) -> str:
     attack = next(iter(repeated[0].nonmembers_as_high), "")
     gone = {(record.file, record.line) for record in repeated}
     others = [record for record in records if (record.file, record.line) not in gone]
-    before, alone, after = (separation(some, attack) for some in (records, repeated, others))
+    before, alone, after = (separation(subset, attack) for subset in (records, repeated, others))
     if before is None or alone is None or after is None:
         return ""
     area = [number(figures.auc, 3) for figures in (alone, after, before)]

@@ -60,8 +60,8 @@ def _lines(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     if plan.amount_name:
         yield plan.amount_name, number(plan.amount)
     if plan.epsilon is not None:
-        at = " nats of mutual information" if plan.delta is None else f" at delta {bound(plan.delta, 3)}"
-        yield "epsilon", f"{bound(plan.epsilon, 4)}{at}"
+        of_what = " nats of mutual information" if plan.delta is None else f" at delta {bound(plan.delta, 3)}"
+        yield "epsilon", f"{bound(plan.epsilon, 4)}{of_what}"
     if plan.signal is not None and plan.per_number is not None:
         yield "largest signal to noise, one direction", number(plan.signal, 3)
         yield "largest signal to noise, all trained numbers", number(plan.per_number, 3)
