@@ -81,8 +81,8 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     if not weights <= {item.digest for item in model_report.report.outputs}:
         doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
-    training, own = next(_trainings(model_report), None), _parameters(model_report.report)
-    last = own if training is None else _parameters(training)
+    training, parameters = next(_trainings(model_report), None), _parameters(model_report.report)
+    last = parameters if training is None else _parameters(training)
     unit = None if last is None else last.unit
     mechanism = mechanism_of(model_report.report.mechanism, model_report.report.guarantees)
     return Lineage(
@@ -91,12 +91,12 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         trained_on=_digests_read(training, "data"),
         planned_by=_digests_read(training, "plan"),
         mechanism=mechanism,
-        steps=_of_steps(mechanism, own),
+        steps=_of_steps(mechanism, parameters),
         unit=unit,
         columns=USUAL if last is None else Columns(text=last.text_column, label=last.label_column),
         source=model_report.path.name,
-        gradient_canaries="" if own is None else own.gradient_canaries_file or "",
-        base_bits=None if own is None else own.base_bits,
+        gradient_canaries="" if parameters is None else parameters.gradient_canaries_file or "",
+        base_bits=None if parameters is None else parameters.base_bits,
         began_with=None if training is None else _start(training),
         learned=_learned_digests(model_report),
     )

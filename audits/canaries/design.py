@@ -302,8 +302,8 @@ def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
         seen.add(text)
         if len(pool) < request.count:
             pool.append(text)
-        elif (place := source.randrange(len(seen))) < request.count:
-            pool[place] = text
+        elif (index := source.randrange(len(seen))) < request.count:
+            pool[index] = text
     source.shuffle(pool)
     return [pool[i % len(pool)] for i in range(request.count)]
 

@@ -204,6 +204,6 @@ def _product(model: LanguageModel, form: CanaryFormat, prefix: str) -> Space | N
     if len({row.kind for row in rows}) != 1 or len(rows[0].ids) - rows[0].start != form.length:
         return None
     table = np.stack([row.ids[row.start :] for row in rows])  # [pieces, length]: a token may depend on its position
-    places = np.indices((len(form.alphabet),) * form.length, dtype=np.uint8).reshape(form.length, -1)
-    tokens = np.stack([table[places[d], d] for d in range(form.length)], axis=1)
+    indices = np.indices((len(form.alphabet),) * form.length, dtype=np.uint8).reshape(form.length, -1)
+    tokens = np.stack([table[indices[d], d] for d in range(form.length)], axis=1)
     return Space(before=rows[0].ids[: rows[0].start], tokens=tokens.astype(np.int32))

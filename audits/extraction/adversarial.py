@@ -168,13 +168,17 @@ class _PrefixSearch:
             spent += count
             losses, margins, logits = _measured(self.model, tried, self.suffix)
             comes_out = np.all(margins > rounding_margin(logits, self.model.dtype), axis=1)
-            place = int(np.where(comes_out, -np.inf, losses).argmin())
+            best_index = int(np.where(comes_out, -np.inf, losses).argmin())
             in_vain += 1
-            if losses[place] < loss:
-                current, loss, likeliest, in_vain = tried[place], float(losses[place]), None, 0
-            if losses[place] < least or comes_out[place]:
-                best, least, scores = tried[place], float(losses[place]), np.stack([margins[place], logits[place]])
-            if comes_out[place]:
+            if losses[best_index] < loss:
+                current, loss, likeliest, in_vain = tried[best_index], float(losses[best_index]), None, 0
+            if losses[best_index] < least or comes_out[best_index]:
+                best, least, scores = (
+                    tried[best_index],
+                    float(losses[best_index]),
+                    np.stack([margins[best_index], logits[best_index]]),
+                )
+            if comes_out[best_index]:
                 break
         advance(self.budget)
         return np.concatenate([best, [spent], scores.ravel()])

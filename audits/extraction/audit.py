@@ -150,8 +150,8 @@ class ExtractionAudit:
         evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
         evidence += () if outside is None else outside.evidence(confidence)
         if not drawn:
-            own = OwnBeginnings(texts=texts, rows=kept)
-            evidence += confirmed(evidence, self._model, own, prefixes, self._whole_records(outside))
+            own_beginnings = OwnBeginnings(texts=texts, rows=kept)
+            evidence += confirmed(evidence, self._model, own_beginnings, prefixes, self._whole_records(outside))
         return Findings(
             evidence=evidence,
             verdicts=(self._verdict(evidence),),

@@ -167,10 +167,10 @@ def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[ND
             digests, counts = np.unique(file.digest, return_counts=True)
             among &= np.isin(file.digest, digests[counts == 1])
     (a, n), (b, m) = (
-        (int((file.begun & some).sum()), int(some.sum())) for file, some in zip(files, masks, strict=True)
+        (int((file.begun & mask).sum()), int(mask.sum())) for file, mask in zip(files, masks, strict=True)
     )
     if min(n, m) and 2 * min(fisher(a, n, b, m), fisher(b, m, a, n)) <= _CHOSEN:
-        masks = [some & ~file.begun for file, some in zip(files, masks, strict=True)]
+        masks = [mask & ~file.begun for file, mask in zip(files, masks, strict=True)]
     return masks
 
 
@@ -182,8 +182,8 @@ def _in_several(files: Sequence[SearchedFile]) -> NDArray[np.uint64]:
 
 def drawn(file: SearchedFile, among: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
     """``count`` of the records ``among`` [records], drawn by numpy's PCG64 under ``seed``; smaller draws are nested."""
-    places = np.flatnonzero(among)
-    order = places[np.argsort(file.digest[places], kind="stable")]  # independent of the order of the file
+    indices = np.flatnonzero(among)
+    order = indices[np.argsort(file.digest[indices], kind="stable")]  # independent of the order of the file
     chosen = np.zeros(len(among), dtype=np.bool_)
     chosen[np.random.default_rng(seed).permutation(order)[:count]] = True
     return chosen
@@ -193,8 +193,8 @@ def with_least_digests(
     files: Sequence[SearchedFile], among: Sequence[NDArray[np.bool_]], count: int
 ) -> list[NDArray[np.bool_]]:
     """The records [records] of each file that are among the ``count`` of least digest of all those ``among``."""
-    every = np.sort(np.concatenate([file.digest[some] for file, some in zip(files, among, strict=True)]))[:count]
-    return [some & (file.digest <= every[-1]) if len(every) else some for file, some in zip(files, among, strict=True)]
+    every = np.sort(np.concatenate([file.digest[mask] for file, mask in zip(files, among, strict=True)]))[:count]
+    return [mask & (file.digest <= every[-1]) if len(every) else mask for file, mask in zip(files, among, strict=True)]
 
 
 def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -202,15 +202,15 @@ def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.in
     found = []
     sure = np.flatnonzero(spans.verbatim)
     for record in np.unique(spans.record[sure]).tolist():
-        some = sure[spans.record[sure] == record]
+        of_record = sure[spans.record[sure] == record]
         covered = np.zeros(len(rows[record]) + 1, dtype=np.int64)
-        np.add.at(covered, spans.start[some], 1)
-        np.add.at(covered, spans.stop[some], -1)
+        np.add.at(covered, spans.start[of_record], 1)
+        np.add.at(covered, spans.stop[of_record], -1)
         inside = np.cumsum(covered[:-1]) > 0
         edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]])))
         stretches = [rows[record][a:b] for a, b in edges.reshape(-1, 2).tolist()]
         characters = sum(map(len, decoded(model, stretches)))
-        found.append((record, characters, int((spans.stop[some] - spans.start[some]).max())))
+        found.append((record, characters, int((spans.stop[of_record] - spans.start[of_record]).max())))
     return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 

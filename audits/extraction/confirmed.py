@@ -41,7 +41,7 @@ class OwnBeginnings:
         """Repeat, among similar texts, a comparison of what follows the records' own beginnings."""
         judged = [text.judged for text in self.texts]
         compared = [[self.rows[side][i] for i in np.flatnonzero(some).tolist()] for side, some in enumerate(judged)]
-        out = [some[which] for some, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
+        out = [flags[which] for flags, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
         return compared_among_alike(accusing, model, compared, out)
 
     def _out(self, quantity: str, judged: Sequence[NDArray[np.bool_]]) -> Sequence[NDArray[np.bool_]]:
@@ -54,10 +54,10 @@ class OwnBeginnings:
             return train.near.distance <= NEAR[-1], heldout.near.distance <= NEAR[-1]
         assert train.logp is not None
         assert heldout.logp is not None
-        out = [np.zeros(len(some), dtype=np.bool_) for some in judged]
+        out = [np.zeros(len(flags), dtype=np.bool_) for flags in judged]
         cut = best_cut(train.logp[judged[0]], heldout.logp[judged[1]])
-        for mask, some, certain in zip(out, judged, cut, strict=True):
-            mask[some] = certain
+        for mask, judged_mask, certain in zip(out, judged, cut, strict=True):
+            mask[judged_mask] = certain
         return out
 
 
@@ -81,8 +81,8 @@ class WholeRecords:
         return compared_among_alike(
             accusing,
             model,
-            [[side[record] for record in some] for side, some in zip(rows, kept, strict=True)],
-            [came[some] for came, some in zip(out, kept, strict=True)],
+            [[side[record] for record in records] for side, records in zip(rows, kept, strict=True)],
+            [came[records] for came, records in zip(out, kept, strict=True)],
         )
 
     def _rows(
@@ -91,9 +91,9 @@ class WholeRecords:
         """The tokens of the selected records of each side, by their index in ``outcome.files``."""
         named = [
             (digest.tobytes(), side, record, bool(out[side][record]))
-            for side, (file, some) in enumerate(zip(outcome.files, outcome.compared, strict=True))
+            for side, (file, mask) in enumerate(zip(outcome.files, outcome.compared, strict=True))
             for record, digest in enumerate(file.digest)
-            if some[record]
+            if mask[record]
         ]
         places = select_texts([name for name, *_ in named], np.array([came for *_, came in named], dtype=np.bool_))
         wanted = {named[place][1:3] for place in places.tolist()}

@@ -128,12 +128,12 @@ class TargetDecoder:
 
 
 def batches_of_one_length(
-    rows: Sequence[NDArray[np.int64]], places: NDArray[np.int64], together: int
+    rows: Sequence[NDArray[np.int64]], indices: NDArray[np.int64], together: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of the rows at ``places``, each of a single length: the cache does not support padding."""
-    lengths = np.array([len(rows[i]) for i in places], dtype=np.int64)
+    """Batches of the rows at ``indices``, each of a single length: the cache does not support padding."""
+    lengths = np.array([len(rows[i]) for i in indices], dtype=np.int64)
     for length in np.unique(lengths):
-        alike = places[lengths == length]
+        alike = indices[lengths == length]
         yield from (alike[start : start + together] for start in range(0, len(alike), together))
 
 

@@ -51,10 +51,10 @@ class EditDistance:
         self._runs[:, 1:] = np.where(equal, self._runs[:, :-1] + 1, 0)
         self.run = np.maximum(self.run, self._runs.max(axis=1))
 
-    def keep(self, places: NDArray[np.int64]) -> None:
-        """Continue with only the texts at ``places``."""
-        self._targets, self.row, self._runs = self._targets[places], self.row[places], self._runs[places]
-        self.run = self.run[places]
+    def keep(self, indices: NDArray[np.int64]) -> None:
+        """Continue with only the texts at ``indices``."""
+        self._targets, self.row, self._runs = self._targets[indices], self.row[indices], self._runs[indices]
+        self.run = self.run[indices]
 
 
 def string_distances(written: Sequence[str], expected: Sequence[str]) -> NDArray[np.float64]:

@@ -90,8 +90,8 @@ class KnownElsewhere:
         given: NDArray[np.bool_] = sizes == 0
         with self.progress("asking the reference model", int(sizes.sum()) / self.workers.size, "tokens") as advance:
             for size in np.unique(sizes[sizes > 0]).tolist():
-                some = np.flatnonzero(sizes == size)
-                given[some] = self._given([prompts[i][0] for i in some.tolist()], size, advance)
+                of_size = np.flatnonzero(sizes == size)
+                given[of_size] = self._given([prompts[i][0] for i in of_size.tolist()], size, advance)
         return given
 
     def _in_reference_tokens(
@@ -148,21 +148,21 @@ class KnownElsewhere:
         Raises InputError if the network gives no gradient.
         """
         model = self.reference.model
-        places = np.flatnonzero(opened)
-        prompts = self._in_reference_tokens([rows[i] for i in places.tolist()], [self.shape.suffix] * len(places))
+        indices = np.flatnonzero(opened)
+        prompts = self._in_reference_tokens([rows[i] for i in indices.tolist()], [self.shape.suffix] * len(indices))
         sizes = np.array([length for _, length in prompts], dtype=np.int64)
         is_opened = np.zeros(len(rows), dtype=np.bool_)
-        work = len(places) * adversary.budget / self.workers.size
+        work = len(indices) * adversary.budget / self.workers.size
         with self.progress("optimizing prefixes of the reference model", work, "passes") as advance:
             for size in np.unique(sizes).tolist():
-                some = np.flatnonzero(sizes == size)
+                of_size = np.flatnonzero(sizes == size)
                 result = optimized_prefixes(
-                    model, [prompts[i][0] for i in some.tolist()], size, adversary, bos=begins_with_bos(model),
+                    model, [prompts[i][0] for i in of_size.tolist()], size, adversary, bos=begins_with_bos(model),
                     seed=seed, workers=self.workers, advance=advance,
                 )  # fmt: skip
                 if result is None:
                     raise InputError(f"the embeddings of {model.path} give no gradient; remove --adversarial")
-                is_opened[places[some]] = result.matches.extracted | result.matches.undecided
+                is_opened[indices[of_size]] = result.matches.extracted | result.matches.undecided
         return is_opened
 
     def stretches(self, row: NDArray[np.int64], start: int, stop: int) -> list[tuple[NDArray[np.int64], int]]:

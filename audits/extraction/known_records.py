@@ -28,8 +28,8 @@ def without_known(
     """
     wanted = [_records(outside.outcomes, side) for side in (0, 1)]
     rows = [
-        records_at(elsewhere.audited, one.path, columns, elsewhere.shape.suffix, some)
-        for one, some in zip(samples, wanted, strict=True)
+        records_at(elsewhere.audited, one.path, columns, elsewhere.shape.suffix, wanted_rows)
+        for one, wanted_rows in zip(samples, wanted, strict=True)
     ]
     outcomes = tuple(
         outcome.without([_is_produced(outcome, side, rows[side], elsewhere) for side in (0, 1)])

@@ -38,10 +38,10 @@ class Searchable:
     rows: Sequence[NDArray[np.int64]]
     units: NDArray[np.int64] | None = None
 
-    def at(self, places: NDArray[np.int64]) -> Searchable:
-        """The texts at ``places``."""
-        units = None if self.units is None else self.units[places]
-        return Searchable(rows=[self.rows[i] for i in places.tolist()], units=units)
+    def at(self, indices: NDArray[np.int64]) -> Searchable:
+        """The texts at ``indices``."""
+        units = None if self.units is None else self.units[indices]
+        return Searchable(rows=[self.rows[i] for i in indices.tolist()], units=units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def search_both(
 def _choose(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) -> list[Searchable]:
     if drawn:
         places = least([[digest_of(row) for row in side.rows] for side in sides], len(sides) * texts)
-        return [side.at(some) for side, some in zip(sides, places, strict=True)]
+        return [side.at(indices) for side, indices in zip(sides, places, strict=True)]
     counts = [min(texts, len(side.rows)) for side in sides]
     return [
         side.at(np.sort(np.random.default_rng(seed).choice(len(side.rows), count, replace=False)))
@@ -194,12 +194,12 @@ def compared(both: BothSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArr
     rows = [
         [side.rows[i] for i in np.flatnonzero(some).tolist()] for side, some in zip(both.sides, judged, strict=True)
     ]
-    return rows, [flags[some] for flags, some in zip(out, judged, strict=True)]
+    return rows, [flags[mask] for flags, mask in zip(out, judged, strict=True)]
 
 
 def _count(
     prefixes: OptimizedPrefixes, among: NDArray[np.bool_] | None = None, units: NDArray[np.int64] | None = None
 ) -> UncertainCount:
-    some = np.ones(len(prefixes.spent), dtype=np.bool_) if among is None else among
+    mask = np.ones(len(prefixes.spent), dtype=np.bool_) if among is None else among
     matches = prefixes.matches
-    return UncertainCount.of(matches.extracted[some], matches.undecided[some], None if units is None else units[some])
+    return UncertainCount.of(matches.extracted[mask], matches.undecided[mask], None if units is None else units[mask])

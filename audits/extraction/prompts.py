@@ -105,9 +105,9 @@ def repetition_length(text: NDArray[np.int64], word: str, words: Mapping[int, st
 
     Tokens without a letter or digit do not interrupt a repetition.
     """
-    for place, token in enumerate(text.tolist()):
+    for index, token in enumerate(text.tolist()):
         if words[token] != word and any(map(str.isalnum, words[token])):
-            return place
+            return index
     return len(text)
 
 

@@ -77,7 +77,7 @@ def score_suffixes(
 def from_row_scores(row_scores: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> SuffixScores:
     """The scores of texts all of whose tokens were scored, under the model's own distribution."""
     counts = np.array([len(row) - 1 for row in rows], dtype=np.int64)
-    places = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
+    indices = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
     values = row_scores.take(rows, counts)
-    lp, margin, lse = (values[FIELDS.index(name)][places] for name in ("lp", "margin", "lse"))
+    lp, margin, lse = (values[FIELDS.index(name)][indices] for name in ("lp", "margin", "lse"))
     return SuffixScores(margin=margin, target_logit=lp + lse, logp=lp)

@@ -73,7 +73,11 @@ class SpanIndex:
         return Spans(**{**parts, "verbatim": parts["verbatim"].astype(np.bool_)})
 
     def _pairs(
-        self, hashes: NDArray[np.uint64], places: NDArray[np.int64], tokens: NDArray[np.int64], owner: NDArray[np.int64]
+        self,
+        hashes: NDArray[np.uint64],
+        indices: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        owner: NDArray[np.int64],
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Positions in texts and records where the same piece starts, unless it extends one token to the left."""
         first = np.searchsorted(self._hashes, hashes, side="left")
@@ -82,7 +86,7 @@ class SpanIndex:
         for start in range(0, int(total[-1]) if len(total) else 0, _AT_ONCE):
             flat = np.arange(start, min(start + _AT_ONCE, int(total[-1])))
             which = np.searchsorted(total, flat, side="right")
-            i, j = self._places[first[which] + flat - (total[which] - counts[which])], places[which]
+            i, j = self._places[first[which] + flat - (total[which] - counts[which])], indices[which]
             before_i, before_j = np.maximum(i - 1, 0), np.maximum(j - 1, 0)
             same = (i > 0) & (j > 0) & (self._tokens[before_i] == tokens[before_j])
             same &= (self._owner[before_i] == self._owner[i]) & (owner[before_j] == owner[j])

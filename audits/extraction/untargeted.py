@@ -222,7 +222,7 @@ def attack(
             batches = token_batches(model, one.path, columns)
             files.append(search(model, batches, span, indexes, known, begun, advance))
     counted, compared = _choose_records(files, asked.records, asked.seed, coins)
-    if not all(some.any() for some in compared):
+    if not all(mask.any() for mask in compared):
         return _without_sets(result, sets, "no record of both files is left that is long enough and not in the prompts")
     units = tuple(None if coins is None else coins.units(side, file.line) for side, file in enumerate(files))
     outcomes = tuple(
@@ -247,7 +247,7 @@ def _choose_records(
     compare = comparable(files, alone=coins is not None and coins.of_groups)
     if coins is not None:
         counted = count if records is None else with_least_digests(files, count, len(files) * records)
-        return counted, [some & which for some, which in zip(counted, compare, strict=True)]
+        return counted, [mask & which for mask, which in zip(counted, compare, strict=True)]
     counted = [
         drawn(file, which, int(which.sum()) if records is None else records, seed)
         for file, which in zip(files, count, strict=True)

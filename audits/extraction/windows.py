@@ -258,8 +258,8 @@ def sample(
             entry = (record.line, window.copy())  # without the rest of a long record
             if limit is None or len(drawn) < limit:
                 drawn.append(entry)
-            elif (place := int(random.integers(len(distinct)))) < limit:
-                drawn[place] = entry
+            elif (index := int(random.integers(len(distinct)))) < limit:
+                drawn[index] = entry
     drawn.sort(key=lambda entry: entry[0])
     return WindowSample(
         path=path,
@@ -291,17 +291,17 @@ def sides(
     in_both: set[bytes] = set()
     for i, windows_of_file in enumerate(samples):
         other_keys = set().union(*keys[:i], *keys[i + 1 :])
-        own: set[bytes] = set()
+        digests: set[bytes] = set()
         for records in _record_batches(windows_of_file.path, columns):
             cuts = shape.cut(model, records)
             if i == 0:
                 counter.add([cut.document for cut in cuts])
             if len(samples) > 1:  # shared windows are searched among all records, not only those drawn
-                own.update(key(cut.window) for cut in cuts if cut.window is not None)
+                digests.update(key(cut.window) for cut in cuts if cut.window is not None)
             advance(len(cuts))
-        shared |= other_keys & own
-        in_both |= before & own
-        before |= own
+        shared |= other_keys & digests
+        in_both |= before & digests
+        before |= digests
     copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
     cut_sides = []
     for windows_of_file, count in zip(samples, copies, strict=True):

@@ -72,7 +72,9 @@ class _Copies:
             margins = [own.of(record, "margin"), *(answers.of(begin + i, "margin") for i in range(count))]
             return self.score(np.concatenate(margins))
 
-        return Asked(rows=subject.rows([row for some in copies for row in some]).rows, copies=count, score=score)
+        return Asked(
+            rows=subject.rows([row for record_rows in copies for row in record_rows]).rows, copies=count, score=score
+        )
 
 
 def without_words(record: Record, share: float, random: np.random.Generator) -> Record:
@@ -110,8 +112,8 @@ def _mild_texts(record: Record, random: np.random.Generator) -> list[Record]:
 def _mild_images(record: Record, _: np.random.Generator) -> list[Record]:
     pixels = record.pixels
     assert pixels is not None
-    by = max(1, max(pixels.shape) // 16)
-    ways = [(0, 0), (by, 0), (-by, 0), (0, by), (0, -by)]
+    shift = max(1, max(pixels.shape) // 16)
+    ways = [(0, 0), (shift, 0), (-shift, 0), (0, shift), (0, -shift)]
     copies = [moved(pixels, *way, flipped=flipped) for flipped in (False, True) for way in ways][1:]
     return [replace(record, pixels=np.ascontiguousarray(copy)) for copy in copies]
 
@@ -122,9 +124,9 @@ def _mild_sounds(record: Record, _: np.random.Generator) -> list[Record]:
     assert wave is not None
     copies = []
     for part in range(1, COPIES // 2 + 1):
-        by = min(len(wave) - 1, max(1, part * len(wave) // 32))
-        silence = np.zeros(by, wave.dtype)
-        copies += [np.concatenate([wave[by:], silence]), np.concatenate([silence, wave[: len(wave) - by]])]
+        shift = min(len(wave) - 1, max(1, part * len(wave) // 32))
+        silence = np.zeros(shift, wave.dtype)
+        copies += [np.concatenate([wave[shift:], silence]), np.concatenate([silence, wave[: len(wave) - shift]])]
     return [replace(record, pixels=copy) for copy in copies]
 
 

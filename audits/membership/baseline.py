@@ -183,8 +183,10 @@ def differences(
         compared = auc_difference(
             scores[member], scores[~member], blind.scores[member], blind.scores[~member], 1 - settings.confidence
         )
-        own = None if refitted is None else refitted.get(name)
-        deviation = float(((areas(scores, blind.labels) if own is None else own) - blind.areas)[1:].std())
+        refitted_ranks = None if refitted is None else refitted.get(name)
+        deviation = float(
+            ((areas(scores, blind.labels) if refitted_ranks is None else refitted_ranks) - blind.areas)[1:].std()
+        )
         stderr = max(deviation, 0.0 if math.isnan(compared.stderr) else compared.stderr)
         evidence.append(
             Evidence(

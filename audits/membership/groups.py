@@ -221,9 +221,9 @@ def highest(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float6
     distances = np.asarray(values, np.float64) - middle
     order = np.lexsort((-distances, index))
     sizes = np.bincount(index)
-    place = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     taken = -(-sizes // SHARE)
-    kept = place < np.repeat(taken, sizes)
+    kept = position < np.repeat(taken, sizes)
     return np.asarray(middle + _tied(np.bincount(index[order][kept], weights=distances[order][kept]) / taken))
 
 

@@ -48,8 +48,8 @@ def tokens_of(subject: AuditedModel, work: Workload) -> Callable[[NDArray[np.int
 
         def of_target(row: NDArray[np.int64]) -> Tokens:
             begin = 1 + int(row[0])
-            places = begin + np.flatnonzero(~np.isin(row[begin:], special))
-            return Tokens(places=places, begin=begin, end=len(row))
+            positions = begin + np.flatnonzero(~np.isin(row[begin:], special))
+            return Tokens(places=positions, begin=begin, end=len(row))
 
         return of_target
     if work.task == MASKED_LM:
@@ -139,17 +139,17 @@ class _Repeat:
 def _copies(work: Workload, tokens: Sequence[Tokens]) -> list[NDArray[np.int64]]:
     """``COPIES`` of each row with some of its ``tokens`` swapped: the same for every attack, so scored only once."""
     return [
-        swapped(row, some.places, random)
-        for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)
+        swapped(row, token_ids.places, random)
+        for row, token_ids, digest in zip(work.rows, tokens, work.digests, strict=True)
         for random in [draws(digest, "copies")]
         for _ in range(COPIES)
     ]
 
 
-def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with a fraction ``SHARE`` of the ids at ``places``, at least 2 if there are, permuted cyclically."""
-    count = min(len(places), max(2, round(SHARE * len(places))))
-    chosen = places[random.choice(len(places), size=count, replace=False)]
+def swapped(row: NDArray[np.int64], positions: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+    """``row`` with a fraction ``SHARE`` of the ids at ``positions``, at least 2 if there are, permuted cyclically."""
+    count = min(len(positions), max(2, round(SHARE * len(positions))))
+    chosen = positions[random.choice(len(positions), size=count, replace=False)]
     other = row.copy()
     other[chosen] = row[np.roll(chosen, 1)]
     return other

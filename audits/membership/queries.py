@@ -101,11 +101,11 @@ class Questions:
 
     def answered(self, work: Workload, scores: RowScores) -> dict[str, NDArray[np.float64]]:
         """The scores of the records by attack, [records]; not finite where the model's answers are not."""
-        own = Answers.to(work.rows, work.counts, scores)
+        own_answers = Answers.to(work.rows, work.counts, scores)
         by_attack = {}
         for name, asked in self.asked.items():
             answers = Answers.to(asked.rows, self.counts[name], scores)
-            parts = (asked.score(own, i, answers, asked.copies * i) for i in range(len(work.rows)))
+            parts = (asked.score(own_answers, i, answers, asked.copies * i) for i in range(len(work.rows)))
             by_attack[name] = np.fromiter(parts, np.float64, len(work.rows))
         return by_attack
 

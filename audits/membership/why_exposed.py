@@ -45,14 +45,14 @@ def why_exposed(
     labels = Counter(record.label for record in members if record.label is not None)
     hard = np.inf if reference is None or not len(judged) else float(np.quantile(-reference, _HARD))
     by_record: dict[int, tuple[Reason, ...]] = {}
-    for place, record in enumerate(judged):
+    for index, record in enumerate(judged):
         reasons = [
             *_copied(copies[record.digest]),
-            *_near_reasons(alike.get(place)),
-            *_rare_words(words[place], holders),
+            *_near_reasons(alike.get(index)),
+            *_rare_words(words[index], holders),
             *_rare_label(record.label, labels, len(members)),
         ]
-        if reference is not None and -float(reference[place]) > hard:
+        if reference is not None and -float(reference[index]) > hard:
             reasons.append(Reason(why=Why.HARD, text="harder for the reference model than 95 % of the members"))
         if reasons:
             by_record[record.line] = tuple(reasons)
@@ -72,9 +72,11 @@ def _near_reasons(nearest: tuple[int, float] | None) -> Iterator[Reason]:
 
 
 def _rare_words(words: Sequence[str], holders: Mapping[str, int]) -> Iterator[Reason]:
-    own = sum(holders[word] == 1 for word in set(words))
-    if own >= _RARE and own >= _RARE_SHARE * len(set(words)):
-        yield Reason(why=Why.RARE_WORDS, text=f"{own} of its {counted(len(set(words)), 'word')} are in no other member")
+    unique_words = sum(holders[word] == 1 for word in set(words))
+    if unique_words >= _RARE and unique_words >= _RARE_SHARE * len(set(words)):
+        yield Reason(
+            why=Why.RARE_WORDS, text=f"{unique_words} of its {counted(len(set(words)), 'word')} are in no other member"
+        )
 
 
 def _rare_label(label: str | None, labels: Counter[str], members: int) -> Iterator[Reason]:
@@ -84,18 +86,18 @@ def _rare_label(label: str | None, labels: Counter[str], members: int) -> Iterat
 
 def _near_copies(words: Sequence[Sequence[str]], lines: Sequence[int]) -> dict[int, tuple[int, float]]:
     """For each record, the line that shares most word sequences with it and their fraction, if large."""
-    places: dict[int, list[int]] = {}
+    by_hash: dict[int, list[int]] = {}
     sequences = [_sequences(text_words) for text_words in words]
-    for place, tokens in enumerate(sequences):
+    for index, tokens in enumerate(sequences):
         for sequence in tokens:
-            places.setdefault(sequence, []).append(place)
+            by_hash.setdefault(sequence, []).append(index)
     near = {}
-    for place, tokens in enumerate(sequences):
-        shared = Counter(other for sequence in tokens for other in places[sequence][: _PLACES + 1] if other != place)
+    for index, tokens in enumerate(sequences):
+        shared = Counter(other for sequence in tokens for other in by_hash[sequence][: _PLACES + 1] if other != index)
         if shared:
             other, count = shared.most_common(1)[0]
             if count >= _ALIKE * len(tokens):
-                near[place] = lines[other], count / len(tokens)
+                near[index] = lines[other], count / len(tokens)
     return near
 
 

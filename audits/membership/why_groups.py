@@ -44,14 +44,14 @@ def why_groups_exposed(
     rare = min(_RARE_LABEL * len(groups), _BELOW_MEAN * labels.total() / len(labels)) if labels else 0.0
     hard = np.inf if reference is None or not len(groups) else float(np.quantile(-reference, _HARD))
     by_group: dict[int, tuple[Reason, ...]] = {}
-    for place, (line, records) in enumerate(groups.items()):
+    for index, (line, records) in enumerate(groups.items()):
         reasons = [
             *_size_reasons(len(records), usual),
             *_repeated(records, texts),
             *_rare_words(words[line], holders),
             *_rare_labels(records, labels, rare, len(groups)),
         ]
-        if reference is not None and -float(reference[place]) > hard:
+        if reference is not None and -float(reference[index]) > hard:
             reasons.append(Reason(why=Why.HARD, text="harder for the reference model than 95 % of the groups"))
         if reasons:
             by_group[line] = tuple(reasons)
@@ -65,9 +65,9 @@ def _size_reasons(size: int, usual: float) -> Iterator[Reason]:
 
 def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator[Reason]:
     """Reasons for repetitions within the group, which deduplication by group would remove, and across groups."""
-    own = len(records) - len({record.digest for record in records})
-    if own and own >= _REPEATED * len(records):
-        yield Reason(why=Why.COPIES, text=f"{own} of its {counted(len(records), 'record')} repeat others of it")
+    repeats = len(records) - len({record.digest for record in records})
+    if repeats and repeats >= _REPEATED * len(records):
+        yield Reason(why=Why.COPIES, text=f"{repeats} of its {counted(len(records), 'record')} repeat others of it")
     others = sum(texts[record.digest] > 1 for record in records)
     if others and others >= _REPEATED * len(records):
         yield Reason(
@@ -76,9 +76,11 @@ def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator
 
 
 def _rare_words(words: set[str], holders: Mapping[str, int]) -> Iterator[Reason]:
-    own = sum(holders[word] == 1 for word in words)
-    if own >= _RARE and own >= _RARE_SHARE * len(words):
-        yield Reason(why=Why.RARE_WORDS, text=f"{own} of its {counted(len(words), 'word')} are in no other group")
+    unique_words = sum(holders[word] == 1 for word in words)
+    if unique_words >= _RARE and unique_words >= _RARE_SHARE * len(words):
+        yield Reason(
+            why=Why.RARE_WORDS, text=f"{unique_words} of its {counted(len(words), 'word')} are in no other group"
+        )
 
 
 def _rare_labels(records: Sequence[Record], labels: Counter[str], rare: float, groups: int) -> Iterator[Reason]:

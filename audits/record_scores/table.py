@@ -103,26 +103,26 @@ def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
     rows = _lines(path) if suffix in _LINES else _table(path, _SEPARATORS[suffix], columns)
     member: list[bool] = []
     scores: dict[str, list[float]] = {name: [] for name in columns.scores}
-    places: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for number, row in rows:
         where = f"{path} line {number}"
         for name in (columns.record, columns.member, *columns.scores):
             if row.get(name) in (None, ""):
                 raise InputError(f"{where} has no {shown(name)}; each line needs {_wanted(columns)}")
         record = str(row[columns.record])
-        if record in places:
+        if record in lines:
             raise InputError(
-                f"{where} scores the record {shown(record)} again, after line {places[record]}; give one line for each "
+                f"{where} scores the record {shown(record)} again, after line {lines[record]}; give one line for each "
                 "record"
             )
-        places[record] = number
+        lines[record] = number
         member.append(_is_member(row[columns.member], where))
         for name in columns.scores:
             scores[name].append(_score(row[name], name, where))
     return ScoredRecords(
         member=np.asarray(member, dtype=np.bool_),
         scores={name: np.asarray(values, np.float64) for name, values in scores.items()},
-        ids=tuple(places),
+        ids=tuple(lines),
     )
 
 

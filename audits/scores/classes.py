@@ -58,13 +58,13 @@ def flag_scores(logits: torch.Tensor, flags: torch.Tensor) -> torch.Tensor:
     counts the labels whose opposite is more likely.
     """
     z, is_set = logits.to(torch.float64), flags > 0.5
-    own = torch.where(is_set, z, -z)
-    share = torch.sigmoid(own)
-    wrong = own < 0
-    margin = torch.where(wrong.any(1), (own * wrong).sum(1), own.abs().amin(1))
+    signed = torch.where(is_set, z, -z)
+    share = torch.sigmoid(signed)
+    wrong = signed < 0
+    margin = torch.where(wrong.any(1), (signed * wrong).sum(1), signed.abs().amin(1))
     mean = -(torch.nn.functional.softplus(z) - torch.sigmoid(z) * z).sum(1)
     scores = [
-        torch.nn.functional.logsigmoid(own).sum(1), mean, (share * (1 - share) * z.square()).sum(1), wrong.sum(1),
+        torch.nn.functional.logsigmoid(signed).sum(1), mean, (share * (1 - share) * z.square()).sum(1), wrong.sum(1),
         margin, torch.nn.functional.softplus(z).sum(1),
     ]  # fmt: skip
     return torch.stack([score.to(torch.float32) for score in scores])

@@ -57,7 +57,7 @@ def weights_of(subject: AuditedModel) -> dict[str, Tensor]:
 def why_no_update(subject: AuditedModel, other: AuditedModel) -> str:
     """Why the weights of ``other`` and ``subject`` cannot be subtracted; empty if they can."""
     subject_shapes, other_shapes = (
-        {name: weight.shape for name, weight in weights_of(some).items()} for some in (subject, other)
+        {name: weight.shape for name, weight in weights_of(model_subject).items()} for model_subject in (subject, other)
     )
     if subject_shapes == other_shapes:
         return ""

@@ -120,11 +120,11 @@ def _as_whole(
     counts: NDArray[np.int64],
 ) -> bool:  # fmt: skip
     """Whether the first rows of a group have the same log-probabilities as in complete passes."""
-    some = group.rows[:_COMPARED]
-    expected, _ = score_rows(model, [rows[i] for i in some])
-    own = scores[:, : int(counts[list(some)].sum())]
+    compared = group.rows[:_COMPARED]
+    expected, _ = score_rows(model, [rows[i] for i in compared])
+    own_scores = scores[:, : int(counts[list(compared)].sum())]
     lp = FIELDS.index("lp")
-    return bool(np.allclose(own[lp], expected[lp], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True))
+    return bool(np.allclose(own_scores[lp], expected[lp], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True))
 
 
 def feed(network: Any, ids: torch.Tensor) -> tuple[Any, DynamicCache | None]:
@@ -208,17 +208,17 @@ class _Continuations:
         start = 0
         while start < len(longest_first):
             width = len(rows[longest_first[start]]) - length - 1
-            some = longest_first[start : start + self._at_once(cache, width)]
-            start += len(some)
-            ids = np.zeros((len(some), width + 1), dtype=np.int64)
-            for place, i in enumerate(some):
-                ids[place, : len(rows[i]) - length] = rows[i][length:]
-            counts = np.array([len(rows[i]) - length - 1 for i in some])
+            indices = longest_first[start : start + self._at_once(cache, width)]
+            start += len(indices)
+            ids = np.zeros((len(indices), width + 1), dtype=np.int64)
+            for row, i in enumerate(indices):
+                ids[row, : len(rows[i]) - length] = rows[i][length:]
+            counts = np.array([len(rows[i]) - length - 1 for i in indices])
             real = torch.from_numpy(np.arange(width) < counts[:, None]).to(self.model.device)
             tokens = torch.from_numpy(ids).to(self.model.device)
-            out = self.trunk(input_ids=tokens[:, :-1], past_key_values=copies(cache, len(some)), use_cache=True)
+            out = self.trunk(input_ids=tokens[:, :-1], past_key_values=copies(cache, len(indices)), use_cache=True)
             values = self._measured(getattr(out, self.state)[real], tokens[:, 1:][real])
-            for i, part in zip(some, np.split(values, np.cumsum(counts)[:-1], axis=1), strict=True):
+            for i, part in zip(indices, np.split(values, np.cumsum(counts)[:-1], axis=1), strict=True):
                 scores[i] = part
         return scores
 

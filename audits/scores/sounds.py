@@ -77,11 +77,11 @@ class SoundScorer:
         batch: list[int] = []
         size = 0
         for i in order:
-            own = len(rows[i]) // 4 if self.length is None else max(len(rows[i]) // 4, self.length)
-            if batch and ((self.length is None and own != size) or (len(batch) + 1) * max(size, own) > most):
+            length = len(rows[i]) // 4 if self.length is None else max(len(rows[i]) // 4, self.length)
+            if batch and ((self.length is None and length != size) or (len(batch) + 1) * max(size, length) > most):
                 yield batch
                 batch, size = [], 0
-            size = max(size, own)
+            size = max(size, length)
             batch.append(i)
         if batch:
             yield batch

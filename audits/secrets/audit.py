@@ -290,8 +290,8 @@ def _read_plan(request: SecretRequest, digest: str) -> Protection:
             "plan again with privctl secrets plan"
         )
     if request.planned_by is not None and file_digest(request.plan) not in request.planned_by:
-        by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
-        raise InputError(f"{request.plan} is not what the model was trained by: its training report names {by}")
+        planned_by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
+        raise InputError(f"{request.plan} is not what the model was trained by: its training report names {planned_by}")
     return plan
 
 

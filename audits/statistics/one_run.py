@@ -105,11 +105,11 @@ def divide(scores: NDArray[Any]) -> NDArray[np.int8]:
     if high <= low:
         return guesses
     gaps = np.diff(ordered[low : high + 1])
-    at = low + int(np.argmax(gaps))
-    guesses[scores >= ordered[at + 1]] = 1
-    guesses[scores <= ordered[at]] = -1
-    if ordered[at + 1] == ordered[at]:
-        guesses[scores == ordered[at]] = 0
+    widest = low + int(np.argmax(gaps))
+    guesses[scores >= ordered[widest + 1]] = 1
+    guesses[scores <= ordered[widest]] = -1
+    if ordered[widest + 1] == ordered[widest]:
+        guesses[scores == ordered[widest]] = 0
     return guesses
 
 

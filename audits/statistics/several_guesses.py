@@ -46,9 +46,9 @@ def epsilon_bound(sets: Sequence[GuessCount], delta: float, alpha: float) -> tup
     bounds = [one_run.epsilon_bound(*guess_set.counts, delta, share) for guess_set in sets]
     best = max(range(len(sets)), key=bounds.__getitem__)
     epsilon = bounds[best]
-    for place, guesses in enumerate(sets):  # slow, so only where it can be larger
+    for index, guesses in enumerate(sets):  # slow, so only where it can be larger
         if f_dp.rejects(*guesses.counts, f_dp.line(epsilon, delta), share):
-            epsilon, best = f_dp.epsilon_bound(*guesses.counts, delta, share), place
+            epsilon, best = f_dp.epsilon_bound(*guesses.counts, delta, share), index
     return epsilon, best
 
 
@@ -56,9 +56,9 @@ def mu_bound(sets: Sequence[GuessCount], alpha: float) -> tuple[float, int]:
     """The largest mu of Gaussian differential privacy that any of ``sets`` rejects, and the index of the set."""
     share = alpha / len(sets)
     mu, best = 0.0, 0
-    for place, guess_set in enumerate(sets):
+    for index, guess_set in enumerate(sets):
         if f_dp.rejects(*guess_set.counts, f_dp.gaussian(mu), share):
-            mu, best = f_dp.mu_bound(*guess_set.counts, share), place
+            mu, best = f_dp.mu_bound(*guess_set.counts, share), index
     return mu, best
 
 

@@ -305,10 +305,10 @@ def _quadrature(first: int, second: int, bends: _Array) -> tuple[_Array, _Array]
     beside = inside[:, None] + (inside * (1 - inside))[:, None] * _BESIDE
     edges = np.union1d(_PANELS, np.clip(betainc(first, second, np.clip(beside, 0.0, 1.0)), 0.0, 1.0))
     nodes, reach = _nodes(edges)
-    place = np.searchsorted(_PANELS[:-2], edges[:-1])
-    whole = (_PANELS[place] == edges[:-1]) & (_PANELS[place + 1] == edges[1:])
+    panel = np.searchsorted(_PANELS[:-2], edges[:-1])
+    whole = (_PANELS[panel] == edges[:-1]) & (_PANELS[panel + 1] == edges[1:])
     values = np.empty_like(nodes)
-    values[whole] = _values_on_panels(first, second)[place[whole]]
+    values[whole] = _values_on_panels(first, second)[panel[whole]]
     values[~whole] = betaincinv(first, second, nodes[~whole])
     return values.ravel(), (reach[:, None] * _LEGENDRE[1]).ravel()
 
