@@ -198,7 +198,7 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
         actual_epsilon = ledger.epsilon_of(whole, guarantee.delta, claims, () if floor is None else (floor,))
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
-    at = f"epsilon at delta {guarantee.delta:g}"
+    quantity = f"epsilon at delta {guarantee.delta:g}"
     if (answer := _check_follows_and_floor(actual_epsilon, follows, floor)) is not None:
         return answer
     if claimed is None:
@@ -206,12 +206,12 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     holds = actual_epsilon.at_most(claimed)
     low, high, shown = apart(actual_epsilon.lower, actual_epsilon.upper, claimed)
     if holds:
-        return Outcome.PROVED, f"{at} is at most {upward(actual_epsilon.upper, 9)}"
+        return Outcome.PROVED, f"{quantity} is at most {upward(actual_epsilon.upper, 9)}"
     if holds is None and actual_epsilon.upper <= claimed * (1 + _AGREES):
-        return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {shown}, up to rounding"
+        return Outcome.CONSISTENT, f"{quantity} lies between {low} and {high}: {shown}, up to rounding"
     if holds is None:
-        return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {shown} may be right"
-    why = _witness(whole, guarantee, claimed) or f"{at} is at least {low}"
+        return Outcome.INCONCLUSIVE, f"{quantity} lies between {low} and {high}, so {shown} may be right"
+    why = _witness(whole, guarantee, claimed) or f"{quantity} is at least {low}"
     return Outcome.REFUTED, f"{why}; the epsilon that follows is {_finite(actual_epsilon.upper)}"
 
 

@@ -101,10 +101,10 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
     """Refutes an audit that bounds epsilon but has no verdict on a claim of the model's report, one of ``parents``."""
     if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
         return
-    own = list(makers(report, parents))
-    yield from _verdicts_on_other_units(report, own)
-    yield from _other_mechanism_verdicts(report, own)
-    claims = {(g.epsilon, g.delta) for parent in own for g in parent.guarantees if _is_claim(g)}
+    trainings = list(makers(report, parents))
+    yield from _verdicts_on_other_units(report, trainings)
+    yield from _other_mechanism_verdicts(report, trainings)
+    claims = {(g.epsilon, g.delta) for parent in trainings for g in parent.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
         if not _is_judged(report, epsilon, delta):
             yield Verdict(

@@ -165,8 +165,8 @@ def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tup
 def _not_recomputed(left: Sequence[str], report: PrivacyReport, why: str) -> Omission:
     more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     are = "is" if len(left) == 1 else "are"
-    of = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
-    reason = f"{of} {are} the report's word ({why}): "
+    left_text = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
+    reason = f"{left_text} {are} the report's word ({why}): "
     return Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more)
 
 

@@ -43,8 +43,8 @@ def faults(attacks: Sequence[Evidence], confidence: float | None) -> Iterator[st
     methods = {item.method for item in attacks}
     names = [item.method for item, _ in tested]
     if sorted(names) != sorted(methods) or tests[0].compared != len(methods):
-        of = counted(tests[0].compared, "attack")
-        yield f"its joint test is of {of}, and {len(names)} of the {len(methods)} reported state its p-value"
+        attack_count = counted(tests[0].compared, "attack")
+        yield f"its joint test is of {attack_count}, and {len(names)} of the {len(methods)} reported state its p-value"
     yield from _level(tests[0], confidence)
     for item, test in tested:
         if wrong := _p_value(test) or _spread(item) or _detectable(item, test) or _area(item, test):
@@ -139,8 +139,10 @@ def baseline_faults(evidence: Sequence[Evidence]) -> Iterator[str]:
     for item in evidence:
         if item.quantity != _OVER or item.method not in areas or "deviation" not in item.details:
             continue
-        own = fixed * (_WIDEST if item.method == _FUSED else 1)
-        most = max(own + blind.details["deviation"], _largest_deviation(areas[item.method]) + _largest_deviation(blind))
+        margin = fixed * (_WIDEST if item.method == _FUSED else 1)
+        most = max(
+            margin + blind.details["deviation"], _largest_deviation(areas[item.method]) + _largest_deviation(blind)
+        )
         if item.details["deviation"] > _SLACK * most:
             yield (
                 f"{item.method}, {_OVER}: its deviation is {item.details['deviation']:.4g}, and that of such scores is "

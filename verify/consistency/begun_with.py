@@ -34,10 +34,10 @@ def faults(
     trainings = trainings_behind(report, parents)
     if not trainings:
         return
-    own, *earlier = trainings
+    newest, *earlier = trainings
     for parent in earlier:
-        if shared := sorted(_data_read(own, _DATA) & _data_read(parent, *LEARNED)):
-            name = next(file.path for file in own.inputs if file.digest == shared[0])
+        if shared := sorted(_data_read(newest, _DATA) & _data_read(parent, *LEARNED)):
+            name = next(file.path for file in newest.inputs if file.digest == shared[0])
             yield (
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
                 "not cover what they hold already"

@@ -39,9 +39,9 @@ def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], fi
     places = {id(link): place for place, link in ((path, report), *links)}
     trainings = trainings_behind(report, [link for _, link in links])
     for training, role in product(trainings[1:], LEARNED):
-        own = trainings[0]
+        newest = trainings[0]
         with suppress(PrivctlError):  # records that cannot be read are compared by nobody
-            reason = _shared((places[id(own)], own), (places[id(training)], training), role, files)
+            reason = _shared((places[id(newest)], newest), (places[id(training)], training), role, files)
             if reason:
                 yield Verdict(subject=_NAME, outcome=Outcome.REFUTED, reason=reason)
                 return

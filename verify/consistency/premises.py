@@ -153,10 +153,10 @@ def _disagreeing_statements(report: PrivacyReport, statements: Mapping[str, str]
     if report.step != "retrain":
         return
     parameters = training_of(report)
-    own, goes_on = unit_of_privacy(parameters)
-    statement = statements.get("unit of privacy", own)
-    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
+    own_unit, goes_on = unit_of_privacy(parameters)
+    statement = statements.get("unit of privacy", own_unit)
+    if not (statement == own_unit or (goes_on and statement.startswith(f"{own_unit};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own_unit}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
     if not (statement := statements.get("names of users", differing)).startswith(differing):
         yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"

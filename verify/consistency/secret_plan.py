@@ -82,16 +82,16 @@ def split_by_risk(
     if guarantee.adjacency is not _ADJACENCY[run.form]:
         return f"its neighbours are {guarantee.adjacency}, and those of a plan in the {run.form} form are others"
     groups = []
-    for place, risk in enumerate(guarantee.risks):
+    for index, risk in enumerate(guarantee.risks):
         priors = run.arrays["priors"]
         among = np.flatnonzero(np.isclose(priors, risk.at or 0.0, rtol=_SAME, atol=0.0))
         among = among[[bool(len(run.chances(int(j)))) for j in among]] if len(among) else among
         if not len(among):
             return f"no secret of the plan that is ever drawn has a prior of {risk.at}"
         curve = guarantee.name.endswith(CURVE)
-        j, nats = _secret_of(run, among, guarantee.epsilon, first=place == 0, curve=curve)
+        j, nats = _secret_of(run, among, guarantee.epsilon, first=index == 0, curve=curve)
         event = SecretMixture(probabilities=tuple(run.chances(j).tolist()), noise_multiplier=run.noise, steps=run.steps)
-        stated = guarantee.epsilon if place == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
+        stated = guarantee.epsilon if index == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
         part = replace(guarantee, risks=(risk,), epsilon=stated)
         groups.append((replace(report, mechanism=Ledger(events=(event,))), part))
     return groups
@@ -181,8 +181,8 @@ def plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any], arrays: 
         return  # reported by another check: no plan has a mechanism of this kind
     yield from _differs("sampling rate", event.sample_rate, largest)
     parameters: ProtectionParameters | FollowedPlan | None
-    made = report.step == "secrets-plan"
-    parameters = parameters_as(ProtectionParameters, report) if made else training_of(report).plan
+    is_plan = report.step == "secrets-plan"
+    parameters = parameters_as(ProtectionParameters, report) if is_plan else training_of(report).plan
     if parameters is None:
         yield "the report does not say which plan was followed"
         return

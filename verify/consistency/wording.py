@@ -25,8 +25,15 @@ from verify.texts.assumptions import STATEMENTS, TESTED
 def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """Yields one sentence for each text of the guarantee that is not listed or disagrees with the report."""
     method = method_of(report)
-    own = {} if method is None else method.accountants
-    wanted = next((of for name, of in {**own, **ACCOUNTANTS}.items() if re.fullmatch(name, guarantee.name)), None)
+    method_accountants = {} if method is None else method.accountants
+    wanted = next(
+        (
+            notion
+            for name, notion in {**method_accountants, **ACCOUNTANTS}.items()
+            if re.fullmatch(name, guarantee.name)
+        ),
+        None,
+    )
     if wanted is None:
         yield f"privctl states no guarantee named {guarantee.name!r}, so what it bounds is unknown"
     elif not re.fullmatch(wanted, guarantee.accountant):

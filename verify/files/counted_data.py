@@ -68,15 +68,15 @@ def check_recorded_data(
     training = next(((place, link) for place, link in ((path, report), *links) if link.step == TRAINING), None)
     if training is None:
         return
-    place, made = training
-    artifacts = [artifact for artifact in made.inputs if artifact.role == "data"]
+    place, training_report = training
+    artifacts = [artifact for artifact in training_report.inputs if artifact.role == "data"]
     plain = all(Path(artifact.path).suffix.lower() in _PLAIN for artifact in artifacts)
     if not artifacts or not plain or sum(artifact.bytes for artifact in artifacts) > MOST_BYTES:
         return
     with suppress(PrivctlError):  # what cannot be read again is not counted again
         data = data_as_recorded([(located(place, artifact.path), artifact) for artifact in artifacts], files)
         if data is not None:
-            verdicts = list(_compared(report, made, data))
+            verdicts = list(_compared(report, training_report, data))
             yield from (verdict for verdict in verdicts if verdict.outcome is Outcome.REFUTED)
 
 

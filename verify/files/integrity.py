@@ -109,8 +109,8 @@ class _Chain:
                     outcome=Outcome.REFUTED,
                     reason=f"the {report.step} step read it, but its parent report did not write it",
                 )
-            made = written.get(artifact.digest)
-            if made and artifact.tensors and (changed := changed_tensors(artifact.tensors, made)):
+            maker = written.get(artifact.digest)
+            if maker and artifact.tensors and (changed := changed_tensors(artifact.tensors, maker)):
                 yield Verdict(
                     subject=artifact.path,
                     outcome=Outcome.REFUTED,

@@ -96,12 +96,12 @@ def _sum(one: PointLaw, other: PointLaw, count: int, above: bool) -> PointLaw:
     masses, moments = np.zeros((2, len(ruler.points) + 1))
     rows = max(1, _AT_ONCE // len(other.points))
     for start in range(0, len(one.points), rows):
-        some = slice(start, start + rows)
-        sums = np.add.outer(one.points[some], other.points).ravel()
-        weights = np.multiply.outer(one.masses[some], other.masses).ravel()
-        at = ruler.cells(sums)
-        masses += np.bincount(at, weights, len(ruler.points) + 1)
-        moments += np.bincount(at, weights * sums, len(ruler.points) + 1)
+        block = slice(start, start + rows)
+        sums = np.add.outer(one.points[block], other.points).ravel()
+        weights = np.multiply.outer(one.masses[block], other.masses).ravel()
+        cells = ruler.cells(sums)
+        masses += np.bincount(cells, weights, len(ruler.points) + 1)
+        moments += np.bincount(cells, weights * sums, len(ruler.points) + 1)
     return _placed(ruler.points, masses, moments, one.far + other.far, above)
 
 

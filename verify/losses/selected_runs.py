@@ -114,9 +114,9 @@ def _run_law(step: Callable[[float], LossCells], steps: int) -> StatisticLaw:
 
 
 def _placed(cells: LossCells, width: float) -> StatisticLaw:
-    at = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
-    first = int(at.min())
-    p, q = (np.asarray(np.bincount(at - first, masses), np.float64) for masses in (cells.p, cells.q))
+    cell_numbers = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
+    first = int(cell_numbers.min())
+    p, q = (np.asarray(np.bincount(cell_numbers - first, masses), np.float64) for masses in (cells.p, cells.q))
     return StatisticLaw(first, p, q, (cells.p_infinite, cells.q_infinite), _STEP_ERROR)
 
 

@@ -133,8 +133,8 @@ def steps_disagree(
         kind = event.batches if isinstance(event, SampledGaussian) else _BATCHES_OF[type(event)]
         yield from compare("kind of batches in the ledger", kind, parameters.batches, "the parameters say")
     if parameters.updates is not None and parameters.updates > total:
-        made = counted(parameters.updates, "update was", "updates were")
-        yield f"{made} made, but the ledger holds {counted(total, 'step')}"
+        updates_text = counted(parameters.updates, "update was", "updates were")
+        yield f"{updates_text} made, but the ledger holds {counted(total, 'step')}"
 
 
 #: Parameters of which a report may state at most one, with what each means.

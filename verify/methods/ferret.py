@@ -122,7 +122,7 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
     yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
     directions = parameters.directions
     by_group = tuple(
-        sum(found.by_group[place : place + directions]) for place in range(0, len(found.by_group), directions)
+        sum(found.by_group[start : start + directions]) for start in range(0, len(found.by_group), directions)
     )
     if parameters.fired_by_group is not None and tuple(parameters.fired_by_group) != by_group:
         yield "fired_by_group is not what the coins of the public seed give"

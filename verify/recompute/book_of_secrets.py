@@ -84,11 +84,11 @@ def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
 
 def _target(row: Mapping[str, Any], kind: str, key: str, parameters: ProtectionParameters | None) -> float | None:
     """The secret's own target, that of its kind, or the default; None if there is none of these."""
-    own = row.get(key)
-    if own is None and parameters is not None:
+    own_target = row.get(key)
+    if own_target is None and parameters is not None:
         default = (parameters.default_prior, parameters.default_posterior)
-        own = (parameters.targets.get(kind) or default)[key == "posterior"]
-    return None if own is None else float(own)
+        own_target = (parameters.targets.get(kind) or default)[key == "posterior"]
+    return None if own_target is None else float(own_target)
 
 
 def _refuted(book: Path, reason: str) -> Verdict:

@@ -201,7 +201,7 @@ def _sign_offsets(sizes: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _moved(
-    first: NDArray[Any], place: int, numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining
+    first: NDArray[Any], offset: int, numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining
 ) -> NDArray[np.float32]:
     """A tensor (n,) after all updates; every operation is an IEEE 754 float32 operation, rounded once."""
     weights = np.array(first, dtype=np.float32).reshape(-1)
@@ -215,13 +215,13 @@ def _moved(
             weights *= np.float32(1 - decay)
         amounts = row * (rate / share / stated.directions)
         for direction, amount in enumerate(amounts.tolist()):
-            _add_signs(weights, key, place, step << 72 | direction << 40, np.float32(-amount))
+            _add_signs(weights, key, offset, step << 72 | direction << 40, np.float32(-amount))
     return weights
 
 
-def _add_signs(weights: NDArray[np.float32], key: bytes, place: int, counter: int, amount: np.float32) -> None:
-    """Add ``amount`` times the signs to ``weights``; signs are AES-256-CTR keystream bits from byte ``place`` on."""
-    block, inside = divmod(place, 16)
+def _add_signs(weights: NDArray[np.float32], key: bytes, offset: int, counter: int, amount: np.float32) -> None:
+    """Add ``amount`` times the signs to ``weights``; signs are AES-256-CTR keystream bits from byte ``offset`` on."""
+    block, inside = divmod(offset, 16)
     stream = Cipher(algorithms.AES(key), modes.CTR((counter + block).to_bytes(16, "big"))).encryptor()
     stream.update(bytes(inside))
     for begin in range(0, len(weights), _CHUNK):

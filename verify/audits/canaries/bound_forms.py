@@ -84,14 +84,14 @@ def _misstated(item: Evidence) -> str:
 
 def _miscounted(item: Evidence) -> str:
     """What is wrong with the numbers of guesses, or with the bound that only right ones would give."""
-    made = [guesses for _, guesses, _ in counts_of(item)]
-    counts = [f"{name} {i}" for i in range(1, len(made) + 1) for name in ("guesses", "made", "correct")]
+    made_counts = [guesses for _, guesses, _ in counts_of(item)]
+    counts = [f"{name} {i}" for i in range(1, len(made_counts) + 1) for name in ("guesses", "made", "correct")]
     for name in counts:
         if not float(item.details[name]).is_integer():
             return f"its {name} is {item.details[name]:g}, and is a number of guesses"
-    if item.samples["guesses"] not in made:
+    if item.samples["guesses"] not in made_counts:
         return f"none of its sets makes {item.samples['guesses']} guesses"
-    right = {f"correct {number}": guesses for number, guesses in enumerate(made, start=1)}
+    right = {f"correct {number}": guesses for number, guesses in enumerate(made_counts, start=1)}
     ceiling = item.details["ceiling"]
     best = replace(item, estimate=ceiling, lower=ceiling, details={**item.details, **right})
     return f"it cannot exceed {ceiling:.4g}: {wrong}" if (wrong := wrong_bound(best)) else ""

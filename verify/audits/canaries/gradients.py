@@ -176,9 +176,9 @@ def _middle(scores: Sequence[float]) -> tuple[float, float]:
     low, high = max(0, count // 2 - reach), min(count - 1, count // 2 + reach)
     if high <= low:
         return math.inf, -math.inf
-    at = max(range(low, high), key=lambda i: ordered[i + 1] - ordered[i])  # the first of the widest
-    if ordered[at] < ordered[at + 1]:
-        return ordered[at], ordered[at + 1]
-    below = [score for score in ordered if score < ordered[at]]
-    above = [score for score in ordered if score > ordered[at]]
+    widest = max(range(low, high), key=lambda i: ordered[i + 1] - ordered[i])  # the first of the widest
+    if ordered[widest] < ordered[widest + 1]:
+        return ordered[widest], ordered[widest + 1]
+    below = [score for score in ordered if score < ordered[widest]]
+    above = [score for score in ordered if score > ordered[widest]]
     return below[-1] if below else -math.inf, above[0] if above else math.inf

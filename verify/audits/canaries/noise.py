@@ -74,17 +74,17 @@ def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParamet
         return "it bounds nothing that is known here"
     event = parameters.canary_mechanism.events[0] if parameters.canary_mechanism is not None else None
     one_kind = isinstance(event, _GAUSSIAN) and parameters.canary_mechanism == Ledger(events=(event,))
-    own = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
+    is_own_training = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
     bounds = list(tested_bounds(report, parameters))
     if item.upper is None:
         if item.estimate is not None or item.lower is not None or item.bound is not Bound.NONE:
             return "it is no bound, and has figures of one"
-        return _reason_fault(item, event if one_kind else None, bounds, independent=own)
+        return _reason_fault(item, event if one_kind else None, bounds, independent=is_own_training)
     if not isinstance(event, _GAUSSIAN) or not one_kind:
         return "the mechanism is no one kind of Gaussian steps"
     share, independent = item.details["share"], bool(item.details["independent"])
-    if independent is not own:
-        return f"what shows of one canary is {'not ' * (not own)}independent of the others in such steps"
+    if independent is not is_own_training:
+        return f"what shows of one canary is {'not ' * (not is_own_training)}independent of the others in such steps"
     near = 1e-9 * event.noise_multiplier
     if not (
         item.bound is Bound.UPPER
@@ -95,12 +95,14 @@ def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParamet
         and abs(item.upper - share * event.noise_multiplier) <= near * max(1.0, share)
     ):
         return "its numbers do not fit each other and the mechanism"
-    expected = Assumption(name="steps as stated", statement=_STATEMENTS[own], state=AssumptionState.ASSERTED)
+    expected = Assumption(
+        name="steps as stated", statement=_STATEMENTS[is_own_training], state=AssumptionState.ASSERTED
+    )
     if parameters.canary_steps != expected:
         return "it does not say on what it rests, as every such bound does"
     if not math.isclose(item.confidence, 1 - math.fsum(1 - bound.confidence for bound in bounds), abs_tol=1e-9):
         return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
-    return _bound_fault(item, event, bounds, independent=own)
+    return _bound_fault(item, event, bounds, independent=is_own_training)
 
 
 def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:

@@ -128,9 +128,9 @@ def _require_precision(file: Path, stated: str | None) -> None:
     from privctl.data.arrow import parquet_notes
 
     note = parquet_notes(file).get(_NOTE) if file.suffix.lower() == ".parquet" else None
-    made = None if note is None else parse_json(note.decode(), str(file))["settings"].get("dtype")
-    if made != stated and (stated, made) != (None, "float32"):
-        raise ValueError(f"its passes were in {made or 'no format that it names'}, and the report says {stated}")
+    dtype = None if note is None else parse_json(note.decode(), str(file))["settings"].get("dtype")
+    if dtype != stated and (stated, dtype) != (None, "float32"):
+        raise ValueError(f"its passes were in {dtype or 'no format that it names'}, and the report says {stated}")
 
 
 def _text_rows(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -184,7 +184,7 @@ def _groups(
             names[side, row.number] = group_of(row.fields, field, row.where)
     seen: dict[str, int] = {}
     places = zip(member.tolist(), line.tolist(), strict=True)
-    return np.array([seen.setdefault(names[place], len(seen)) for place in places], np.int64)
+    return np.array([seen.setdefault(names[row], len(seen)) for row in places], np.int64)
 
 
 def _of_groups(scores: Mapping[str, NDArray[np.float64]], index: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:

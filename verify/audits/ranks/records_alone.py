@@ -77,13 +77,13 @@ class KeptBaselines:
 
         ``refitted`` gives the AUCs of a score that is fitted to labels [rows, records].
         """
-        own, blind = (ranks[self.member] for ranks in (scores, self.blind))
+        members, blind = (ranks[self.member] for ranks in (scores, self.blind))
         other, blind_other = (ranks[~self.member] for ranks in (scores, self.blind))
-        value = won(own, other) - won(blind, blind_other)
+        value = won(members, other) - won(blind, blind_other)
         if not self.same:
-            return Figures(estimate=value, samples=(len(own), len(other)))
+            return Figures(estimate=value, samples=(len(members), len(other)))
         areas = self._areas(scores) if refitted is None else refitted(self._labels)
-        paired = paired_deviation((own, other), (blind, blind_other))
+        paired = paired_deviation((members, other), (blind, blind_other))
         deviation = max(float((areas - self.areas)[1:].std()), paired)
         return self._figures(value, deviation, alpha, (-1.0, 1.0), {"chance": 0.0, "deviation": deviation})
 

@@ -67,9 +67,9 @@ def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _secret_figures(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDArray[np.float64]) -> dict[str, float]:
     """The excess of the AUC, and its deviation: the larger of that over relabellings and DeLong's."""
     inside = kept["record"] >= 0
-    own, records, held_out = values[inside], kept["records_score"][inside], kept["held_out"][inside]
+    group_values, records, held_out = values[inside], kept["records_score"][inside], kept["held_out"][inside]
     strata = kept["stratum"][inside]
-    centred = own - np.array([own[strata == stratum].mean() for stratum in strata.tolist()])
+    centred = group_values - np.array([group_values[strata == stratum].mean() for stratum in strata.tolist()])
     excess = won(centred[~held_out], centred[held_out]) - won(records[~held_out], records[held_out])
     sides = ~held_out, held_out
     paired = paired_deviation([centred[side] for side in sides], [records[side] for side in sides])

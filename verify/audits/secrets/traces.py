@@ -132,10 +132,10 @@ def _permuted(
     weights = {stratum: _harmonic(control[inside]) for stratum, inside in mixed.items()}
     observed, gaps = 0.0, np.zeros(_DRAWS)
     for each, inside in mixed.items():
-        own, of_control = values[inside], control[inside]
-        count, size = len(own), int(of_control.sum())
-        sums = np.concatenate([_sums(drawn, own, size), [own[of_control].sum()]])
-        gap = ((own.sum() - sums) / (count - size) - sums / size) * weights[each] / sum(weights.values())
+        stratum_values, of_control = values[inside], control[inside]
+        count, size = len(stratum_values), int(of_control.sum())
+        sums = np.concatenate([_sums(drawn, stratum_values, size), [stratum_values[of_control].sum()]])
+        gap = ((stratum_values.sum() - sums) / (count - size) - sums / size) * weights[each] / sum(weights.values())
         observed, gaps = observed + float(gap[-1]), gaps + gap[:-1]
     low, high = (float(1 + (gaps >= observed - near).sum()) / (1 + _DRAWS) for near in (_REACHED / 2, _ROUNDING))
     if not same:

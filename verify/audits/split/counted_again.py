@@ -130,12 +130,12 @@ def _divided(ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> 
     if high <= low:
         return {(0, 0)}
     within = np.concatenate([[0], np.cumsum(inside)])
-    places = [at for at in range(low, high) if ordered[at + 1] > ordered[at]]
-    if not places:
+    gaps = [at for at in range(low, high) if ordered[at + 1] > ordered[at]]
+    if not gaps:
         value = ordered[low]
         above, below = ordered > value, ordered < value
         return {(int(above.sum() + below.sum()), int((above & inside).sum() + (below & ~inside).sum()))}
     if whole:
-        places = [max(places, key=lambda at: ordered[at + 1] - ordered[at])]
+        gaps = [max(gaps, key=lambda at: ordered[at + 1] - ordered[at])]
     # Of the at + 1 scores below the cut, guesses on non-members are correct; above it, those on members are.
-    return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in places}
+    return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in gaps}

@@ -60,8 +60,10 @@ def unit_mismatch(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     """Why an audit with parameters ``stated`` counts other units than those with coins in ``manifest``; "" if not."""
     field = manifest.get("group_by")
     if field != stated.group_by:
-        of, by = ("records" if unit is None else f"groups by {unit!r}" for unit in (field, stated.group_by))
-        return f"its split tossed coins for {of}, and it judges {by}"
+        manifest_unit, report_unit = (
+            "records" if unit is None else f"groups by {unit!r}" for unit in (field, stated.group_by)
+        )
+        return f"its split tossed coins for {manifest_unit}, and it judges {report_unit}"
     if manifest.get("groups") != stated.split_groups:
         return f"it states {stated.split_groups} groups, its manifest {manifest.get('groups')}"
     return ""
