@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from privctl.data.sharing import Flags
 
-#: Most contested records for which an integer program is by_program, and the limit on nodes of its search tree.
+#: Most contested records for which an integer program is solved, and the limit on nodes of its search tree.
 _PROGRAM, _NODES = 4000, 200
 #: Most passes of the local search, and most users of a record that it tries to exchange.
 _PASSES, _USERS = 10, 8

@@ -141,6 +141,7 @@ class _Sums:
     coins: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def digest(self, old: memoryview, new: memoryview) -> None:
+        """Add a chunk of both files to their digests; ``old`` is skipped if no digest of it is wanted."""
         if self.before is not None:
             self.before.update(old)
         self.after.update(new)

@@ -59,6 +59,7 @@ class _PlannedRun:
         return INFORMATION[self.form](self.chances(j).tolist(), self.noise, self.steps)
 
     def chances(self, j: int) -> NDArray[np.float64]:
+        """The positive sampling probabilities of the records that hold secret ``j``."""
         starts = self.arrays["starts"]
         probabilities: NDArray[np.float64] = self.arrays["probabilities"][
             self.arrays["records"][starts[j] : starts[j + 1]]

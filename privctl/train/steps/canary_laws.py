@@ -106,6 +106,7 @@ class _Mixture:
     logs: Floats
 
     def drawn(self, uniforms: Floats) -> Floats:
+        """Shifts (n,) drawn from the law by inversion of ``uniforms`` (n,) in [0, 1)."""
         ends = np.cumsum(np.exp(self.logs))[:-1]
         return self.shifts[np.searchsorted(ends, uniforms, side="right")]
 
