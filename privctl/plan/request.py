@@ -79,8 +79,8 @@ def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) 
         raise CommandError(flagged(str(error), names)) from None
 
 
-def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], place: Path) -> PrivacyReport:
-    """The report of ``plan``, to be written at ``place``, with the options that were given.
+def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], report_path: Path) -> PrivacyReport:
+    """The report of ``plan``, to be written at ``report_path``, with the options that were given.
 
     It holds every row's guarantee; rows without one become omissions with the reason.
     """
@@ -91,7 +91,7 @@ def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[st
         step="account",
         created=now(),
         versions=versions(("numpy", "scipy", "opacus")),
-        inputs=() if plan.source is None else (digested_artifact("ledger", plan.source, place),),
+        inputs=() if plan.source is None else (digested_artifact("ledger", plan.source, report_path),),
         parameters={
             **parameters,
             "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},

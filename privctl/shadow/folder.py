@@ -123,7 +123,7 @@ class ShadowFolder:
     def _save(self, index: int, model: TrainingModel, network: nn.Module, other_files: list[PendingFile]) -> None:
         """Store the weights together with ``other_files``."""
 
-        def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        def describe(report_path: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
             return PrivacyReport(
                 step="shadow",
                 created=now(),

@@ -43,7 +43,7 @@ def merge_parts(
         used = versions_of(request)
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path} has settings that no scan has; scan its shard again") from None
-    if any(place.resolve() == part.resolve() for place in request.places for part in paths):
+    if any(table_path.resolve() == part.resolve() for table_path in request.places for part in paths):
         raise CommandError(f"{output} is a partial result to be merged; choose another --output")
     require_writable_outputs(request, force=force)
     _require_same("this program", used, path, header.versions, _VERSION)

@@ -200,19 +200,19 @@ def resolve_matches(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceCl
         for occurrence in kind.find(text)
     ]
     if len(matches) < 2:
-        return [OccurrenceClaim(number, place, True) for number, place in matches]
+        return [OccurrenceClaim(number, occurrence, True) for number, occurrence in matches]
     claimed_by_user = Claimed(len(text))
-    for number, place in matches:
+    for number, occurrence in matches:
         if kinds[number].by_user:
-            claimed_by_user.add(place)
+            claimed_by_user.add(occurrence)
     matches.sort(key=lambda match: (match[1].start - match[1].end, match[0]))  # longest first
     claimed = Claimed(len(text))
     resolved = []
-    for number, place in matches:
-        counts = kinds[number].by_user or not (claimed_by_user.contains(place) or claimed.overlaps(place))
+    for number, occurrence in matches:
+        counts = kinds[number].by_user or not (claimed_by_user.contains(occurrence) or claimed.overlaps(occurrence))
         if counts and not kinds[number].by_user:
-            claimed.add(place)
-        resolved.append(OccurrenceClaim(number, place, counts))
+            claimed.add(occurrence)
+        resolved.append(OccurrenceClaim(number, occurrence, counts))
     # Sorted, so that secrets are numbered in the order of their first occurrence.
     return sorted(resolved, key=lambda claim: claim.place.start)
 
@@ -222,4 +222,4 @@ def not_covered(places: Iterator[Occurrence], claimed: Sequence[OccurrenceClaim]
     covered = Claimed(size)
     for claim in claimed:
         covered.add(claim.place)
-    return (place for place in places if not covered.contains(place))
+    return (occurrence for occurrence in places if not covered.contains(occurrence))

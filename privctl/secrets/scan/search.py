@@ -143,8 +143,8 @@ def _find(request: ScanRequest, search: ScanSearch, read: Reader, sieve: Sieve |
             matches = resolve_matches(search.kinds, record.text)
         except PatternError as error:
             raise InputError(f"{record.where} {error}") from None
-        for kind, place, counts in matches:
-            occurrences.add(kind, place.key, place.value, number, counts)
+        for kind, occurrence, counts in matches:
+            occurrences.add(kind, occurrence.key, occurrence.value, number, counts)
         if record.unit is not None:
             occurrences.add(len(search.kinds), record.unit, record.unit, number, True)
         if sieve is not None:
@@ -161,6 +161,8 @@ def _add_words(
     candidates = sieve.filter(words_of_text)
     if not candidates:
         return
-    alone = {place.key for place in not_covered(places(text), matches, len(text))} if matches else words_of_text
+    alone = (
+        {occurrence.key for occurrence in not_covered(places(text), matches, len(text))} if matches else words_of_text
+    )
     for word in candidates:
         rare.add(0, word, words_of_text[word], number, word in alone)

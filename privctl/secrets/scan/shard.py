@@ -40,7 +40,7 @@ class _Reader:
     rows: dict[FileShare, int] = field(default_factory=dict)
 
     def records(self) -> Iterator[TextRecord]:
-        """The records of all shares in order, with line numbers that go on from share to share; counts them in ``rows``."""
+        """The records of all shares in order, numbered on from share to share; counts them in ``rows``."""
         line = 0
         for share in self.shares:
             self.rows[share] = 0

@@ -116,7 +116,7 @@ def _band(hits: NDArray[Any], rates: NDArray[Any], trials: int, alpha: float) ->
     yield from zip(rates[sampled].tolist(), lower.tolist(), upper.tolist(), strict=True)
 
 
-def scores_path(report: PrivacyReport, place: Path) -> Path | None:
+def scores_path(report: PrivacyReport, report_path: Path) -> Path | None:
     """The path of the scores file that the report names; None if it names none."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    return None if named is None else place.parent / named.path
+    return None if named is None else report_path.parent / named.path

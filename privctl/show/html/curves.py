@@ -141,14 +141,20 @@ def _band(x: Scale, y: Scale, curve: RocCurve) -> str:
 
 
 def _bar(rate: float, item: Evidence, x: Scale, y: Scale) -> Iterator[Node]:
-    place = x.at(rate)
+    position = x.at(rate)
     tip = f"{item.method}, {item.quantity}: {number(item.estimate, 3)} ({interval(item)})"
     if item.lower is not None and item.upper is not None:
         yield el(
-            "line", class_="range lead", x1=place, x2=place, y1=y.at(item.lower), y2=y.at(item.upper), data_tip=tip
+            "line",
+            class_="range lead",
+            x1=position,
+            x2=position,
+            y1=y.at(item.lower),
+            y2=y.at(item.upper),
+            data_tip=tip,
         )
     if item.estimate is not None:
-        yield el("circle", class_="dot lead", cx=place, cy=y.at(item.estimate), r=4, data_tip=tip)
+        yield el("circle", class_="dot lead", cx=position, cy=y.at(item.estimate), r=4, data_tip=tip)
 
 
 def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:

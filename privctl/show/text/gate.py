@@ -21,7 +21,7 @@ _COLOURS = {
 
 
 def render(judgement: GateJudgement, *, quiet: bool = False, verbose: bool = False) -> str:
-    """The judgement, worst findings first. ``quiet`` omits notes and policy; ``verbose`` adds the place of passes."""
+    """The judgement, worst findings first. ``quiet`` omits notes and policy; ``verbose`` adds the places of passes."""
     return "".join(_sections(judgement, quiet=quiet, verbose=verbose))
 
 
@@ -41,10 +41,10 @@ def _sections(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterat
         yield f"model: {plain(name)}\n"
     for outcome in (GateOutcome.FAIL, GateOutcome.INCONCLUSIVE):
         title = coloured(_TITLES[outcome], _COLOURS[outcome])
-        yield from _section(judgement, title, judgement.of(outcome), place=True)
-    yield from _section(judgement, coloured("waived", Colour.CARE), judgement.waived, place=True)
+        yield from _section(judgement, title, judgement.of(outcome), with_places=True)
+    yield from _section(judgement, coloured("waived", Colour.CARE), judgement.waived, with_places=True)
     title = coloured(_TITLES[GateOutcome.PASS], Colour.GOOD)
-    yield from _section(judgement, title, judgement.of(GateOutcome.PASS), place=verbose)
+    yield from _section(judgement, title, judgement.of(GateOutcome.PASS), with_places=verbose)
     if judgement.notes and not quiet:
         yield "\n" + notes(map(plain, judgement.notes))
     if judgement.settings and not quiet:
@@ -53,7 +53,7 @@ def _sections(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterat
             yield paragraph(f"{setting.key} = {plain(setting.value)}  ({plain(setting.source)})", indent=2)
 
 
-def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], *, place: bool) -> Iterator[str]:
+def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], *, with_places: bool) -> Iterator[str]:
     if not findings:
         return
     yield f"\n{title}\n"
@@ -65,7 +65,7 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
             yield paragraph(f"waived by {plain(first.waiver)}: {plain(first.waived_because)}", indent=4)
         elif first.fix:
             yield paragraph(f"to fix: {plain(first.fix)}", indent=4)
-        if place:
+        if with_places:
             yield f"    at {plain(first.place.path)}:{', '.join(str(finding.place.line) for finding in alike)}\n"
 
 

@@ -61,9 +61,9 @@ def find(text: str) -> Iterator[Occurrence]:
             if first < next_group or _FRACTION.match(text, groups[first].start() - 2):
                 continue
             for last in reversed(range(first, min(first + _MOST_GROUPS, len(groups)))):  # the longest first
-                place = _card(text, groups[first : last + 1])
-                if place is not None and not _LETTER.match(text, place.end):
-                    yield place
+                occurrence = _card(text, groups[first : last + 1])
+                if occurrence is not None and not _LETTER.match(text, occurrence.end):
+                    yield occurrence
                     next_group = last + 1
                     break
 

@@ -70,8 +70,8 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     if source.place != len(stream.amounts):
         raise InputError(f"{request.stream} goes on after its last step; get it again from its maker")
 
-    def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-        return _report(request, stream, model, requested, place, outputs)
+    def describe(report_path: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        return _report(request, stream, model, requested, report_path, outputs)
 
     reference = reference_answers(model, network)
     return save_network(
@@ -130,17 +130,17 @@ def _report(
     stream: Stream,
     model: TrainingModel,
     requested: ModelRequest,
-    place: Path,
+    report_path: Path,
     outputs: tuple[Artifact, ...],
 ) -> PrivacyReport:
-    inputs = [file_artifact("updates", request.stream, place)]
+    inputs = [file_artifact("updates", request.stream, report_path)]
     if requested.adapter_only:
-        inputs += [file_artifact(role, file, place) for role, file in base_files(requested.path).items()]
+        inputs += [file_artifact(role, file, report_path) for role, file in base_files(requested.path).items()]
     started = requested.adapter if requested.adapter_only else requested.path
     if started is not None and model.initial_weights != "random":
         with open_checkpoint(started) as checkpoint:
             files = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
-            inputs += [file_artifact(f"start-{file.name}", file, place) for file in files]
+            inputs += [file_artifact(f"start-{file.name}", file, report_path) for file in files]
     return PrivacyReport(
         step="replay",
         created=now(),

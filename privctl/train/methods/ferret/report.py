@@ -69,8 +69,8 @@ class FerretRun:
     agreement: SignAgreement
 
 
-def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-    """The report of a run with these ``outputs``, to be written at ``place``.
+def report_for(job: TrainingJob, done: FerretRun, report_path: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+    """The report of a run with these ``outputs``, to be written at ``report_path``.
 
     Raises InputError if a file of weights has changed since it was read.
     """
@@ -80,7 +80,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=input_artifacts(job, inputs, place),
+        inputs=input_artifacts(job, inputs, report_path),
         outputs=outputs,
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
