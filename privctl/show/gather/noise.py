@@ -32,7 +32,7 @@ _MOST = 2000
 
 
 def tensors_of(report: PrivacyReport, report_path: Path, largest: int) -> Iterator[TensorNoiseSummary]:
-    """The released tensors of the noise step whose ``report`` is at ``report_path``, without files over ``largest``.
+    """The released tensors of the ``report`` at ``report_path``, from files of at most ``largest`` bytes.
 
     Raises InputError for a malformed file or report, FileSystemError if a file cannot be read.
     """
