@@ -246,9 +246,10 @@ class ImageSubject:
             assert record.pixels is not None  # as they were read
             size = record.pixels.shape[:2] if record.pixels.dtype == np.uint8 else record.pixels.shape[1:]
             if self.facts.size is not None and size != self.facts.size:
+                height, width = self.facts.size
                 raise InputError(
-                    f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes "
-                    f"{self.facts.size[0]}x{self.facts.size[1]}; give --resize"
+                    f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes {height}x{width}; "
+                    f"give --resize {height} {width}"
                 )
             rows.append(self._row(record, record.pixels))
         return Rows(rows=rows, truncated=np.zeros(len(rows), dtype=np.bool_))

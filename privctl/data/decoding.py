@@ -84,6 +84,6 @@ def charged_bytes(image: Image.Image, array: NDArray[np.uint8]) -> int:
 def size_mismatch(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
     """The error for an image whose ``size`` differs from the ``expected`` size of the first."""
     return InputError(
-        f"{place} is {size[0]}x{size[1]} pixels but {first_place} is {expected[0]}x{expected[1]}; give --resize to "
-        "bring all images to one size"
+        f"{place} is {size[0]}x{size[1]} pixels but {first_place} is {expected[0]}x{expected[1]}; give --resize "
+        "HEIGHT WIDTH to bring all images to one size"
     )

@@ -36,6 +36,7 @@ from privctl.integrations.own_model import (
 from privctl.integrations.private_loader import PoissonLoader
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
 from privctl.integrations.users import Users, require_rows
+from privctl.models.activations import fusible_activations, use_kernels
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
 from privctl.train.network.tensors import require_finite
@@ -117,7 +118,7 @@ class PrivateTraining:
             self._changing = AdaptiveClipNorm(
                 adaptive, initial=clip_norm, noise_multiplier=noise_multiplier, batch_size=batch_size
             )
-        self._parameters = list(self._engine.trainable.values())
+        self._parameters, self._fusible = list(self._engine.trainable.values()), fusible_activations(model)
         self._noise = noise_for(self._parameters[0].device)
         self._stage, self._drawn = _Stage.STEPPED, DrawnRows(users.per_draw)
         #: Whether the last backward on the drawn batch failed, and whether such a batch was left out.
@@ -159,11 +160,12 @@ class PrivateTraining:
         self._require_no_gradients()
         rows = self._drawn.expected()
         try:
-            several = self._users.per_draw
-            clipped = self._engine.accumulate(
-                self._users.together(losses_of, rows), weight=1 / self._batch_size, run=several
-            )
-            require_rows(len(clipped.losses) * several, rows)
+            per_draw = self._users.per_draw
+            with use_kernels(self._fusible):
+                clipped = self._engine.accumulate(
+                    self._users.together(losses_of, rows), weight=1 / self._batch_size, run=per_draw
+                )
+            require_rows(len(clipped.losses) * per_draw, rows)
             self._add(clipped)
             self._drawn.done += rows
         except BaseException:  # interrupts too, as a caller that catches one may continue with the next batch
@@ -385,7 +387,8 @@ class PrivateTraining:
 
     def _add(self, clipped: ClippedBatch) -> None:
         """Add the gradients of the rows just computed to the sums; the first rows of a batch start new sums."""
-        gradients = [self._taken_gradient(parameter) for parameter in self._parameters]
+        given = (torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters)
+        gradients = [gradient.contiguous() for gradient in given]  # noise is added to slices of the flat tensor
         count = self._count if self._changing is None else self._changing.count_of(clipped.norms)
         if not self._drawn.done:
             self._sums, self._count = gradients, count
@@ -393,8 +396,3 @@ class PrivateTraining:
         for total, gradient in zip(self._sums, gradients, strict=True):
             total += gradient
         self._count = self._count + count
-
-    @staticmethod
-    def _taken_gradient(parameter: nn.Parameter) -> Tensor:
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        return gradient.contiguous()  # noise is added to slices of the flat tensor

@@ -7,7 +7,7 @@ backward pass; the kernel reads its input, writes its output, and saves only the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -41,20 +41,37 @@ KERNELS: dict[tuple[str, str], Kernel] = {
 }
 
 
+def fusible_activations(network: nn.Module) -> tuple[tuple[nn.Module, Kernel], ...]:
+    """The modules of ``network`` that torch's kernels can replace, each with its kernel.
+
+    These are of exactly the classes in ``KERNELS``, and the kernel agrees with ``forward`` in values and gradients up
+    to rounding, which is computed on a few numbers.
+    """
+    weight = next(network.parameters(), torch.empty(0))
+    with_kernels = ((module, _kernel_of(module)) for module in network.modules())
+    return tuple((m, kernel) for m, kernel in with_kernels if kernel is not None and _agree(m.forward, kernel, weight))
+
+
 @contextmanager
 def fused_activations(network: nn.Module) -> Iterator[None]:
     """Within the block, composed activations of ``network`` use torch's kernels.
 
-    This applies to modules of exactly the classes in ``KERNELS`` for which the kernel agrees with ``forward`` in values
-    and gradients up to rounding. The state dict is unchanged. A copy of the network made within the block keeps the
-    kernels.
+    The state dict is unchanged. A copy of the network made within the block keeps the kernels.
     """
-    place = next(network.parameters(), torch.empty(0))
+    with use_kernels(fusible_activations(network)):
+        yield
+
+
+@contextmanager
+def use_kernels(activations: Iterable[tuple[nn.Module, Kernel]]) -> Iterator[None]:
+    """Within the block, each of ``activations``, found by ``fusible_activations``, uses its kernel.
+
+    A module whose ``forward`` was patched since then keeps it.
+    """
     changed: list[nn.Module] = []
     try:
-        for module in network.modules():
-            kernel = _kernel_of(module)
-            if kernel is not None and _agree(module.forward, kernel, place):
+        for module, kernel in activations:
+            if _kernel_of(module) is kernel:
                 module.forward = kernel
                 changed.append(module)
         yield
@@ -74,10 +91,10 @@ def _kernel_of(module: nn.Module) -> Kernel | None:
     return kernel if composed and "forward" not in vars(module) else None
 
 
-def _agree(own: Kernel, kernel: Kernel, place: Tensor) -> bool:
-    """Whether values and gradients agree up to rounding, tested on a few numbers on the device of ``place``."""
-    device = torch.device("cpu") if place.is_meta else place.device
-    kinds = dict.fromkeys((torch.float64, torch.float32, torch.bfloat16, place.dtype))
+def _agree(own: Kernel, kernel: Kernel, weight: Tensor) -> bool:
+    """Whether values and gradients agree up to rounding, tested on a few numbers on the device of ``weight``."""
+    device = torch.device("cpu") if weight.is_meta else weight.device
+    kinds = dict.fromkeys((torch.float64, torch.float32, torch.bfloat16, weight.dtype))
     return all(_computes_the_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
 
 

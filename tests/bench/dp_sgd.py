@@ -150,9 +150,9 @@ def _error(shape: Shape, name: str, kind: str) -> float | None:
     """How far the clipped sum is from that of gradients found one at a time; about half of them are clipped."""
     import torch
 
-    from tests.bench.dp_sgd_parties import BASE, FUSED, PARTLY, WITHOUT_CODE
+    from tests.bench.dp_sgd_parties import BASE, FUSED, OWN_LOOP, PARTLY, WITHOUT_CODE
 
-    if name in (BASE, WITHOUT_CODE, FUSED, PARTLY):
+    if name in (BASE, WITHOUT_CODE, FUSED, OWN_LOOP, PARTLY):
         return None
     expected, clip = _definition(work_of(shape, kind, shape.tiny, noise=0))
     work = work_of(shape, kind, shape.tiny, noise=0, clip=clip)
@@ -190,9 +190,9 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
     import torch
 
     from privctl.randomness.compiled.selection import tested_code
-    from tests.bench.dp_sgd_parties import OURS, PARTLY, WITHOUT_CODE
+    from tests.bench.dp_sgd_parties import OURS, OWN_LOOP, PARTLY, WITHOUT_CODE
 
-    if name in (OURS, PARTLY) and kind == "cpu":
+    if name in (OURS, OWN_LOOP, PARTLY) and kind == "cpu":
         tested_code(["F32"])  # LLVM holds as much for any model
     count_what_is_held()
     before = status_mib("RssAnon")
@@ -211,10 +211,10 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
 def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> dict[str, Result]:
     """Of each party what its steps took: privctl's beside the non-private one, and so each peer."""
-    from tests.bench.dp_sgd_parties import BASE, FUSED, OURS, PARTLY, WITHOUT_CODE
+    from tests.bench.dp_sgd_parties import BASE, FUSED, OURS, OWN_LOOP, PARTLY, WITHOUT_CODE
 
     factor = 1 if shape.fewer_rounds else 3
-    own = [name for name in names if name in (BASE, WITHOUT_CODE, FUSED, OURS, PARTLY)]
+    own = [name for name in names if name in (BASE, WITHOUT_CODE, FUSED, OURS, OWN_LOOP, PARTLY)]
     found = _times_of(shape, own, kind, factor * options.rounds)
     for name in names:
         if name not in own:

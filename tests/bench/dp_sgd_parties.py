@@ -16,8 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 OURS, BASE, PARTLY = "privctl", "non-private", "privctl, gradients only"
+#: By ``privctl.make_private``, with a batch drawn and collated in each step.
+OWN_LOOP = "privctl, your own loop"
 #: Where llvmlite is not installed, numpy draws the noise.
 WITHOUT_CODE = "privctl without llvmlite"
 #: For models whose activations are written out in Python: without privacy, by the kernels that privctl runs them by.
@@ -98,6 +101,29 @@ def ours(work: Work, *, only_gradients: bool = False, machine_code: bool = True)
     return step
 
 
+def own_loop(work: Work) -> Step:
+    """The steps of a loop of the user's own, in which every record is in every batch."""
+    import privctl
+    from privctl.randomness import WORTH_COMPILING
+
+    # The loss reads the batch of ``work``: the loader draws positions in it.
+    loader = DataLoader(range(work.count), batch_size=work.count)
+    optimizer = torch.optim.AdamW(work.model.parameters(), lr=1e-5, fused=True)
+    private = privctl.make_private(
+        work.model, optimizer, loader, noise_multiplier=work.noise, clip_norm=work.clip, delta=1e-6
+    )
+
+    def step() -> None:
+        for _ in private.loader:
+            private.backward(lambda: work.losses_of(work.model))
+            optimizer.step()
+
+    if work.device.type == "cpu":
+        for _ in range(-(-WORTH_COMPILING // sum(p.numel() for p in work.model.parameters()))):
+            step()
+    return step
+
+
 def _fuse(model: nn.Module) -> None:
     from privctl.models.activations import fused_activations
 
@@ -171,6 +197,7 @@ PARTIES: dict[str, Callable[[Work], Step]] = {
     FUSED: fused,
     OURS: ours,
     WITHOUT_CODE: lambda work: ours(work, machine_code=False),
+    OWN_LOOP: own_loop,
     PARTLY: lambda work: ours(work, only_gradients=True),
     "opacus hooks": lambda work: opacus(work, "hooks"),
     "opacus functorch": lambda work: opacus(work, "functorch"),

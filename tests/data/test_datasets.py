@@ -210,7 +210,7 @@ def test_folders_that_do_not_work(tmp_path: Path) -> None:
         read_images(tmp_path)
     picture(tmp_path / "a" / "a.png")
     picture(tmp_path / "a" / "b.png", size=(5, 5))
-    with pytest.raises(InputError, match=r"b\.png is 5x5 pixels but a\.png is 3x4; give --resize"):
+    with pytest.raises(InputError, match=r"b\.png is 5x5 pixels but a\.png is 3x4; give --resize HEIGHT WIDTH"):
         read_images(tmp_path)
     picture(tmp_path / "a" / "b.png", mode="I;16", colour=1)
     with pytest.raises(InputError, match=r"b\.png has more than 8 bits per channel"):

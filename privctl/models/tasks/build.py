@@ -84,9 +84,10 @@ def image_task(model: TrainingModel, images: ImageSet) -> Task:
             f"the images have {images.channels} channels and {model.path} takes {facts.channels}; convert them"
         )
     if facts.size is not None and images.size != facts.size:
+        height, width = facts.size
         raise InputError(
-            f"the images are {images.size[0]}x{images.size[1]} pixels and {model.path} takes "
-            f"{facts.size[0]}x{facts.size[1]}; give --resize, or set image_size in config.json to train from scratch"
+            f"the images are {images.size[0]}x{images.size[1]} pixels and {model.path} takes {height}x{width}; give "
+            f"--resize {height} {width}, or set image_size in config.json to train from scratch"
         )
     labels = _targets(model, images.labels, images.places)
     return ImageClassification(images=images, facts=facts, labels=labels, problem=model.problem)

@@ -34,6 +34,9 @@ MANY_WEIGHTS, FEWER_POSITIONS = 100_000, 3
 #: With more weights, calling the kernel once per example beats copying patches from this many positions on.
 LARGE_IMAGE = 256
 
+#: Operations for which the sums of a pixel's Gram matrix over the kernel count, in addition to one for each channel.
+SHIFTED_SUM = 20
+
 #: With up to this many input channels per group, copying patches is fastest, except for depthwise convolutions.
 FEW_CHANNELS = 4
 
@@ -68,10 +71,10 @@ class Convolved:
     def squares(self) -> Squares:
         """The squared norms of all gradients."""
         limit = chunk_bytes(self.inputs) if self.inputs.is_cuda else CACHED_PATCHES
-        positions, pairs = self.gradients[0, 0].numel(), self._pixel_pairs()
-        # Patches hold each pixel once per kernel position.
-        if positions > 1 and pairs <= self.geometry.weight[2] * self.geometry.weight[3] * positions**2:
-            measure, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pairs + 3 * positions**2)
+        positions = self.gradients[0, 0].numel()
+        if self.pixels_are_cheaper():
+            bytes_each = 4 * self.geometry.groups * (self._pixel_pairs() + 3 * positions**2)
+            measure = self._pixel_squares
         else:
             measure, bytes_each = self._patch_squares, self._patch_bytes()
         measured_parts = [measure(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
@@ -79,6 +82,16 @@ class Convolved:
             torch.cat(parts).view(len(self.inputs), -1).sum(1) for parts in zip(*measured_parts, strict=True)
         )
         return Squares(square, slack)
+
+    def pixels_are_cheaper(self) -> bool:
+        """Whether Gram matrices of pixels are estimated to take less time than those of patches.
+
+        Patches hold a pixel once for each kernel position that reads it; they are better for kernels that do not
+        overlap, as in the patch embedding of a vision transformer, and for few channels.
+        """
+        positions, (_, channels, height, width) = self.gradients[0, 0].numel(), self.geometry.weight
+        by_pixels = self._pixel_pairs() * (channels + SHIFTED_SUM)
+        return positions > 1 and by_pixels < height * width * positions**2 * channels
 
     def _patch_squares(self, rows: slice) -> Squares:
         """Squares (r groups,) from Gram matrices of patches."""

@@ -7,10 +7,10 @@ torch.func.vmap or one after another. Otherwise the batch is run again and diffe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -128,8 +128,8 @@ class RepeatableUse:
         def single(inputs: list[Tensor], gradients: list[Tensor]) -> Gradients:
             mapped_inputs = iter(inputs)
             nest = [t if all_of_it else next(mapped_inputs) for t, all_of_it in zip(tensors, shared, strict=True)]
-            pull: Callable[..., Any] = vjp(lambda v: self._outputs(v, nest), values)[1]
-            pulled: Gradients = pull(gradients)[0]
+            outputs, pull = vjp(lambda v: self._outputs(v, nest), values)[:2]
+            pulled: Gradients = pull([g.sum_to_size(o.shape) for o, g in zip(outputs, gradients, strict=True)])[0]
             return pulled
 
         gradients = [self._by_example(g, rows) for g in self._gradients()]

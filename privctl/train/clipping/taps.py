@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,9 +17,10 @@ from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.input_gradients import InputGradients, Receive
+from privctl.train.clipping.layouts import Layout, Layouts, with_rows
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
-from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN, Rule
+from privctl.train.clipping.rules import OWN_LAYOUT, RERUN, Rule
 from privctl.train.clipping.runs import Runs
 from privctl.train.clipping.sinks import KeepingSink, Sink
 from privctl.train.clipping.terms import GradientTerm
@@ -57,14 +57,6 @@ class Site:
     repeated: bool = False
     ways: dict[Any, list[Any]] = field(default_factory=dict)
     spent: TimeSpent = field(default_factory=TimeSpent)
-
-
-class _Layout(Enum):
-    """How the examples are laid out in a layer's output."""
-
-    ROWS = "a row each"
-    FOLDED = "their positions in rows, example by example"
-    SECOND = "in the second dimension"
 
 
 class _Tap(torch.autograd.Function):
@@ -112,7 +104,7 @@ class Recorder:
         self.shared: set[str] = set()  # those of ``faults`` with one row for all examples
         #: The modules that a gradient reached in this pass.
         self.reached: set[str] = set()
-        self._layouts: dict[nn.Module, _Layout] = {}  # found in the first batch of several examples, then fixed
+        self._layouts = Layouts()
         self.reduced = False  # whether anything was in half precision
         self._watching = False
         self._muted = False
@@ -123,7 +115,12 @@ class Recorder:
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._count_rows, with_kwargs=True, prepend=True)
         ]
+        #: For each repeated module inside one whose examples have several rows each, such as windows: those rows.
+        self._rows_of_caller: dict[str, int] = {}
         for site in sites:
+            if site.repeated and site.name:
+                caller = model.get_submodule(site.name.rpartition(".")[0])
+                self._handles.append(caller.register_forward_pre_hook(self._note_rows(site), with_kwargs=True))
             before, after = self._hooks(site)
             self._handles.append(site.module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(site.module.register_forward_hook(after, with_kwargs=True))
@@ -229,6 +226,17 @@ class Recorder:
                 self.rows = len(tensor)
                 return
 
+    def _note_rows(self, site: Site) -> Callable[..., None]:
+        """A hook on the module that contains ``site``, which notes its rows if there are several for each example."""
+
+        def note(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            self._rows_of_caller.pop(site.name, None)
+            tensors = [t for t in tensors_in((arguments, keywords)) if t.is_floating_point() and t.dim() > 1]
+            if self._watching and self.rows and tensors and len(tensors[0]) % self.rows == 0:
+                self._rows_of_caller[site.name] = len(tensors[0])
+
+        return note
+
     def _hooks(self, site: Site) -> tuple[Callable[..., Any], Callable[..., Any]]:
         def before(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if not self._watching:
@@ -261,7 +269,8 @@ class Recorder:
         if self.rows is None and floating[0].dim() > 0:
             self.rows = len(floating[0])
         if site.repeated and self.rows is not None:
-            floating = [t.expand(self.rows, *t.shape[1:]) if t.dim() > 1 and len(t) == 1 else t for t in floating]
+            rows = self._rows_of_caller.get(site.name, self.rows)
+            floating = [t.expand(rows, *t.shape[1:]) if t.dim() > 1 and len(t) == 1 else t for t in floating]
         for tensor in floating:
             self.reduced |= torch.finfo(tensor.dtype).bits < 32
         self.uses.update(set(site.parameters.values()))
@@ -317,10 +326,11 @@ class Recorder:
         chosen: CallContext,
     ) -> None:
         """Hand the terms of one use to the sink. Raises Inseparable."""
-        layout = _Layout.ROWS if site.rule in OWN_LAYOUT else self._layout(site, gradients)
+        rows = self.rows or 0
+        layout = Layout.ROWS if site.rule in OWN_LAYOUT else self._layouts.find(site.module, site.rule, gradients, rows)
         try:
-            if layout is not _Layout.ROWS and site.rule is not generic:
-                inputs, gradients = self._with_rows(inputs, layout), self._with_rows(gradients, layout)
+            if layout is not Layout.ROWS and site.rule is not generic:
+                inputs, gradients = with_rows(inputs, layout, rows), with_rows(gradients, layout, rows)
             arguments, keywords = with_tensors(places, iter(inputs))
             use = ModuleCall(
                 arguments=arguments,
@@ -329,7 +339,7 @@ class Recorder:
                 names=frozenset(site.parameters),
                 setting=chosen,
                 unrecorded=self.unrecorded,
-                count=self.rows or 0,
+                count=rows,
                 whole=site.whole,
                 ways=site.ways,
                 spent=site.spent,
@@ -338,7 +348,7 @@ class Recorder:
             with torch.no_grad(), full_precision(chosen.device):
                 terms = site.rule(site.module, use)
         except UNRUNNABLE as error:
-            by_rows = layout is _Layout.ROWS and site.rule is not generic and site.rule not in OWN_LAYOUT
+            by_rows = layout is Layout.ROWS and site.rule is not generic and site.rule not in OWN_LAYOUT
             if by_rows or is_out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
@@ -349,46 +359,3 @@ class Recorder:
             for name, term in terms.items():
                 by_name.setdefault(site.parameters[name], []).append(term if runs is None else runs.of(term))
         self.sink.receive(set(site.parameters.values()), by_name)
-
-    def _layout(self, site: Site, gradients: tuple[Tensor | None, ...]) -> _Layout:
-        """How the examples are laid out in the output. Raises Inseparable if that is unknown.
-
-        If the guess is wrong, because positions are in another order or rows are not the examples, the comparison with
-        autograd fails.
-        """
-        layout = _Layout.ROWS
-        for gradient in gradients:
-            if gradient is None:
-                continue
-            rows_layout = self._layout_of(site, gradient)
-            if rows_layout is None:
-                raise Inseparable(
-                    f"gives an output of shape {tuple(gradient.shape)} in a batch of {self.rows}, so that its examples "
-                    "cannot be told apart; freeze its parameters, or have it return one row an example",
-                    shared=gradient.dim() > 1 and len(gradient) == 1,
-                )
-            if self.rows != 1:
-                self._layouts.setdefault(site.module, rows_layout)
-            layout = rows_layout
-        return layout
-
-    def _layout_of(self, site: Site, output: Tensor) -> _Layout | None:
-        """The layout of one output, or None; that of the first batch is kept, as T may equal n by coincidence later."""
-        rows, known, by_position = self.rows or 0, self._layouts.get(site.module), site.rule in BY_POSITION
-        second = by_position and output.dim() > 2 and output.shape[1] == rows
-        if known is _Layout.SECOND:
-            return _Layout.SECOND if second else None
-        if output.dim() > 0 and len(output) == rows:
-            return _Layout.ROWS
-        if output.dim() == 0 or not rows:
-            return None
-        if second and known is None:
-            return _Layout.SECOND
-        folded = len(output) % rows == 0 and (by_position or site.rule is generic)
-        return _Layout.FOLDED if folded else None
-
-    def _with_rows(self, tensors: tuple[Any, ...], layout: _Layout) -> tuple[Any, ...]:
-        """Rearrange each tensor (n T, ...) or (T, n, ...) to (n, T, ...)."""
-        if layout is _Layout.SECOND:
-            return tuple(t if t is None else t.transpose(0, 1) for t in tensors)
-        return tuple(t if t is None else t.unflatten(0, (self.rows, -1)) for t in tensors)

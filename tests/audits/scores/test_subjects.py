@@ -185,7 +185,7 @@ def test_mistakes_are_named(folders: dict[str, Path], data: dict[str, Path], tmp
     with pytest.raises(CommandError, match="--max-length does not apply"):
         load_subject(folders["vit"], device="cpu", max_length=8)
     vit = load_subject(folders["vit"], device="cpu")
-    with pytest.raises(InputError, match="is 32x32 pixels and .* takes 8x8; give --resize"):
+    with pytest.raises(InputError, match="is 32x32 pixels and .* takes 8x8; give --resize 8 8$"):
         vit.rows(read(vit, data["resnet"]))
     bert.model.tokenizer.mask_token = None
     with pytest.raises(InputError, match="without a mask token"):

@@ -205,7 +205,7 @@ def test_images_are_scaled_as_the_model_says(tmp_path: Path) -> None:
 
 def test_images_and_labels_that_do_not_fit(tmp_path: Path) -> None:
     model = model_for(tmp_path, "vit", TaskName.IMAGE_CLASSIFICATION)
-    with pytest.raises(InputError, match=r"the images are 8x4 pixels and .* takes 8x8; give --resize"):
+    with pytest.raises(InputError, match=r"the images are 8x4 pixels and .* takes 8x8; give --resize 8 8, or"):
         image_task(model, ImageSet(pixels=IMAGES.pixels[:, :, :4], labels=IMAGES.labels, places=IMAGES.places))
     with pytest.raises(InputError, match="have 1 channels and"):
         image_task(model, ImageSet(pixels=IMAGES.pixels[..., :1], labels=IMAGES.labels, places=IMAGES.places))

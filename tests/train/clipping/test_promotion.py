@@ -75,6 +75,43 @@ class Windows(nn.Module):
         return mixed.transpose(0, 1).flatten(1, 2)
 
 
+class WindowBias(nn.Module):
+    """A trained bias for the pairs of positions in a window, with a first dimension of one for all windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(PLACES, PLACES))
+
+    def forward(self, size: int) -> Tensor:
+        return self.bias[:size, :size].tanh()[None]
+
+
+class WindowAttention(nn.Module):
+    """Attention within windows, which are the rows of its input, (n W, T / W, d)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.bias = nn.Linear(WIDTH, WIDTH), WindowBias()
+
+    def forward(self, windows: Tensor) -> Tensor:
+        return (windows @ windows.mT + self.bias(windows.shape[1])).softmax(-1) @ self.values(windows)
+
+
+class ShiftedWindows(nn.Module):
+    """Attention within two windows of each example; the windows of an example are consecutive rows, or not."""
+
+    def __init__(self, *, consecutive: bool = True) -> None:
+        super().__init__()
+        self.attention, self.consecutive = WindowAttention(), consecutive
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = x.unflatten(1, (2, -1))  # (n, 2, T / 2, d)
+        if self.consecutive:
+            return self.attention(windows.flatten(0, 1)).view_as(x)
+        mixed = self.attention(windows.transpose(0, 1).flatten(0, 1))
+        return mixed.unflatten(0, (2, len(x))).transpose(0, 1).flatten(1, 2)
+
+
 class Borrower(nn.Module):
     """Reads a child's weight without calling the child, beside a parameter of its own."""
 
@@ -152,6 +189,8 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Mode]]] = {
     "a table without a row": (Squeezed, {"layer": Mode.MAPPED}),
     "experts": (Experts, {"layer": Mode.ALONE}),
     "windows": (Windows, {"layer": Mode.MAPPED}),
+    "a bias of all windows": (ShiftedWindows, {"layer.attention.bias": Mode.REPEATED}),
+    "windows in another order": (lambda: ShiftedWindows(consecutive=False), {"layer": Mode.MAPPED}),
     "a child's weight": (Borrower, {"layer": Mode.MAPPED}),
     "positions first": (PositionsFirst, {}),
     "flattened rows": (lambda: nn.Sequential(nn.Flatten(0, 1), nn.Linear(8, 8), nn.Unflatten(0, (-1, PLACES))), {}),
@@ -173,7 +212,7 @@ def test_as_many_positions_as_examples_confuse_nothing(places: int) -> None:
 
 
 def test_what_was_found_in_one_batch_holds_in_the_next() -> None:
-    for build in (RelativeBias, Windows, PositionsFirst, Positions, Squeezed):
+    for build in (RelativeBias, Windows, ShiftedWindows, PositionsFirst, Positions, Squeezed):
         model = Between(build())
         batches = [batch(4, 6), batch(6, 6), batch(1, 6), batch(6, 4), batch(2, 8)]
         with PerExample(model, Clipping(norm=1e-3)) as engine:

@@ -1,0 +1,72 @@
+"""How the examples of a batch are laid out in a layer's outputs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from privctl.train.clipping.generic import generic
+from privctl.train.clipping.rules import BY_POSITION, Rule
+from privctl.train.clipping.use import Inseparable
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Layout(Enum):
+    """How the examples are laid out in a layer's output."""
+
+    ROWS = "a row each"
+    FOLDED = "their positions in rows, example by example"
+    SECOND = "in the second dimension"
+
+
+class Layouts:
+    """The layout of each module's outputs: that of the first batch of several examples, which is then fixed."""
+
+    def __init__(self) -> None:
+        self._known: dict[nn.Module, Layout] = {}
+
+    def find(self, module: nn.Module, rule: Rule, gradients: tuple[Tensor | None, ...], rows: int) -> Layout:
+        """The layout of the outputs that received ``gradients`` in a batch of ``rows`` examples.
+
+        Raises Inseparable if it is unknown. If the guess is wrong, because positions are in another order or rows are
+        not the examples, the comparison with autograd fails.
+        """
+        layout = Layout.ROWS
+        for gradient in gradients:
+            if gradient is None:
+                continue
+            found = self._layout_of(module, rule, gradient, rows)
+            if found is None:
+                raise Inseparable(
+                    f"gives an output of shape {tuple(gradient.shape)} in a batch of {rows}, so that its examples "
+                    "cannot be told apart; freeze its parameters, or have it return one row an example",
+                    shared=gradient.dim() > 1 and len(gradient) == 1,
+                )
+            if rows != 1:
+                self._known.setdefault(module, found)
+            layout = found
+        return layout
+
+    def _layout_of(self, module: nn.Module, rule: Rule, output: Tensor, rows: int) -> Layout | None:
+        """The layout of one output, or None; a known one is kept, as T may equal n by coincidence later."""
+        known, by_position = self._known.get(module), rule in BY_POSITION
+        second = by_position and output.dim() > 2 and output.shape[1] == rows
+        if known is Layout.SECOND:
+            return Layout.SECOND if second else None
+        if output.dim() > 0 and len(output) == rows:
+            return Layout.ROWS
+        if output.dim() == 0 or not rows:
+            return None
+        if second and known is None:
+            return Layout.SECOND
+        folded = len(output) % rows == 0 and (by_position or rule is generic)
+        return Layout.FOLDED if folded else None
+
+
+def with_rows(tensors: tuple[Any, ...], layout: Layout, rows: int) -> tuple[Any, ...]:
+    """Rearrange each tensor (n T, ...) or (T, n, ...) to (n, T, ...), where n is ``rows``."""
+    if layout is Layout.SECOND:
+        return tuple(t if t is None else t.transpose(0, 1) for t in tensors)
+    return tuple(t if t is None else t.unflatten(0, (rows, -1)) for t in tensors)
