@@ -215,7 +215,7 @@ class ExtractionAudit:
                 advance=advance,
             )  # fmt: skip
 
-    def _prefixes(self, sides: Sequence[opened.Searchable]) -> opened.BothSides | None:
+    def _prefixes(self, sides: Sequence[opened.Searchable]) -> opened.SearchedSides | None:
         request = self._request
         if request.adversary is None or not all(side.rows for side in sides) or not isinstance(self._shape, TextShape):
             return None

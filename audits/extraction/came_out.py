@@ -27,7 +27,7 @@ _CHOSEN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CameOut:
+class FileMatches:
     """What comes out of a file's records in the texts written for one set of prompts.
 
     ``record`` and ``text`` are pairs [pairs], of which ``verbatim`` [pairs] match word for word. ``characters``
@@ -76,7 +76,7 @@ class SearchedFile:
     known: NDArray[np.bool_]
     begun: NDArray[np.bool_]
     short: int
-    came_out: tuple[CameOut, ...]
+    came_out: tuple[FileMatches, ...]
 
 
 def search(
@@ -214,7 +214,7 @@ def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.in
     return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
-def _merged(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> CameOut:
+def _merged(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> FileMatches:
     """Merge the batches ``parts``, each with the number of records before it, into unique pairs."""
     empty = np.zeros(0, dtype=np.int64)
     record = np.concatenate([empty, *(spans.record + before for spans, before, _ in parts)])
@@ -227,7 +227,7 @@ def _merged(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int)
     for _, before, characters in parts:
         sizes[characters[:, 0] + before] = characters[:, 1:]
     stretches = [np.stack([s.record + before, s.start, s.stop, s.verbatim], axis=1) for s, before, _ in parts]
-    return CameOut(
+    return FileMatches(
         record=pairs[0],
         text=pairs[1],
         verbatim=sure,

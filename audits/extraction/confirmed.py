@@ -14,7 +14,7 @@ from audits.extraction.came_out import records_at
 from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID, best_cut
 from audits.extraction.near import NEAR
-from audits.extraction.opened import BothSides
+from audits.extraction.opened import SearchedSides
 from audits.extraction.outcomes import PromptOutcome
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, Texts
 from audits.extraction.untargeted import Untargeted
@@ -109,7 +109,7 @@ def confirmed(
     evidence: Sequence[Evidence],
     model: LanguageModel,
     own: OwnBeginnings,
-    prefixes: BothSides | None,
+    prefixes: SearchedSides | None,
     records: WholeRecords | None,
 ) -> tuple[Evidence, ...]:
     """Each comparison of ``evidence`` that accuses the model, repeated among similar texts."""

@@ -45,7 +45,7 @@ class Searchable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BothSides:
+class SearchedSides:
     """The results of searching prefixes of ``tokens`` tokens for the selected training and held-out texts.
 
     ``elsewhere`` [texts] marks, by side, texts that the same search also opens in a reference model; None without one.
@@ -87,7 +87,7 @@ def parameters(adversary: Adversary | None, shape: WindowShape) -> dict[str, Any
     }
 
 
-def omissions(adversary: Adversary | None, both: BothSides | None) -> tuple[Omission, ...]:
+def omissions(adversary: Adversary | None, both: SearchedSides | None) -> tuple[Omission, ...]:
     """An omission if a search was asked for and not possible."""
     if adversary is None or both is not None:
         return ()
@@ -106,7 +106,7 @@ def search_both(
     *,
     drawn: bool = False,
     elsewhere: KnownElsewhere | None = None,
-) -> BothSides | None:
+) -> SearchedSides | None:
     """Run the same search for texts selected from both ``sides``; None if not possible.
 
     If the sides were ``drawn`` by coins, the texts are selected from both together, by digest. Texts that were opened
@@ -131,7 +131,7 @@ def search_both(
         for side, one in zip(searched, results, strict=True)
         if elsewhere is not None
     ]
-    return BothSides(
+    return SearchedSides(
         sides=tuple(searched),
         train=results[0],
         heldout=results[1],
@@ -152,7 +152,7 @@ def _choose(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) 
     ]
 
 
-def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
+def of_prefixes(both: SearchedSides, confidence: float) -> tuple[Evidence, ...]:
     """The rates of texts that a prefix opens, and whether training text is opened more often.
 
     Undecided texts count against a difference.
@@ -183,7 +183,7 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
     return (replace(difference, details={**difference.details, **known_details(left_out)}), *rates)
 
 
-def compared(both: BothSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.bool_]]]:
+def compared(both: SearchedSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.bool_]]]:
     """The tokens of the compared texts of each side, and which of them a prefix opens.
 
     Undecided texts count against a difference.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenTexts:
     """What the model wrote for one set of prompts: ``texts`` in the order of the prompts, equally many for each.
 
     ``begins`` [texts] is the index at which each text stopped repeating its word.
@@ -51,7 +51,7 @@ class PromptOutcome:
     side that come out by these alone and are not compared.
     """
 
-    written: Written
+    written: WrittenTexts
     files: tuple[SearchedFile, ...]
     number: int
     counted: tuple[NDArray[np.bool_], ...]

@@ -18,7 +18,7 @@ from audits.extraction.compare import beyond, known_details, rate
 from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR
-from audits.extraction.outcomes import PromptOutcome, Written, certain
+from audits.extraction.outcomes import PromptOutcome, WrittenTexts, certain
 from audits.extraction.prompts import CONTROL, DIVERGENCE, PromptSet
 from audits.extraction.spans import SpanIndex
 from audits.extraction.summary import BEYOND, NEAR_BEYOND
@@ -211,7 +211,7 @@ def attack(
         if texts is None:
             return _without_sets(result, sets, "transformers cannot generate with this network")
         written.append(
-            Written(prompts=prompt_set, texts=texts, begins=_begins(model, prompt_set, texts, queries.count))
+            WrittenTexts(prompts=prompt_set, texts=texts, begins=_begins(model, prompt_set, texts, queries.count))
         )
     indexes = [SpanIndex(outcome.searched, span, edits) for outcome in written]
     given = [row for group in sets for row in group.rows]

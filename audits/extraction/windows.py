@@ -51,7 +51,7 @@ class SkippedReason(IntEnum):
         }[self]
 
 
-class Cut(NamedTuple):
+class RecordCut(NamedTuple):
     """A record's ``window``, None if the record is too short, and the tokens that may contain copies of suffixes."""
 
     window: NDArray[np.int64] | None
@@ -76,7 +76,7 @@ class WindowShape(Protocol):
     def is_short(self, row: NDArray[np.int64]) -> bool:
         """Whether the window's prefix is shorter than ``prefix``."""
 
-    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[RecordCut]:
         """The window of each record. Raises InputError for ids that the model has no embedding for."""
 
     def decoder(self, model: LanguageModel) -> Decoder:
@@ -111,10 +111,10 @@ class TextShape:
         """The minimum length of a record in tokens."""
         return self.least_prefix + self.suffix
 
-    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[RecordCut]:
         """See ``WindowShape``."""
         rows = encode(model, [record.text for record in records])
-        return [Cut(self.window(row), row) for row in rows]
+        return [RecordCut(self.window(row), row) for row in rows]
 
     def is_short(self, row: NDArray[np.int64]) -> bool:
         """See ``WindowShape``."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.queries import Answers, Asked, Query, asking, draws
+from audits.membership.queries import Answers, AttackQueries, Query, asking, draws
 from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record
@@ -59,7 +59,7 @@ class _Copies:
             return ""
         return f"it looks at the labels of records, which a model for {work.task} does not give"
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """See ``Query``."""
         others = {IMAGE_CLASSIFICATION: self.images, AUDIO_CLASSIFICATION: self.sounds}
         alter = others.get(work.task, self.texts)
@@ -72,7 +72,7 @@ class _Copies:
             margins = [own.of(record, "margin"), *(answers.of(begin + i, "margin") for i in range(count))]
             return self.score(np.concatenate(margins))
 
-        return Asked(
+        return AttackQueries(
             rows=subject.rows([row for record_rows in copies for row in record_rows]).rows, copies=count, score=score
         )
 

@@ -52,7 +52,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AttackQueries:
     """The ``rows`` that an attack queries, ``copies`` for each record, and the ``score`` computed from the answers.
 
     The arguments of ``score`` are the answers for the records themselves, the record's index, the answers to ``rows``,
@@ -70,7 +70,7 @@ class Query(Protocol):
     def why_not(self, work: Workload) -> str:
         """Why the attack is not possible; empty if it is."""
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """The rows for all records of ``work``."""
 
 
@@ -78,7 +78,7 @@ class Query(Protocol):
 class Questions:
     """The queries of all attacks together; ``unasked`` gives the reason why an attack has none."""
 
-    asked: Mapping[str, Asked] = field(default_factory=dict)
+    asked: Mapping[str, AttackQueries] = field(default_factory=dict)
     counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
 

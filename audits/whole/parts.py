@@ -15,7 +15,7 @@ from audits.membership.audit import MembershipAudit
 from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
 from audits.secrets.audit import SecretRequest, SecretsAudit
-from audits.whole.attempts import NotRun, attempted
+from audits.whole.attempts import SkippedPart, attempted
 from audits.whole.models import AuditModels
 from audits.whole.request import AuditRequest
 from privctl.domain.errors import CommandError
@@ -71,8 +71,8 @@ def parts_of(
         parts.append(attempted(EXTRACTION, partial(_extraction, request.extraction, request, models), alone=alone))
     if request.secrets is not None:
         parts.append(attempted(SECRETS, partial(_secrets, request.secrets, request, models), alone=alone))
-    if parts and all(isinstance(part, NotRun) for part in parts):
-        raise next(part.why for part in parts if isinstance(part, NotRun))
+    if parts and all(isinstance(part, SkippedPart) for part in parts):
+        raise next(part.why for part in parts if isinstance(part, SkippedPart))
     if not parts:
         raise CommandError(
             unused_beside(request.model, lineage.gradient_canaries)

@@ -23,7 +23,7 @@ from privctl.data.labels import LabelSet
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
+from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
 from privctl.models.encoding import TextFacts, TextOptions, length_limit
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
@@ -37,7 +37,7 @@ _CHUNK = 256
 NO_LABEL = -1
 
 
-class Stated(Protocol):
+class StatedRecord(Protocol):
     """A record in the format of ``annotated``, from training or an audit."""
 
     @property
@@ -83,7 +83,11 @@ class AnnotatedRow:
 
 
 def encode_words(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, labels: LabelSet, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord],
+    facts: TextFacts,
+    options: TextOptions,
+    labels: LabelSet,
+    keep: CorpusStorage = IN_MEMORY,
 ) -> Corpus:
     """Examples for token classification; the counted tokens are those that begin a word.
 
@@ -108,7 +112,7 @@ def encode_words(
 
 
 def encode_questions(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for extractive question answering; the counted tokens are the context's.
 
@@ -137,7 +141,7 @@ _Rows = Callable[[Any, Sequence[Any]], Iterator[AnnotatedRow]]
 
 
 def word_rows(
-    tokenizer: Any, records: Sequence[Stated], number: Callable[[str, Any], int], limit: int | None
+    tokenizer: Any, records: Sequence[StatedRecord], number: Callable[[str, Any], int], limit: int | None
 ) -> Iterator[AnnotatedRow]:
     """The row of each record of words, cut to ``limit`` tokens; ``number`` maps a label to its number."""
     settings = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
@@ -172,7 +176,7 @@ def _first_tokens(text: str, row: dict[str, Any], labels: Sequence[int]) -> NDAr
     return numbers
 
 
-def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) -> Iterator[AnnotatedRow]:
+def question_rows(tokenizer: Any, records: Sequence[StatedRecord], limit: int | None) -> Iterator[AnnotatedRow]:
     """The row of each question with its context, whose end is cut so that there are at most ``limit`` tokens."""
     first = getattr(tokenizer, "padding_side", "right") == "right"  # as transformers' examples order the two
     settings = {"return_offsets_mapping": True, "return_token_type_ids": True}

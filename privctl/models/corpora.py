@@ -156,7 +156,7 @@ class Corpus:
         return np.diff(self.ends, prepend=0)
 
 
-class Shelf(Protocol):
+class CorpusStorage(Protocol):
     """Storage for corpora."""
 
     def corpus(self, records: Iterable[EncodedRecord]) -> Corpus:
@@ -225,7 +225,7 @@ class InMemory:
     tokens: bool = True
 
     def corpus(self, records: Iterable[EncodedRecord]) -> Corpus:
-        """See ``Shelf``."""
+        """See ``CorpusStorage``."""
         columns = {name: bytearray() for name in COLUMNS}
         sinks: dict[str, Callable[[bytearray], object]] = {name: column.extend for name, column in columns.items()}
         if not self.tokens:

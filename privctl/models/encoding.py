@@ -14,7 +14,7 @@ from privctl.data.labels import LabelSet
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
+from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
 
@@ -69,7 +69,7 @@ def length_limit(facts: TextFacts, options: TextOptions) -> int | None:
 
 
 def encode_causal(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for a causal model, tokenized a few records at a time and stored by ``keep``.
 
@@ -81,7 +81,7 @@ def encode_causal(
 
 
 def encode_masked(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for a masked model; all but special tokens count. Raises as ``encode_causal`` does."""
     _check_tokenizer(facts, options.long is LongTextPolicy.SPLIT)
@@ -92,7 +92,7 @@ def encode_classified(
     records: Iterable[TextRecord],
     facts: TextFacts,
     options: TextOptions,
-    keep: Shelf = IN_MEMORY,
+    keep: CorpusStorage = IN_MEMORY,
     labels: LabelSet | None = None,
     problem: HeadKind = HeadKind.ONE,
 ) -> Corpus:

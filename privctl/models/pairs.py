@@ -15,7 +15,7 @@ import torch
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
+from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
 from privctl.models.encoding import TextFacts, TextOptions, length_limit
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import evaluation_mode
@@ -31,7 +31,7 @@ _CHUNK = 256
 
 
 def encode_pairs(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for a sequence-to-sequence model, tokenized a few at a time and stored by ``keep``.
 

@@ -25,7 +25,7 @@ from verify.weights.moves import adam_reach, coefficients, kept, least_noise, no
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
-from verify.weights.tally import Compared, MoveScale, combined_tally, compare
+from verify.weights.tally import MoveScale, TallyComparison, combined_tally, compare
 
 #: Probability that the weights of an honest run are refuted, over all tests.
 LEVEL = 1e-6
@@ -35,7 +35,7 @@ _DRAWN_BY = ("torch", "transformers")
 
 
 @dataclass(slots=True)
-class Found:
+class WeightFindings:
     """The verdicts, evidence and omissions on a model's weights."""
 
     verdicts: list[Verdict] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Found:
     omissions: list[Omission] = field(default_factory=list)
 
 
-def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
+def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> WeightFindings:
     """Rebuild the initial weights of the training reported at ``path``, and compare the released weights with them.
 
     ``digest`` gives a file's digest. If a file is missing or no bound applies, an omission says so.
     """
-    findings = Found()
+    findings = WeightFindings()
     outputs = [artifact for artifact in report.outputs if artifact.role == "model"]
     if report.step != "retrain" or len(outputs) != 1:
         return findings
@@ -90,7 +90,7 @@ def _unstated(reason: UnstatedError) -> Verdict:
     )
 
 
-def _judge(report: PrivacyReport, start: Start, output: Path, findings: Found) -> None:
+def _judge(report: PrivacyReport, start: Start, output: Path, findings: WeightFindings) -> None:
     trained, adapted = _trained(report)
     bounds: _Bounds | None = None
     try:
@@ -123,7 +123,7 @@ def _judge(report: PrivacyReport, start: Start, output: Path, findings: Found) -
 
 
 def _along_directions(
-    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, findings: Found
+    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, findings: WeightFindings
 ) -> None:
     """Checks the moves, and the noise in them, of a training along public directions."""
     stated = facts_of(report)
@@ -177,7 +177,7 @@ class _Bounds:
     presence: Presence | None
     unseen: str = ""
 
-    def complaints(self, compared: Compared) -> Iterator[str]:
+    def complaints(self, compared: TallyComparison) -> Iterator[str]:
         """Yields one sentence per violated bound or rejected test."""
         everything = combined_tally(compared.moved)
         steps = f"{counted(self.settings.updates, 'update')} of {self.settings.optimizer}"
@@ -202,7 +202,7 @@ class _Bounds:
                 yield f"the noise reported is not in tensor {tally.name!r}: {complaint}"
                 return
 
-    def sentences(self, compared: Compared) -> Iterator[str]:
+    def sentences(self, compared: TallyComparison) -> Iterator[str]:
         """Yields sentences on what was checked and holds, and on what cannot be detected."""
         everything = combined_tally(compared.moved)
         if self.entry is not None:
@@ -235,7 +235,7 @@ class _Bounds:
                 "or rounding hides it"
             )
 
-    def evidence(self, compared: Compared) -> Evidence:
+    def evidence(self, compared: TallyComparison) -> Evidence:
         """The evidence on how far the weights moved, and how far noise alone or the bounds would have moved them."""
         everything = combined_tally(compared.moved)
         details = {"farthest": everything.farthest}

@@ -60,7 +60,7 @@ class MoveScale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class TallyComparison:
     """Tallies of the trained tensors, the names of untrained ones that changed, and the number of unchanged ones."""
 
     moved: tuple[Tally, ...]
@@ -68,7 +68,7 @@ class Compared:
     still: int
 
 
-def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: MoveScale | None) -> Compared:
+def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: MoveScale | None) -> TallyComparison:
     """Compare every tensor of ``file`` with ``start``; ``trained`` holds globs of trained tensors, empty for all.
 
     Without a ``scale``, only untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
@@ -90,7 +90,7 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str], scale: 
             touched.append(name)
         else:
             still += 1
-    return Compared(moved=tuple(moved), touched=tuple(touched), still=still)
+    return TallyComparison(moved=tuple(moved), touched=tuple(touched), still=still)
 
 
 def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[tuple[Floats, Floats]]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privctl.train.clipping.rerun import Gradients, RepeatableUse, Way
+from privctl.train.clipping.rerun import Gradients, RepeatableUse, SeparationPlan
 from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, add_or_take, chunks, squared_lengths
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
@@ -26,7 +26,7 @@ class ChunkedUse:
     """
 
     rerun: RepeatableUse
-    way: Way
+    way: SeparationPlan
     _squares: dict[str, Tensor] = field(default_factory=dict)
     _sums: Gradients = field(default_factory=dict)
     _factors: Tensor | None = None
@@ -108,14 +108,14 @@ def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     return {name: Dense(torch.cat([chunk[name] for chunk in chunk_gradients])) for name in values}
 
 
-def _separation_way(rerun: RepeatableUse) -> Way | None:
+def _separation_way(rerun: RepeatableUse) -> SeparationPlan | None:
     """How to separate the examples, as found for the first such use; None if no parameter affects the output.
 
     Batches of one example are remembered separately, as what works for them may not work for others.
     """
     module, use = rerun.module, rerun.use
     key = rerun.signature(), rerun.count > 1, module.training, use.names, _altered_parts(module)
-    known: list[Way | None] = use.ways.setdefault(key, [])
+    known: list[SeparationPlan | None] = use.ways.setdefault(key, [])
     for way in known:
         if way is None or rerun.fits(way):
             return way

@@ -15,7 +15,7 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.log_places import private_log_warning
 from privctl.train.settings.session import Session
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.watch import Several, Unwatched, Watch
+from privctl.train.steps.watch import SeveralWatches, Unwatched, Watch
 
 if TYPE_CHECKING:
     import torch
@@ -67,4 +67,4 @@ def _watch_main(
     own = LiveMeasures(job=job, device=device, epsilon=epsilon)
     state = None if folder is None else folder.path
     log = stack.enter_context(opened_logs(job.request, own, steps=job.recipe.steps, after=done, state=state))
-    return stack.enter_context(shown), live if log is None else Several((live, log))
+    return stack.enter_context(shown), live if log is None else SeveralWatches((live, log))

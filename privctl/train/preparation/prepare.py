@@ -22,7 +22,7 @@ from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.adapters import trained_classes
 from privctl.models.choices import CLASSIFICATION, LongTextPolicy, TaskName
-from privctl.models.corpora import IN_MEMORY, Shelf
+from privctl.models.corpora import IN_MEMORY, CorpusStorage
 from privctl.models.encoding import TextOptions
 from privctl.models.loading import (
     TrainingModel,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
+def prepare(request: RetrainRequest, keep: CorpusStorage = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
     """Read model and data and determine all settings. Texts are read by one process per machine.
 
     All ``workers`` must call this, with a ``keep`` that belongs to them. Raises PrivctlError for a request, model or
@@ -102,7 +102,7 @@ def _require_held_out(read: Mapping[str, Collection[DigestedFile]]) -> None:
             )
 
 
-def _read_job(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
+def _read_job(request: RetrainRequest, keep: CorpusStorage, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
     """The job of a request whose options were checked."""
     labels: tuple[str, ...] = ()
     collected = False
@@ -149,7 +149,7 @@ def _bounded(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[Te
     return bounded(read(), most)
 
 
-def other_task(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
+def other_task(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: CorpusStorage = IN_MEMORY) -> Task:
     """The records at ``path``, which are not private, read like those of ``--data``. Raises as ``prepare`` does."""
     if request.task is TaskName.AUDIO_CLASSIFICATION:
         return sound_task(model, sounds_at(request, path))
@@ -310,7 +310,7 @@ def _job(
     request: RetrainRequest,
     model: TrainingModel,
     task: Task,
-    keep: Shelf = IN_MEMORY,
+    keep: CorpusStorage = IN_MEMORY,
     *,
     collected: bool,
     plan: SecretPlan | None = None,
