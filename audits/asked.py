@@ -22,8 +22,8 @@ def pairs_of(claims: Iterable[EpsilonClaim]) -> tuple[tuple[float, float], ...]:
 
 def files_of(artifacts: Sequence[Artifact]) -> dict[str, tuple[str, ...]]:
     """The digests of ``artifacts`` by role."""
-    roles = dict.fromkeys(each.role for each in artifacts)
-    return {role: tuple(each.digest for each in artifacts if each.role == role) for role in roles}
+    roles = dict.fromkeys(artifact.role for artifact in artifacts)
+    return {role: tuple(artifact.digest for artifact in artifacts if artifact.role == role) for role in roles}
 
 
 def stated(asked: AskedAudit) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         return Lineage(doubts=(f"the model names a report of how it was made, which cannot be used: {error}",))
     weights = {item.digest for item in inputs if item.role == "model"}
     if model_report is None and pointer is None:
-        model_report = _beside(model, weights)
+        model_report = _report_beside(model, weights)
     if model_report is None:
         missing = f"the model names a report of how it was made, but {pointer} is not a file"
         return Lineage(doubts=() if pointer is None else (missing,))
@@ -81,38 +81,38 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     if not weights <= {item.digest for item in model_report.report.outputs}:
         doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
-    training, own = next(_trainings(model_report), None), _parameters(model_report.report)
-    last = own if training is None else _parameters(training)
+    training, parameters = next(_trainings(model_report), None), _parameters(model_report.report)
+    last = parameters if training is None else _parameters(training)
     unit = None if last is None else last.unit
     mechanism = mechanism_of(model_report.report.mechanism, model_report.report.guarantees)
     return Lineage(
         parents=parents,
         claims=claims_of(model_report.report.guarantees, model_report.path.name, unit, fixed_graph=_fixes_graph(last)),
-        trained_on=_read(training, "data"),
-        planned_by=_read(training, "plan"),
+        trained_on=_digests_read(training, "data"),
+        planned_by=_digests_read(training, "plan"),
         mechanism=mechanism,
-        steps=_of_steps(mechanism, own),
+        steps=_of_steps(mechanism, parameters),
         unit=unit,
         columns=USUAL if last is None else Columns(text=last.text_column, label=last.label_column),
         source=model_report.path.name,
-        gradient_canaries="" if own is None else own.gradient_canaries_file or "",
-        base_bits=None if own is None else own.base_bits,
+        gradient_canaries="" if parameters is None else parameters.gradient_canaries_file or "",
+        base_bits=None if parameters is None else parameters.base_bits,
         began_with=None if training is None else _start(training),
-        learned=_learned(model_report),
+        learned=_learned_digests(model_report),
     )
 
 
-def _beside(model: Path, weights: set[str]) -> FoundReport | None:
+def _report_beside(model: Path, weights: set[str]) -> FoundReport | None:
     """The report beside a model whose header names none, such as from other programs, if it is about that model."""
     place = report_beside(model.absolute())
     try:
-        found = read_report(place)
+        report = read_report(place)
     except PrivctlError:
         return None
-    return FoundReport(place, found) if weights <= {item.digest for item in found.outputs} else None
+    return FoundReport(place, report) if weights <= {item.digest for item in report.outputs} else None
 
 
-def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
+def _digests_read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
     return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
 
 
@@ -133,18 +133,18 @@ def require_unseen(lineage: Lineage, flag: str, data: DataPath) -> None:
 def weights_of(inputs: Sequence[Artifact]) -> frozenset[str]:
     """The digests of a model's weights among its files, including those of an adapter's base."""
     return frozenset(
-        each.digest
-        for each in inputs
-        if each.role == "model" or (each.role.startswith(BASE_ROLE) and each.role.endswith(_WEIGHTS))
+        artifact.digest
+        for artifact in inputs
+        if artifact.role == "model" or (artifact.role.startswith(BASE_ROLE) and artifact.role.endswith(_WEIGHTS))
     )
 
 
 def _start(training: PrivacyReport) -> frozenset[str]:
     """The digests of the initial weights of a training; empty if they were random."""
     return frozenset(
-        each.digest
-        for each in training.inputs
-        if each.role.startswith((_START_ROLE, BASE_ROLE)) and each.role.endswith(_WEIGHTS)
+        artifact.digest
+        for artifact in training.inputs
+        if artifact.role.startswith((_START_ROLE, BASE_ROLE)) and artifact.role.endswith(_WEIGHTS)
     )
 
 
@@ -171,7 +171,7 @@ def _fixes_graph(training: TrainingParameters | None) -> bool:
     return rule is not None and rule != SharedRecords.ALL
 
 
-def _learned(model_report: FoundReport) -> frozenset[str] | None:
+def _learned_digests(model_report: FoundReport) -> frozenset[str] | None:
     trainings = list(_trainings(model_report))
     data = (item.digest for training in trainings for item in training.inputs if item.role in LEARNED)
     return frozenset(data) if trainings else None

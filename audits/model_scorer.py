@@ -184,12 +184,12 @@ def _identity(inputs: Sequence[Artifact], subject: AuditedModel) -> dict[str, st
         tensors.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0{tensor.digest}\n".encode())
     files = {f"{item.role} {Path(item.path).name}": item.digest for item in inputs if item.role != "model"}
     model = subject.model
-    held = {} if model.base_bits is None else {"base bits": str(model.base_bits)}
+    quantization = {} if model.base_bits is None else {"base bits": str(model.base_bits)}
     return {
         "tensors": tag(tensors),
         "task": subject.task,
         "dtype": model.dtype,
         "device": model.device.type,
-        **held,
+        **quantization,
         **files,
     }

@@ -120,9 +120,9 @@ class Workers:
         if not len(padded):
             return values
         padded[: len(values)] = values
-        found = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(found, padded)
-        return torch.cat([each[: int(count)] for each, count in zip(found, counts, strict=True)])
+        gathered = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(gathered, padded)
+        return torch.cat([part[: int(count)] for part, count in zip(gathered, counts, strict=True)])
 
     def spread(
         self,
@@ -142,14 +142,14 @@ class Workers:
                 compute(items[0])  # a surplus pass, because other processes make one
             return rows
 
-        own = self.jointly(compute_share)
+        own_rows = self.jointly(compute_share)
         if self.size == 1:
-            return own
-        counts = self.gather(torch.tensor([len(rows) for rows in own], dtype=torch.int64)).tolist()
-        rows = self.gather(torch.cat([torch.empty(0, width, dtype=dtype), *own]).flatten()).view(-1, width)
+            return own_rows
+        counts = self.gather(torch.tensor([len(rows) for rows in own_rows], dtype=torch.int64)).tolist()
+        rows = self.gather(torch.cat([torch.empty(0, width, dtype=dtype), *own_rows]).flatten()).view(-1, width)
         order = [index for rank in range(self.size) for index in range(rank, len(items), self.size)]
-        found = dict(zip(order, torch.split(rows, counts), strict=True))
-        return [found[index] for index in range(len(items))]
+        by_index = dict(zip(order, torch.split(rows, counts), strict=True))
+        return [by_index[index] for index in range(len(items))]
 
     def spread_rows(
         self,
@@ -162,10 +162,10 @@ class Workers:
         if self.size == 1:
             return compute(items)
         shares = [items[rank :: self.size] for rank in range(min(self.size, len(items)))]
-        found = torch.empty(len(items), width, dtype=dtype)
+        table = torch.empty(len(items), width, dtype=dtype)
         for rank, rows in enumerate(self.spread(shares, compute, width, dtype)):
-            found[rank :: self.size] = rows
-        return found
+            table[rank :: self.size] = rows
+        return table
 
     def once_per_machine(self, make: Callable[[], bytes]) -> bytes:
         """Call ``make`` in the first process of each machine, and return its result in all processes of that machine.
@@ -185,14 +185,14 @@ class Workers:
 
         The others wait. If ``make`` raises, all raise that error.
         """
-        found: list[Item] = []
+        results: list[Item] = []
 
         def made() -> bytes:
-            found.append(make())
+            results.append(make())
             return b""
 
         self.once(made)
-        return found[0] if found else None
+        return results[0] if results else None
 
     def in_turn(self, make: Callable[[], object]) -> None:
         """Call ``make`` in each process in turn; if it raises, every process raises that error."""
@@ -215,9 +215,9 @@ class Workers:
             return work()
         answer, fault = b"", None
         try:
-            found = work()
+            result = work()
             if not _voted(failed=False)[0]:
-                return found
+                return result
         except _FailedElsewhere:
             pass
         except BaseException as error:  # the others must not wait for an operation that this one will not join
@@ -226,7 +226,7 @@ class Workers:
         answers = self._gather_bytes(answer)
         if fault is not None:
             raise fault
-        raise _error_of(next(each for each in answers if each))
+        raise _error_of(next(answer for answer in answers if answer))
 
     def _made_by(self, maker: int, make: Callable[[], bytes]) -> bytes:
         answer, fault = b"", None
@@ -300,7 +300,10 @@ def _error_bytes(error: BaseException) -> bytes:
     kind: type[BaseException] = PrivctlError
     sentence = "another process of this run failed; its message says why"
     if isinstance(error, PrivctlError):
-        kind, sentence = next((each for each in _SHARED_ERRORS if isinstance(error, each)), PrivctlError), str(error)
+        kind, sentence = (
+            next((error_type for error_type in _SHARED_ERRORS if isinstance(error, error_type)), PrivctlError),
+            str(error),
+        )
     elif is_out_of_memory(error):
         kind, sentence = MemoryElsewhereError, "another process of this run ran out of memory"
     elif isinstance(error, OSError):
@@ -313,7 +316,7 @@ def _error_of(message: bytes) -> Exception:
     name, sentence = json.loads(message)
     if name == MemoryElsewhereError.__name__:
         return MemoryElsewhereError(sentence)
-    return next((each for each in _SHARED_ERRORS if each.__name__ == name), PrivctlError)(sentence)
+    return next((error_type for error_type in _SHARED_ERRORS if error_type.__name__ == name), PrivctlError)(sentence)
 
 
 #: A single process.

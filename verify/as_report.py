@@ -10,9 +10,9 @@ from privctl.storage.digest import file_digest
 from verify.run import Verification
 
 
-def as_report(verification: Verification, place: Path, seed: int | None) -> PrivacyReport:
-    """The report to write at ``place``; ``seed`` is the simulation's seed, or None if nothing was simulated."""
-    parent = ParentReport(path=relative(verification.path, place), digest=file_digest(verification.path))
+def as_report(verification: Verification, report_path: Path, seed: int | None) -> PrivacyReport:
+    """The report to write at ``report_path``; ``seed`` is the simulation's seed, or None if nothing was simulated."""
+    parent = ParentReport(path=relative(verification.path, report_path), digest=file_digest(verification.path))
     return PrivacyReport(
         step="verify",
         created=now(),

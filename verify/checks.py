@@ -71,7 +71,7 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
     plans, their books of secrets, and ledger files.
     """
     judged = guarantees(path, report, parents, lambda text: None)
-    return (*findings(path, report, parents), *(each.verdict for each in judged))
+    return (*findings(path, report, parents), *(guarantee.verdict for guarantee in judged))
 
 
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -237,8 +237,8 @@ def _worst_over_parts(check: Verifier, parts: list[Part] | str) -> Answer:
     """The worst of the answers for the ``parts`` of a guarantee about secrets; the first of them if several tie."""
     if isinstance(parts, str):
         return Outcome.REFUTED, parts
-    found = [check(*part) for part in parts]
-    return min(found, key=lambda answer: _WORST.index(answer[0]))
+    results = [check(*part) for part in parts]
+    return min(results, key=lambda answer: _WORST.index(answer[0]))
 
 
 def _answer(

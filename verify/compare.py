@@ -12,16 +12,16 @@ ROUNDING = 1e-9
 LARGEST = 1e300
 
 
-def compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]:
-    """Yields a sentence if ``what``, whose value is ``found``, differs from what ``source`` expects."""
-    if isinstance(found, (int, float)) and isinstance(expected, (int, float)):
-        equal = found == expected or (
-            max(abs(found), abs(expected)) <= LARGEST and math.isclose(found, expected, rel_tol=ROUNDING, abs_tol=0.0)
+def compare(what: str, actual: Any, expected: Any, source: str) -> Iterator[str]:
+    """Yields a sentence if ``what``, whose value is ``actual``, differs from what ``source`` expects."""
+    if isinstance(actual, (int, float)) and isinstance(expected, (int, float)):
+        equal = actual == expected or (
+            max(abs(actual), abs(expected)) <= LARGEST and math.isclose(actual, expected, rel_tol=ROUNDING, abs_tol=0.0)
         )
     else:
-        equal = found == expected
+        equal = actual == expected
     if not equal:
-        yield f"{what} is {shown(found)}, but {source} {shown(expected)}"
+        yield f"{what} is {shown(actual)}, but {source} {shown(expected)}"
 
 
 def shown(value: Any) -> str:

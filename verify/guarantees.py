@@ -98,8 +98,8 @@ def _published(mechanism: WeightNoise, training: ClippedTraining, guarantee: Gua
             f"it does not follow: weights may move by up to {number(most)}; no case is known here that refutes it for "
             f"{training.optimizer}"
         )
-    found = gaussian.delta_at(epsilon, least / noise)
-    if found.lower <= delta:
+    actual_delta = gaussian.delta_at(epsilon, least / noise)
+    if actual_delta.lower <= delta:
         return Outcome.INCONCLUSIVE, "it lies between what one training is known to reach and what is proved for all"
     return Outcome.REFUTED, (
         f"for losses like -C|w| these facts let zeroing one example move the weights by {least:.6g}: "
@@ -115,13 +115,15 @@ def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
     epsilon, delta = guarantee.epsilon, guarantee.delta
     if delta == 0:
         return Outcome.REFUTED, "Gaussian noise has no finite epsilon at delta 0"
-    found = BoundPair(gaussian.delta_at(epsilon, mu.lower).lower, gaussian.delta_at(epsilon, mu.upper).upper)
-    holds = found.at_most(delta)
+    actual_delta = BoundPair(gaussian.delta_at(epsilon, mu.lower).lower, gaussian.delta_at(epsilon, mu.upper).upper)
+    holds = actual_delta.at_most(delta)
     if holds:
-        reason = f"delta at this epsilon is at most {upward(found.upper)} (shift {mu.upper:.6g}, ball arithmetic)"
+        reason = (
+            f"delta at this epsilon is at most {upward(actual_delta.upper)} (shift {mu.upper:.6g}, ball arithmetic)"
+        )
         return Outcome.PROVED, reason
     if holds is None:
-        low, high, shown = apart(found.lower, found.upper, delta)
+        low, high, shown = apart(actual_delta.lower, actual_delta.upper, delta)
         return Outcome.INCONCLUSIVE, f"delta at this epsilon lies between {low} and {high}, and {shown} may be right"
     follows = gaussian.epsilon_at(delta, mu.upper).upper
     return Outcome.REFUTED, (
@@ -132,10 +134,10 @@ def _exact(guarantee: Guarantee, mu: BoundPair) -> Answer:
 def _halfspace(epsilon: float, mu: float, claimed: float) -> str:
     """The sentence on the half-space whose probabilities show that delta at ``epsilon`` exceeds ``claimed``."""
     edge = epsilon / mu - mu / 2
-    found, shown = apart(gaussian.delta_at(epsilon, mu).lower, claimed)
+    delta, shown = apart(gaussian.delta_at(epsilon, mu).lower, claimed)
     return (
         f"the event 'the output lies more than {edge:.6g} deviations along the shift' has probability "
-        f"{ndtr(-edge):.6g} with it and {ndtr(-edge - mu):.6g} without, so delta is {found} at epsilon {epsilon:.6g}, "
+        f"{ndtr(-edge):.6g} with it and {ndtr(-edge - mu):.6g} without, so delta is {delta} at epsilon {epsilon:.6g}, "
         f"not {shown}"
     )
 
@@ -156,7 +158,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     wanted = Adjacency.ZERO_OUT if covers_contents_only(report) else _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
-    if _of_several_notions(whole):
+    if _has_several_notions(whole):
         return Outcome.INCONCLUSIVE, "no single pair of neighbours fits all its events"
     if sum(event.steps for event in whole.events) > _MANY_STEPS:
         return Outcome.INCONCLUSIVE, f"more than {_MANY_STEPS} steps are too many to recompute"
@@ -191,41 +193,41 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
     claimed, follows, floor = guarantee.epsilon, guarantee.follows, guarantee.floor
     claims = [value for value in (claimed, follows) if value is not None]
     if guarantee.delta == 0:
-        found = ledger.pure_epsilon(whole)
+        actual_epsilon = ledger.pure_epsilon(whole)
     elif claims or floor is not None or guarantee.status in _STANDING:
-        found = ledger.epsilon_of(whole, guarantee.delta, claims, () if floor is None else (floor,))
+        actual_epsilon = ledger.epsilon_of(whole, guarantee.delta, claims, () if floor is None else (floor,))
     else:
         return Outcome.CONSISTENT, "it claims no finite epsilon"
-    at = f"epsilon at delta {guarantee.delta:g}"
-    if (answer := _check_follows_and_floor(found, follows, floor)) is not None:
+    quantity = f"epsilon at delta {guarantee.delta:g}"
+    if (answer := _check_follows_and_floor(actual_epsilon, follows, floor)) is not None:
         return answer
     if claimed is None:
-        return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(found.upper)} follows"
-    holds = found.at_most(claimed)
-    low, high, shown = apart(found.lower, found.upper, claimed)
+        return Outcome.CONSISTENT, f"it claims no finite epsilon; {_finite(actual_epsilon.upper)} follows"
+    holds = actual_epsilon.at_most(claimed)
+    low, high, shown = apart(actual_epsilon.lower, actual_epsilon.upper, claimed)
     if holds:
-        return Outcome.PROVED, f"{at} is at most {upward(found.upper, 9)}"
-    if holds is None and found.upper <= claimed * (1 + _AGREES):
-        return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {shown}, up to rounding"
+        return Outcome.PROVED, f"{quantity} is at most {upward(actual_epsilon.upper, 9)}"
+    if holds is None and actual_epsilon.upper <= claimed * (1 + _AGREES):
+        return Outcome.CONSISTENT, f"{quantity} lies between {low} and {high}: {shown}, up to rounding"
     if holds is None:
-        return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {shown} may be right"
-    why = _witness(whole, guarantee, claimed) or f"{at} is at least {low}"
-    return Outcome.REFUTED, f"{why}; the epsilon that follows is {_finite(found.upper)}"
+        return Outcome.INCONCLUSIVE, f"{quantity} lies between {low} and {high}, so {shown} may be right"
+    why = _witness(whole, guarantee, claimed) or f"{quantity} is at least {low}"
+    return Outcome.REFUTED, f"{why}; the epsilon that follows is {_finite(actual_epsilon.upper)}"
 
 
-def _check_follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
+def _check_follows_and_floor(actual_epsilon: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
     """The answer if one of the two values is refuted or undecided, otherwise None."""
-    if follows is not None and found.at_most(follows) is False:
-        shown, least = apart(follows, found.lower)
+    if follows is not None and actual_epsilon.at_most(follows) is False:
+        shown, least = apart(follows, actual_epsilon.lower)
         return Outcome.REFUTED, f"it says that {shown} follows, but epsilon is at least {least}"
-    if follows is not None and found.upper > follows * (1 + _AGREES):
-        shown, most = apart(follows, found.upper)
+    if follows is not None and actual_epsilon.upper > follows * (1 + _AGREES):
+        shown, most = apart(follows, actual_epsilon.upper)
         return Outcome.INCONCLUSIVE, f"it says that {shown} follows, and {most} is what is proved here"
-    if floor is not None and floor > found.upper * (1 + _ROUNDING):
-        shown, most = apart(floor, found.upper)
+    if floor is not None and floor > actual_epsilon.upper * (1 + _ROUNDING):
+        shown, most = apart(floor, actual_epsilon.upper)
         return Outcome.REFUTED, f"it says no epsilon below {shown} holds, but {most} does"
-    if floor is not None and floor > found.lower * (1 + _GRIDS):
-        shown, least = apart(floor, found.lower)
+    if floor is not None and floor > actual_epsilon.lower * (1 + _GRIDS):
+        shown, least = apart(floor, actual_epsilon.lower)
         return Outcome.INCONCLUSIVE, f"it says no epsilon below {shown} holds, but this is shown only below {least}"
     return None
 
@@ -248,19 +250,19 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
     one_order = guarantee.notion is Notion.SECRET_PROTECTION
     for each in guarantee.risks:
         if each.measure is RiskMeasure.ADVANTAGE:
-            found = risk.advantage(whole, each.bound)
+            bounds = risk.advantage(whole, each.bound)
         elif each.measure in (RiskMeasure.TRUE_POSITIVE_RATE, RiskMeasure.POSTERIOR) and each.at is not None:
-            found = risk.power(whole, each.at, each.bound, present_only=one_order)
+            bounds = risk.power(whole, each.at, each.bound, present_only=one_order)
         else:
             return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure}"
         what = f"the {each.measure}" if each.at is None else f"the {each.measure} at {each.at:g}"
-        low, high, shown = apart(found.lower, found.upper, each.bound)
-        holds = found.at_most(each.bound)
+        low, high, shown = apart(bounds.lower, bounds.upper, each.bound)
+        holds = bounds.at_most(each.bound)
         if holds is False:
             return Outcome.REFUTED, (
                 f"it says {what} is at most {shown}, but a test of the sum of rounded losses reaches {low}"
             )
-        if holds is None and found.upper > each.bound * (1 + _GRIDS):
+        if holds is None and bounds.upper > each.bound * (1 + _GRIDS):
             return Outcome.INCONCLUSIVE, f"{what} lies between {low} and {high}, and {shown} is not proved"
         if holds is None and answer[0] is Outcome.PROVED:
             reason = f"{answer[1]}; {what} is at most {high}, which is {shown} up to {_GRIDS:g} of it"
@@ -270,18 +272,18 @@ def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:
 
 def _adjacency(whole: Ledger) -> Adjacency:
     """Zero-out if a secret is protected, otherwise the first of replace-one, zero-out and add-or-remove that occurs."""
-    if _of_secret(whole):
+    if _is_of_secret(whole):
         return Adjacency.ZERO_OUT
-    found = {row_of(event).neighbours(event) for event in whole.events}
+    adjacencies = {row_of(event).neighbours(event) for event in whole.events}
     order = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT, Adjacency.ADD_OR_REMOVE)
-    return next(each for each in order if each in found)
+    return next(outcome for outcome in order if outcome in adjacencies)
 
 
-def _of_secret(whole: Ledger) -> bool:
+def _is_of_secret(whole: Ledger) -> bool:
     return any(row_of(event).unit is PrivacyUnit.SECRET for event in whole.events)
 
 
-def _of_several_notions(whole: Ledger) -> bool:
+def _has_several_notions(whole: Ledger) -> bool:
     """Whether no single pair of neighbours fits all events: their units or their kinds of adjacency differ.
 
     The same holds if records are zeroed and the bound of one event does not cover zeroing.
@@ -310,11 +312,13 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     if guarantee.delta > 0:
         return ledger_guarantee(report, guarantee)
     opposite = report.step != "account" and guarantee.adjacency is Adjacency.REPLACE_ONE
-    asked = [_nats_between_opposites(event) if opposite else row_of(event).information(event) for event in whole.events]
-    found = [nats for nats in asked if nats is not None]
-    if len(found) < len(whole.events):
+    per_event = [
+        _nats_between_opposites(event) if opposite else row_of(event).information(event) for event in whole.events
+    ]
+    per_training = [nats for nats in per_event if nats is not None]
+    if len(per_training) < len(whole.events):
         return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing or not looked at"
-    nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
+    nats = BoundPair(sum(f.lower for f in per_training), sum(f.upper for f in per_training))
     if guarantee.adjacency is not Adjacency.ZERO_OUT and not opposite:
         return (
             Outcome.REFUTED,
@@ -328,14 +332,14 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         return Outcome.REFUTED, (
             f"its noise_multiplier is {number(guarantee.noise_multiplier)}, the ledger's {noise:.9g}"
         )
-    for each in guarantee.risks:
-        if each.measure is not RiskMeasure.POSTERIOR or each.at is None:
-            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of a secret"
-        least = secret.posterior(nats.lower, each.at)
+    for bounded in guarantee.risks:
+        if bounded.measure is not RiskMeasure.POSTERIOR or bounded.at is None:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {bounded.measure} of a secret"
+        least = secret.posterior(nats.lower, bounded.at)
         if guarantee.name.endswith(_CURVE):
             return _with_risks(whole, guarantee, (Outcome.PROVED, f"{nats.upper:.9g} nats and the curve, {_AGAIN}"))
-        if each.bound < least * (1 - 1e-8):
-            return Outcome.REFUTED, f"a prior of {each.at:g} and {nats.upper:.6g} nats allow {least:.9g}, by Fano"
+        if bounded.bound < least * (1 - 1e-8):
+            return Outcome.REFUTED, f"a prior of {bounded.at:g} and {nats.upper:.6g} nats allow {least:.9g}, by Fano"
     return (
         Outcome.PROVED,
         f"at most {nats.upper:.9g} nats about the secret, by the trapezoidal rule; Fano gives the rest",
@@ -369,11 +373,11 @@ def verifier_of(report: PrivacyReport, guarantee: Guarantee) -> Verifier | None:
 def _without_float_allowance(check: Verifier, report: PrivacyReport, guarantee: Guarantee) -> Answer:
     if wrong := gridded.objection(report, guarantee):
         return Outcome.REFUTED, wrong
-    found = gridded.ideal_guarantee(report, guarantee)
-    outcome, reason = check(report, found.guarantee)
+    ideal = gridded.ideal_guarantee(report, guarantee)
+    outcome, reason = check(report, ideal.guarantee)
     if guarantee.epsilon is None:
         return outcome, reason
-    taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was subtracted for floating-point noise"
+    taken = f"{ideal.epsilon:.3g} of {number(guarantee.epsilon)} was subtracted for floating-point noise"
     return outcome, f"{reason}; {taken}"
 
 

@@ -67,11 +67,11 @@ def bounds_of(
     tossed for groups, ``of_group`` is the largest number of records in a group, and the bounds are on the epsilon of a
     group.
     """
-    results, made = [], []
+    results, made_counts = [], []
     for group in sets:
         guesses = guesses_of(scores, scored, group)
         correct = int((guesses == np.where(included, 1, -1)).sum())
-        made.append(int((guesses != 0).sum()))
+        made_counts.append(int((guesses != 0).sum()))
         results.append(GuessCount(canaries=group.canaries, guesses=group.guesses, correct=correct))
     copies = sets[0].copies
     suffix = (f", {name}" if name else "") + ("" if copies == 1 else f" of groups of {copies}")
@@ -79,7 +79,7 @@ def bounds_of(
     shared: dict[str, float] = {"delta": delta, "copies": copies, "sets": len(sets)}
     if of_group is not None:
         shared["group_records"] = of_group
-    for i, (result, number) in enumerate(zip(results, made, strict=True), start=1):
+    for i, (result, number) in enumerate(zip(results, made_counts, strict=True), start=1):
         shared |= {f"guesses {i}": result.guesses, f"made {i}": number, f"correct {i}": result.correct}
     best = power(sets, delta, alpha)
     epsilon, place = epsilon_bound(results, delta, alpha)

@@ -63,8 +63,8 @@ def _steps(part: Any, inner: str) -> list[Mapping[str, Any]]:
 
 def _flat(settings: Mapping[str, Any], inner: str) -> Iterable[Mapping[str, Any]]:
     if settings["type"] == "Sequence":
-        for each in settings[inner]:
-            yield from _flat(each, inner)
+        for setting in settings[inner]:
+            yield from _flat(setting, inner)
     else:
         yield settings
 
@@ -90,10 +90,10 @@ def _splits_words(step: Mapping[str, Any]) -> bool:
     """Whether a pre-tokenizer ``Split`` cuts out what an expression of known parts matches."""
     expression = step["pattern"].get("Regex")
     whole = (step["behavior"], step["invert"]) in {("Isolated", False), ("Removed", True)}
-    return whole and expression is not None and _known(expression)
+    return whole and expression is not None and _is_known(expression)
 
 
-def _known(expression: str) -> bool:
+def _is_known(expression: str) -> bool:
     parts = _BAR.split(expression)
     # Everything must be matched, so that no piece is left between two matches.
     return set(parts) <= _PARTS and {r"\s+"} <= set(parts)

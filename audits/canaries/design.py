@@ -174,7 +174,9 @@ def canaries_to_refute(epsilon: float, delta: float, alpha: float) -> int | None
 
     def could(count: int) -> bool:
         sets = register([1] * count)
-        perfect = [GuessCount(canaries=count, guesses=each.guesses, correct=each.guesses) for each in sets]
+        perfect = [
+            GuessCount(canaries=count, guesses=guess_set.guesses, correct=guess_set.guesses) for guess_set in sets
+        ]
         return rejects_claim(perfect, epsilon, delta, bound_alpha(alpha, sets, sets))
 
     return 2 + bisect_left(range(2, _MOST), True, key=could) if could(_MOST) else None
@@ -300,8 +302,8 @@ def _prefixes(request: PlantRequest, source: random.Random) -> list[str]:
         seen.add(text)
         if len(pool) < request.count:
             pool.append(text)
-        elif (place := source.randrange(len(seen))) < request.count:
-            pool[place] = text
+        elif (index := source.randrange(len(seen))) < request.count:
+            pool[index] = text
     source.shuffle(pool)
     return [pool[i % len(pool)] for i in range(request.count)]
 

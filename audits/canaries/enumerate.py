@@ -40,7 +40,7 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class SecretSpace:
     """All secrets of one class: ``tokens`` [secrets, length], each preceded by the ids ``before``."""
 
     before: NDArray[np.int64]
@@ -71,7 +71,7 @@ def is_affordable(model: LanguageModel, forms: Sequence[CanaryFormat]) -> bool:
     )
 
 
-def spaces(model: LanguageModel, form: CanaryFormat, prefix: str) -> list[Space]:
+def spaces(model: LanguageModel, form: CanaryFormat, prefix: str) -> list[SecretSpace]:
     """All secrets of a format after a prefix, by class."""
     product = _product(model, form, prefix) if is_piecewise(model, form) else None
     if product is not None:
@@ -84,11 +84,11 @@ def spaces(model: LanguageModel, form: CanaryFormat, prefix: str) -> list[Space]
             if 0 < row.start < len(row.ids):
                 entry = by_class.setdefault(row.kind, (row.ids[: row.start], []))
                 entry[1].append(row.ids[row.start :])
-    return [Space(before=before, tokens=np.stack(rows).astype(np.int32)) for before, rows in by_class.values()]
+    return [SecretSpace(before=before, tokens=np.stack(rows).astype(np.int32)) for before, rows in by_class.values()]
 
 
 def losses(
-    model: LanguageModel, space: Space, advance: Advance = silent, workers: Workers = ALONE
+    model: LanguageModel, space: SecretSpace, advance: Advance = silent, workers: Workers = ALONE
 ) -> NDArray[np.float64]:
     """The negative log-likelihood (nats) of every secret, summed over its tokens; ``advance`` counts tokens fed.
 
@@ -100,14 +100,16 @@ def losses(
     parts = [part for part in np.array_split(order, workers.size) if len(part)]
 
     def part_losses(part: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(_losses(model, Space(before=space.before, tokens=space.tokens[part]), advance))[:, None]
+        return torch.from_numpy(_losses(model, SecretSpace(before=space.before, tokens=space.tokens[part]), advance))[
+            :, None
+        ]
 
-    found = np.empty(len(order))
-    found[order] = torch.cat(workers.spread(parts, part_losses, 1))[:, 0].numpy()
-    return found
+    results = np.empty(len(order))
+    results[order] = torch.cat(workers.spread(parts, part_losses, 1))[:, 0].numpy()
+    return results
 
 
-def _losses(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.float64]:
+def _losses(model: LanguageModel, space: SecretSpace, advance: Advance) -> NDArray[np.float64]:
     with torch.inference_mode(), quiet_transformers():
         root = torch.as_tensor(space.before, device=model.device)[None]
         out, cache = feed(model.network, root)
@@ -123,7 +125,7 @@ def _losses(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.
 class _PrefixTree:
     """The tree in the order of its leaves; level d has a node for each distinct prefix of d tokens."""
 
-    def __init__(self, model: LanguageModel, space: Space, advance: Advance) -> None:
+    def __init__(self, model: LanguageModel, space: SecretSpace, advance: Advance) -> None:
         tokens = space.tokens
         order = np.lexsort(tokens.T[::-1])
         ordered = tokens[order]
@@ -170,7 +172,7 @@ class _PrefixTree:
         return int(max(1, min(Batching.on(self.model.device).tokens, budget // size_of(cache))))
 
 
-def _row_by_row(model: LanguageModel, space: Space, advance: Advance) -> NDArray[np.float64]:
+def _row_by_row(model: LanguageModel, space: SecretSpace, advance: Advance) -> NDArray[np.float64]:
     """The same losses from complete rows, for networks without a plain key-value cache."""
     losses_found: list[NDArray[np.float64]] = []
     length = space.tokens.shape[1]
@@ -197,13 +199,13 @@ def is_piecewise(model: LanguageModel, form: CanaryFormat) -> bool:
     return not any(pair.search(text) for text in words)
 
 
-def _product(model: LanguageModel, form: CanaryFormat, prefix: str) -> Space | None:
+def _product(model: LanguageModel, form: CanaryFormat, prefix: str) -> SecretSpace | None:
     """The space from one text per piece, if the tokenizer gives each piece its own token; otherwise None."""
     texts = [piece * form.length for piece in form.alphabet]
     rows = secret_rows(model, prefix, texts, form.after)
     if len({row.kind for row in rows}) != 1 or len(rows[0].ids) - rows[0].start != form.length:
         return None
     table = np.stack([row.ids[row.start :] for row in rows])  # [pieces, length]: a token may depend on its position
-    places = np.indices((len(form.alphabet),) * form.length, dtype=np.uint8).reshape(form.length, -1)
-    tokens = np.stack([table[places[d], d] for d in range(form.length)], axis=1)
-    return Space(before=rows[0].ids[: rows[0].start], tokens=tokens.astype(np.int32))
+    indices = np.indices((len(form.alphabet),) * form.length, dtype=np.uint8).reshape(form.length, -1)
+    tokens = np.stack([table[indices[d], d] for d in range(form.length)], axis=1)
+    return SecretSpace(before=rows[0].ids[: rows[0].start], tokens=tokens.astype(np.int32))

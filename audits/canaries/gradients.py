@@ -116,7 +116,7 @@ def outlook_of(count: int, delta: float, epsilon: float, curve: CurveClaim | Non
     sentence += "above" if highest > epsilon else "which cannot contradict"
     sentence += f" the {epsilon:.4g} that this training states"
     if curve is not None:
-        guesses = [GuessCount(canaries=count, guesses=each.guesses, correct=0) for each in sets]
+        guesses = [GuessCount(canaries=count, guesses=guess_set.guesses, correct=0) for guess_set in sets]
         chance = power_at_half_noise(guesses, curve, alpha)
         about = f"about {chance:.2g}" if chance >= _LEAST_CHANCE else f"less than {_LEAST_CHANCE:g}"
         sentence += (
@@ -141,10 +141,10 @@ class GradientCanaryAudit:
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Bounds from either observation, and verdicts, jointly wrong with probability at most ``alpha``."""
-        found, request = self._evidence, self._request
-        included = np.array(found.included, dtype=np.bool_)
-        scores = {EVERY_STEP: np.array(found.every_step), END: np.array(found.end)}
-        sets, delta = register([1] * len(included)), found.delta if request.delta is None else request.delta
+        canary_evidence, request = self._evidence, self._request
+        included = np.array(canary_evidence.included, dtype=np.bool_)
+        scores = {EVERY_STEP: np.array(canary_evidence.every_step), END: np.array(canary_evidence.end)}
+        sets, delta = register([1] * len(included)), canary_evidence.delta if request.delta is None else request.delta
         reason = "; ".join(condition.statement for condition in violated_conditions(self._conditions))
         everything = np.ones(len(included), dtype=np.bool_)
         evidence = tuple(
@@ -191,7 +191,7 @@ def _unseen(curve: CurveClaim | None, *, measured: bool) -> Iterator[str]:
         yield "no canary takes part in measurements of layers: the mechanism is tested without them, by its steps alone"
 
 
-def conditions(found: GradientEvidence, digest: str, named: str | None) -> tuple[Assumption, ...]:
+def conditions(evidence: GradientEvidence, digest: str, named: str | None) -> tuple[Assumption, ...]:
     """The conditions of the bounds: the file is the training's own, and its coins were fair and independent."""
     state, statement = AssumptionState.ASSERTED, "the observations are those of this model's training"
     if named is not None:
@@ -210,6 +210,6 @@ def conditions(found: GradientEvidence, digest: str, named: str | None) -> tuple
             statement="the training included each canary gradient by a fair coin of its own",
             state=AssumptionState.ASSERTED,
         ),
-        number_included(sum(found.included), len(found.included)),
+        number_included(sum(evidence.included), len(evidence.included)),
         Assumption(name="trained on the planted data", statement=statement, state=state),
     )

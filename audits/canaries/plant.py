@@ -118,11 +118,11 @@ def _write(
 ) -> DataFile:
     """Write the data with ``lines`` inserted to ``pending``."""
     source.shuffle(lines)
-    places = sorted(source.randrange(records) for _ in lines)
+    indices = sorted(source.randrange(records) for _ in lines)
     pack = zlib.compressobj(wbits=_GZIP) if request.output.suffix == ".gz" else None
     content, digest = blake3(), blake3()
     position = 0
-    for block in _in_batches(_merge(request.data, lines, places)):
+    for block in _in_batches(_merge(request.data, lines, indices)):
         content.update(block)
         packed = pack.compress(block) if pack else block
         digest.update(packed)
@@ -135,12 +135,12 @@ def _write(
     return DataFile(name=request.output.name, digest=tag(digest), content=tag(content), records=records + len(lines))
 
 
-def _merge(path: DataPath, lines: Sequence[bytes], places: Sequence[int]) -> Iterator[bytes]:
-    """The data's lines, with ``lines[i]`` before the record of number ``places[i]``; ``places`` are sorted."""
+def _merge(path: DataPath, lines: Sequence[bytes], indices: Sequence[int]) -> Iterator[bytes]:
+    """The data's lines, with ``lines[i]`` before the record of number ``indices[i]``; ``indices`` are sorted."""
     record = 0
     for line, is_record in record_lines(path):
         if is_record:
-            yield from lines[bisect.bisect_left(places, record) : bisect.bisect_right(places, record)]
+            yield from lines[bisect.bisect_left(indices, record) : bisect.bisect_right(indices, record)]
             record += 1
         yield line
 

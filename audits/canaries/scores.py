@@ -71,11 +71,11 @@ def score_canaries(
     """The scores of all canaries. Groups marked ``exact`` are enumerated here with the model, by all ``workers``."""
     count = len(manifest.canaries)
     nll, least = np.zeros(count), np.zeros(count)
-    places = [i for i, row in enumerate(work.rows) if row is not None]
+    indices = [i for i, row in enumerate(work.rows) if row is not None]
     rows = [row for row in work.rows if row is not None]
-    nll[places], least[places] = _losses(row_scores, rows), _least_margins(row_scores, rows)
+    nll[indices], least[indices] = _losses(row_scores, rows), _least_margins(row_scores, rows)
     unscored = dict(work.unscored)
-    for i in places:
+    for i in indices:
         if not (np.isfinite(nll[i]) and np.isfinite(least[i])):
             unscored[i] = "given NaN or infinite scores by the model"
     peers, lost = _peers(model, manifest, work, exact, row_scores, nll, unscored, workers)

@@ -56,7 +56,7 @@ def noise_bound(
         why = "the stated mechanism is no one kind of Gaussian steps" if delta else "at delta 0 Gaussian noise has none"
         return (_unbounded(why, confidence, samples),)
     family, independent = curve.family, own_coordinates and _is_independent(curve)
-    share = _least_rejected(partial(_rejected, bounds, family, _test(independent=independent), delta))
+    share = _least_rejected(partial(_is_rejected_at, bounds, family, _test(independent=independent), delta))
     if share is None:
         why = f"the guesses fit any noise up to {_MOST:g} times what is stated"
         return (_unbounded(why, confidence, samples),)
@@ -128,7 +128,7 @@ def _test(*, independent: bool) -> Callable[[tuple[int, int, int], Points, float
     return lambda counts, points, level: f_dp.rejects(*counts, f_dp.lines(points), level)
 
 
-def _rejected(
+def _is_rejected_at(
     bounds: Sequence[Evidence],
     family: NoiseFamily,
     rejects: Callable[[tuple[int, int, int], Points, float], bool],
@@ -141,12 +141,12 @@ def _rejected(
     """
     try:
         points = family.points(math.exp(log_share))
-        found = any(
+        rejected = any(
             rejects(counted.counts, points, (1 - item.confidence) / item.details["sets"])
             for item in bounds
             for counted in counts_of(item)
         )
-        return found and (log_share >= 0 or family.epsilon(math.exp(log_share), delta) <= _LARGEST_EPSILON)
+        return rejected and (log_share >= 0 or family.epsilon(math.exp(log_share), delta) <= _LARGEST_EPSILON)
     except (ArithmeticError, ValueError):  # too little or too much noise to compute
         return False
 

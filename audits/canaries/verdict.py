@@ -119,8 +119,8 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequen
     if curve is None or not bounds or bounds[0].lower is None:
         return []
     least = f_dp.lines(curve.points)
-    found = [(curve_p_value(list(counts_of(item)), least), 1 - item.confidence) for item in bounds]
-    p_value, level = min(found, key=lambda each: each[0] / each[1])
+    tests = [(curve_p_value(list(counts_of(item)), least), 1 - item.confidence) for item in bounds]
+    p_value, level = min(tests, key=lambda test: test[0] / test[1])
     subject = curve_subject(curve)
     less = too_little_noise(noise)
     if p_value < level or less:
@@ -184,23 +184,23 @@ def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:
         )
     response, gaussian = _detectable(sets, claim, alpha)
     detectable = response if math.isnan(gaussian) else max(response, gaussian)
-    found = f"epsilon is at least {bound.lower:.3f} at delta {bound.details['delta']:g}"
+    finding = f"epsilon is at least {bound.lower:.3f} at delta {bound.details['delta']:g}"
     if detectable <= VIOLATION * claim.epsilon:
         return Verdict(
             subject=subject,
             outcome=Outcome.CONSISTENT,
-            reason=f"{found}; a true epsilon of {detectable:.2f} would have been noticed "
+            reason=f"{finding}; a true epsilon of {detectable:.2f} would have been noticed "
             "four times in five, if the attack were as strong as any can be",
         )
     if not math.isfinite(response):
-        highest = ceiling([(each.canaries, each.guesses) for each in sets], claim.delta, alpha)
+        highest = ceiling([(guess_set.canaries, guess_set.guesses) for guess_set in sets], claim.delta, alpha)
         return inconclusive(
-            f"{found}; with {bound.samples['canaries']} coins no bound can exceed {highest:.3f} at delta "
+            f"{finding}; with {bound.samples['canaries']} coins no bound can exceed {highest:.3f} at delta "
             f"{claim.delta:g}, so they cannot refute this claim: {more} --to-see {claim.epsilon:g} says how "
             "many)"
         )
     return inconclusive(
-        f"{found}, but this audit is too small to test the claim: even the strongest attack would refute it only if "
+        f"{finding}, but this audit is too small to test the claim: even the strongest attack would refute it only if "
         f"the true epsilon were {response:.2f} (of randomized response) or {gaussian:.2f} (of Gaussian noise)"
     )
 
@@ -208,5 +208,5 @@ def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:
 def _detectable(sets: Sequence[GuessCount], claim: EpsilonClaim, alpha: float) -> tuple[float, float]:
     """The smallest epsilons, for randomized response and Gaussian noise, by which a set likely refutes ``claim``."""
     share = alpha / len(sets)
-    sizes = [(each.canaries, each.guesses, claim.delta, share, claim.epsilon) for each in sets]
+    sizes = [(guess_set.canaries, guess_set.guesses, claim.delta, share, claim.epsilon) for guess_set in sets]
     return min(one_run_detectable(*size) for size in sizes), min(one_run_detectable_gaussian(*size) for size in sizes)

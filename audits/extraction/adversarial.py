@@ -111,12 +111,12 @@ def optimized_prefixes(
 
     def compute(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
         with quiet_transformers(), enough_memory(model):
-            found = [searched.best(row, advance) for row in some]
-        return torch.tensor(np.array(found).reshape(len(some), -1))
+            results = [searched.best(row, advance) for row in some]
+        return torch.tensor(np.array(results).reshape(len(some), -1))
 
     width = bos + length + suffix
-    found = workers.spread_rows(rows, compute, width + 1 + 2 * suffix).numpy()
-    tokens, spent, scores = found[:, :width], found[:, width], found[:, width + 1 :].reshape(-1, 2, suffix)
+    table = workers.spread_rows(rows, compute, width + 1 + 2 * suffix).numpy()
+    tokens, spent, scores = table[:, :width], table[:, width], table[:, width + 1 :].reshape(-1, 2, suffix)
     best = list(tokens.astype(np.int64))
     matches = decide(model, best, scores[:, 0], scores[:, 1], workers)
     return OptimizedPrefixes(matches=matches, spent=spent.astype(np.int64))
@@ -168,13 +168,17 @@ class _PrefixSearch:
             spent += count
             losses, margins, logits = _measured(self.model, tried, self.suffix)
             comes_out = np.all(margins > rounding_margin(logits, self.model.dtype), axis=1)
-            place = int(np.where(comes_out, -np.inf, losses).argmin())
+            best_index = int(np.where(comes_out, -np.inf, losses).argmin())
             in_vain += 1
-            if losses[place] < loss:
-                current, loss, likeliest, in_vain = tried[place], float(losses[place]), None, 0
-            if losses[place] < least or comes_out[place]:
-                best, least, scores = tried[place], float(losses[place]), np.stack([margins[place], logits[place]])
-            if comes_out[place]:
+            if losses[best_index] < loss:
+                current, loss, likeliest, in_vain = tried[best_index], float(losses[best_index]), None, 0
+            if losses[best_index] < least or comes_out[best_index]:
+                best, least, scores = (
+                    tried[best_index],
+                    float(losses[best_index]),
+                    np.stack([margins[best_index], logits[best_index]]),
+                )
+            if comes_out[best_index]:
                 break
         advance(self.budget)
         return np.concatenate([best, [spent], scores.ravel()])

@@ -108,14 +108,14 @@ def _block(train: NDArray[np.bool_], out: NDArray[np.bool_]) -> Block:
     return Block(train=members, heldout=len(train) - members, out=int(out.sum()), found=int((out & train).sum()))
 
 
-def p_value(found: Sequence[Block]) -> float:
+def p_value(blocks: Sequence[Block]) -> float:
     """The one-sided p-value of the training texts found, if the sides were permuted within each block.
 
     The count is a sum of independent hypergeometric variables, convolved exactly. Two blocks of 2 and 2 texts, in each
     of which both texts that come out are training text, give 1/36.
     """
     law, least, seen = np.ones(1), 0, 0
-    for block in found:
+    for block in blocks:
         if not block.informative:
             continue
         low, ours = hypergeometric(block.train + block.heldout, block.out, block.train)

@@ -27,7 +27,7 @@ _CHOSEN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CameOut:
+class FileMatches:
     """What comes out of a file's records in the texts written for one set of prompts.
 
     ``record`` and ``text`` are pairs [pairs], of which ``verbatim`` [pairs] match word for word. ``characters``
@@ -52,15 +52,15 @@ class CameOut:
         """
         counted = np.ones(len(self.stretches), dtype=np.bool_) if but is None else ~but
         record, _, _, verbatim = self.stretches[counted].T
-        found = np.zeros(len(chosen), dtype=np.bool_)
-        found[record if nearly else record[verbatim > 0]] = True
-        return found & chosen
+        extracted = np.zeros(len(chosen), dtype=np.bool_)
+        extracted[record if nearly else record[verbatim > 0]] = True
+        return extracted & chosen
 
     def texts(self, chosen: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
         """Which of ``count`` texts contain one of the ``chosen`` records word for word."""
-        found = np.zeros(count, dtype=np.bool_)
-        found[self.text[self.verbatim & chosen[self.record]]] = True
-        return found
+        extracted = np.zeros(count, dtype=np.bool_)
+        extracted[self.text[self.verbatim & chosen[self.record]]] = True
+        return extracted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class SearchedFile:
     known: NDArray[np.bool_]
     begun: NDArray[np.bool_]
     short: int
-    came_out: tuple[CameOut, ...]
+    came_out: tuple[FileMatches, ...]
 
 
 def search(
@@ -95,18 +95,18 @@ def search(
     """
     lines: list[int] = []
     digests: list[int] = []
-    held: dict[str, list[NDArray[np.bool_]]] = {"known": [], "begun": []}
+    flags_by_kind: dict[str, list[NDArray[np.bool_]]] = {"known": [], "begun": []}
     short = 0
-    found: list[list[tuple[Spans, int, NDArray[np.int64]]]] = [[] for _ in indexes]
+    by_index: list[list[tuple[Spans, int, NDArray[np.int64]]]] = [[] for _ in indexes]
     for numbers, rows in batches:
         kept = [(line, row) for line, row in zip(numbers, rows, strict=True) if len(row) >= least]
         short += len(rows) - len(kept)
         tokens = [row for _, row in kept]
-        for seen, index in zip(held.values(), (prompts, parts), strict=True):
+        for seen, index in zip(flags_by_kind.values(), (prompts, parts), strict=True):
             flags = np.zeros(len(kept), dtype=np.bool_)
             flags[index.search(tokens).record] = True
             seen.append(flags)
-        for of_index, index in zip(found, indexes, strict=True):
+        for of_index, index in zip(by_index, indexes, strict=True):
             spans = index.search(tokens)
             of_index.append((spans, len(lines), _characters(model, spans, tokens)))
         lines += [line for line, _ in kept]
@@ -115,9 +115,9 @@ def search(
     return SearchedFile(
         line=np.array(lines, dtype=np.int64),
         digest=np.array(digests, dtype=np.uint64),
-        **{name: np.concatenate([np.zeros(0, dtype=np.bool_), *flags]) for name, flags in held.items()},
+        **{name: np.concatenate([np.zeros(0, dtype=np.bool_), *flags]) for name, flags in flags_by_kind.items()},
         short=short,
-        came_out=tuple(_joined(each, len(lines)) for each in found),
+        came_out=tuple(_merged(outcome, len(lines)) for outcome in by_index),
     )
 
 
@@ -128,29 +128,29 @@ def records_at(
 
     Records are numbered from 0, counting those of at least ``least`` tokens.
     """
-    found: dict[int, NDArray[np.int64]] = {}
+    by_record: dict[int, NDArray[np.int64]] = {}
     record = 0
     if not wanted:
-        return found
+        return by_record
     for _, tokens in token_batches(model, path, columns):
         for row in tokens:
             if len(row) < least:
                 continue
             if record in wanted:
-                found[record] = row
+                by_record[record] = row
             record += 1
-    return found
+    return by_record
 
 
 def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
     """Which records [records] of each file count: distinct, in no other file, and not known from the prompts."""
     shared = _in_several(files)
-    found = []
+    masks = []
     for file in files:
         once = np.zeros(len(file.digest), dtype=np.bool_)
         once[np.unique(file.digest, return_index=True)[1]] = True
-        found.append(once & ~file.known & ~np.isin(file.digest, shared))
-    return found
+        masks.append(once & ~file.known & ~np.isin(file.digest, shared))
+    return masks
 
 
 def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[NDArray[np.bool_]]:
@@ -161,17 +161,17 @@ def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[ND
     significantly more often than of the other's, they were chosen with that file at hand, and no such record may be
     compared: a model that never saw it may continue it. ``alone`` always excludes repeated records.
     """
-    found = usable(files)
+    masks = usable(files)
     if alone or len(_in_several(files)):
-        for file, among in zip(files, found, strict=True):
+        for file, among in zip(files, masks, strict=True):
             digests, counts = np.unique(file.digest, return_counts=True)
             among &= np.isin(file.digest, digests[counts == 1])
     (a, n), (b, m) = (
-        (int((file.begun & some).sum()), int(some.sum())) for file, some in zip(files, found, strict=True)
+        (int((file.begun & mask).sum()), int(mask.sum())) for file, mask in zip(files, masks, strict=True)
     )
     if min(n, m) and 2 * min(fisher(a, n, b, m), fisher(b, m, a, n)) <= _CHOSEN:
-        found = [some & ~file.begun for file, some in zip(files, found, strict=True)]
-    return found
+        masks = [mask & ~file.begun for file, mask in zip(files, masks, strict=True)]
+    return masks
 
 
 def _in_several(files: Sequence[SearchedFile]) -> NDArray[np.uint64]:
@@ -182,8 +182,8 @@ def _in_several(files: Sequence[SearchedFile]) -> NDArray[np.uint64]:
 
 def drawn(file: SearchedFile, among: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
     """``count`` of the records ``among`` [records], drawn by numpy's PCG64 under ``seed``; smaller draws are nested."""
-    places = np.flatnonzero(among)
-    order = places[np.argsort(file.digest[places], kind="stable")]  # independent of the order of the file
+    indices = np.flatnonzero(among)
+    order = indices[np.argsort(file.digest[indices], kind="stable")]  # independent of the order of the file
     chosen = np.zeros(len(among), dtype=np.bool_)
     chosen[np.random.default_rng(seed).permutation(order)[:count]] = True
     return chosen
@@ -193,8 +193,8 @@ def with_least_digests(
     files: Sequence[SearchedFile], among: Sequence[NDArray[np.bool_]], count: int
 ) -> list[NDArray[np.bool_]]:
     """The records [records] of each file that are among the ``count`` of least digest of all those ``among``."""
-    every = np.sort(np.concatenate([file.digest[some] for file, some in zip(files, among, strict=True)]))[:count]
-    return [some & (file.digest <= every[-1]) if len(every) else some for file, some in zip(files, among, strict=True)]
+    every = np.sort(np.concatenate([file.digest[mask] for file, mask in zip(files, among, strict=True)]))[:count]
+    return [mask & (file.digest <= every[-1]) if len(every) else mask for file, mask in zip(files, among, strict=True)]
 
 
 def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -202,19 +202,19 @@ def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.in
     found = []
     sure = np.flatnonzero(spans.verbatim)
     for record in np.unique(spans.record[sure]).tolist():
-        some = sure[spans.record[sure] == record]
+        of_record = sure[spans.record[sure] == record]
         covered = np.zeros(len(rows[record]) + 1, dtype=np.int64)
-        np.add.at(covered, spans.start[some], 1)
-        np.add.at(covered, spans.stop[some], -1)
+        np.add.at(covered, spans.start[of_record], 1)
+        np.add.at(covered, spans.stop[of_record], -1)
         inside = np.cumsum(covered[:-1]) > 0
         edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]])))
         stretches = [rows[record][a:b] for a, b in edges.reshape(-1, 2).tolist()]
         characters = sum(map(len, decoded(model, stretches)))
-        found.append((record, characters, int((spans.stop[some] - spans.start[some]).max())))
+        found.append((record, characters, int((spans.stop[of_record] - spans.start[of_record]).max())))
     return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
-def _joined(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> CameOut:
+def _merged(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> FileMatches:
     """Merge the batches ``parts``, each with the number of records before it, into unique pairs."""
     empty = np.zeros(0, dtype=np.int64)
     record = np.concatenate([empty, *(spans.record + before for spans, before, _ in parts)])
@@ -227,7 +227,7 @@ def _joined(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int)
     for _, before, characters in parts:
         sizes[characters[:, 0] + before] = characters[:, 1:]
     stretches = [np.stack([s.record + before, s.start, s.stop, s.verbatim], axis=1) for s, before, _ in parts]
-    return CameOut(
+    return FileMatches(
         record=pairs[0],
         text=pairs[1],
         verbatim=sure,

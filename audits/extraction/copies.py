@@ -49,9 +49,9 @@ class CopyCounter:
         document = np.repeat(np.arange(len(longer)), [len(ids) for ids in longer])
         hashes = window_hashes(tokens, self._length)
         inside = document[: len(hashes)] == document[self._length - 1 :]
-        places = np.flatnonzero(inside & self._maybe[hashes >> np.uint64(64 - _BITS)])
-        places = places[np.isin(hashes[places], self._hashes)]
-        pairs = {(int(document[i]), self._number.get(tokens[i : i + self._length].tobytes())) for i in places}
+        indices = np.flatnonzero(inside & self._maybe[hashes >> np.uint64(64 - _BITS)])
+        indices = indices[np.isin(hashes[indices], self._hashes)]
+        pairs = {(int(document[i]), self._number.get(tokens[i : i + self._length].tobytes())) for i in indices}
         for _, number in pairs:
             if number is not None:
                 self._documents[number] += 1

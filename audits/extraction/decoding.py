@@ -62,7 +62,7 @@ class TextDecoder:
     def decode(self, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
         """See ``Decoder``."""
         logits, cache = self._next(prompts, None)
-        if not _selectable(cache):
+        if not _is_selectable(cache):
             return _generated(self.model.network, prompts, steps, choose)
         for step in range(steps):
             chosen, kept = choose(logits)
@@ -128,12 +128,12 @@ class TargetDecoder:
 
 
 def batches_of_one_length(
-    rows: Sequence[NDArray[np.int64]], places: NDArray[np.int64], together: int
+    rows: Sequence[NDArray[np.int64]], indices: NDArray[np.int64], together: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of the rows at ``places``, each of a single length: the cache does not support padding."""
-    lengths = np.array([len(rows[i]) for i in places], dtype=np.int64)
+    """Batches of the rows at ``indices``, each of a single length: the cache does not support padding."""
+    lengths = np.array([len(rows[i]) for i in indices], dtype=np.int64)
     for length in np.unique(lengths):
-        alike = places[lengths == length]
+        alike = indices[lengths == length]
         yield from (alike[start : start + together] for start in range(0, len(alike), together))
 
 
@@ -141,7 +141,7 @@ def _most(model: LanguageModel) -> int:
     return TOGETHER if model.device.type == "cpu" else 16 * TOGETHER
 
 
-def _selectable(cache: Any) -> bool:
+def _is_selectable(cache: Any) -> bool:
     """Whether the cache holds only keys and values, from which the texts that continue can be selected."""
     layers = getattr(cache, "layers", None) or [None]
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

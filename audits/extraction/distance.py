@@ -51,10 +51,10 @@ class EditDistance:
         self._runs[:, 1:] = np.where(equal, self._runs[:, :-1] + 1, 0)
         self.run = np.maximum(self.run, self._runs.max(axis=1))
 
-    def keep(self, places: NDArray[np.int64]) -> None:
-        """Continue with only the texts at ``places``."""
-        self._targets, self.row, self._runs = self._targets[places], self.row[places], self._runs[places]
-        self.run = self.run[places]
+    def keep(self, indices: NDArray[np.int64]) -> None:
+        """Continue with only the texts at ``indices``."""
+        self._targets, self.row, self._runs = self._targets[indices], self.row[indices], self._runs[indices]
+        self.run = self.run[indices]
 
 
 def string_distances(written: Sequence[str], expected: Sequence[str]) -> NDArray[np.float64]:
@@ -77,12 +77,12 @@ def _some_distances(written: Sequence[str], expected: Sequence[str]) -> NDArray[
     ours, theirs = _characters(written, -1), _characters(expected, -2)
     table = EditDistance(theirs)
     lengths, goals = (np.array([len(text) for text in texts]) for texts in (written, expected))
-    found = np.where(lengths == 0, goals, 0)
+    distances = np.where(lengths == 0, goals, 0)
     every = np.arange(len(written))
     for i in range(ours.shape[1]):
         table.add(ours[:, i])
-        found = np.where(lengths == i + 1, table.row[every, goals], found)
-    return np.asarray(found / np.maximum(1, np.maximum(lengths, goals)), dtype=np.float64)
+        distances = np.where(lengths == i + 1, table.row[every, goals], distances)
+    return np.asarray(distances / np.maximum(1, np.maximum(lengths, goals)), dtype=np.float64)
 
 
 def _characters(texts: Sequence[str], filler: int) -> NDArray[np.int32]:

@@ -85,16 +85,18 @@ class KnownElsewhere:
         too short.
         """
         lengths = [self.shape.suffix] * len(rows) if suffixes is None else list(suffixes)
-        asked = self._asked(rows, lengths)
-        sizes = np.array([length * (len(row) > 1) for row, length in asked], dtype=np.int64)
-        found: NDArray[np.bool_] = sizes == 0
+        prompts = self._in_reference_tokens(rows, lengths)
+        sizes = np.array([length * (len(row) > 1) for row, length in prompts], dtype=np.int64)
+        given: NDArray[np.bool_] = sizes == 0
         with self.progress("asking the reference model", int(sizes.sum()) / self.workers.size, "tokens") as advance:
             for size in np.unique(sizes[sizes > 0]).tolist():
-                some = np.flatnonzero(sizes == size)
-                found[some] = self._given([asked[i][0] for i in some.tolist()], size, advance)
-        return found
+                of_size = np.flatnonzero(sizes == size)
+                given[of_size] = self._given([prompts[i][0] for i in of_size.tolist()], size, advance)
+        return given
 
-    def _asked(self, rows: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> list[tuple[NDArray[np.int64], int]]:
+    def _in_reference_tokens(
+        self, rows: Sequence[NDArray[np.int64]], lengths: Sequence[int]
+    ) -> list[tuple[NDArray[np.int64], int]]:
         """Each window in the reference model's tokens, and how many of these are to be produced."""
         if self.same or not rows:
             return list(zip(rows, lengths, strict=True))
@@ -146,22 +148,22 @@ class KnownElsewhere:
         Raises InputError if the network gives no gradient.
         """
         model = self.reference.model
-        places = np.flatnonzero(opened)
-        asked = self._asked([rows[i] for i in places.tolist()], [self.shape.suffix] * len(places))
-        sizes = np.array([length for _, length in asked], dtype=np.int64)
-        found = np.zeros(len(rows), dtype=np.bool_)
-        work = len(places) * adversary.budget / self.workers.size
+        indices = np.flatnonzero(opened)
+        prompts = self._in_reference_tokens([rows[i] for i in indices.tolist()], [self.shape.suffix] * len(indices))
+        sizes = np.array([length for _, length in prompts], dtype=np.int64)
+        is_opened = np.zeros(len(rows), dtype=np.bool_)
+        work = len(indices) * adversary.budget / self.workers.size
         with self.progress("optimizing prefixes of the reference model", work, "passes") as advance:
             for size in np.unique(sizes).tolist():
-                some = np.flatnonzero(sizes == size)
+                of_size = np.flatnonzero(sizes == size)
                 result = optimized_prefixes(
-                    model, [asked[i][0] for i in some.tolist()], size, adversary, bos=begins_with_bos(model),
+                    model, [prompts[i][0] for i in of_size.tolist()], size, adversary, bos=begins_with_bos(model),
                     seed=seed, workers=self.workers, advance=advance,
                 )  # fmt: skip
                 if result is None:
                     raise InputError(f"the embeddings of {model.path} give no gradient; remove --adversarial")
-                found[places[some]] = result.matches.extracted | result.matches.undecided
-        return found
+                is_opened[indices[of_size]] = result.matches.extracted | result.matches.undecided
+        return is_opened
 
     def stretches(self, row: NDArray[np.int64], start: int, stop: int) -> list[tuple[NDArray[np.int64], int]]:
         """Windows that check the tokens from ``start`` to ``stop`` of a record, each with its number of last tokens.
@@ -169,20 +171,20 @@ class KnownElsewhere:
         ``stop`` is exclusive. The stretch is cut from its end into pieces as long as a span, each preceded by as much
         of the record as both models see. If the stretch starts the record, part of it is given.
         """
-        span, prefix = self.shape.suffix, self._before
+        span, prefix = self.shape.suffix, self._length_before_span
         end = min(len(row), max(stop, start + span))
         start = min(start, end - span)
         front = row[:0]
         if begins_with_bos(self.audited):
             front = np.array([self.audited.tokenizer.bos_token_id], dtype=np.int64)
-        found = []
+        pieces = []
         for last in range(end, start + span - 1, -span):
             first = last - span or max(1, span // _GIVEN)
-            found.append((np.concatenate([front, row[max(0, first - prefix) : last]]), last - first))
-        return found
+            pieces.append((np.concatenate([front, row[max(0, first - prefix) : last]]), last - first))
+        return pieces
 
     @property
-    def _before(self) -> int:
+    def _length_before_span(self) -> int:
         """How many of a record's tokens are given before a span."""
         seen = [_MOST, *(model.context or _MOST for model in (self.audited, self.reference.model))]
         room = min(seen) if self.same else min(seen) // 2

@@ -59,21 +59,21 @@ def continuations(
     every, count, steps = np.arange(len(prompts)), queries.count, queries.tokens
 
     def written(some: Sequence[int]) -> torch.Tensor:
-        found = torch.full((len(some), count * steps), -1, dtype=torch.int64)
+        drawn_tokens = torch.full((len(some), count * steps), -1, dtype=torch.int64)
         with torch.inference_mode(), quiet_transformers(), enough_memory(model):
             decoder = TextDecoder.of(model)
             rows = [prompts[i] for i in some for _ in range(count)]
             longest = max(map(len, rows), default=1)
             for batch in batches_of_one_length(rows, np.arange(len(rows)), decoder.together(longest)):
-                asked = [(some[k // count], k % count) for k in batch.tolist()]
-                drawing = _Drawing(asked, queries, seed, ends_of(model))
+                pairs = [(some[k // count], k % count) for k in batch.tolist()]
+                drawing = _Drawing(pairs, queries, seed, ends_of(model))
                 ids = torch.from_numpy(np.stack([rows[k] for k in batch])).to(model.device)
                 if not decoder.decode(ids, steps, drawing.choose):
-                    return torch.full_like(found, -2)
+                    return torch.full_like(drawn_tokens, -2)
                 for k, tokens in zip(batch.tolist(), drawing.tokens, strict=True):
-                    found[k // count, (k % count) * steps : (k % count + 1) * steps] = torch.from_numpy(tokens)
+                    drawn_tokens[k // count, (k % count) * steps : (k % count + 1) * steps] = torch.from_numpy(tokens)
                 advance(len(batch) * steps)
-        return found
+        return drawn_tokens
 
     rows = workers.spread_rows(every.tolist(), written, count * steps, torch.int64).numpy()
     if (rows == -2).any():

@@ -91,11 +91,11 @@ def decide(
         with quiet_transformers(), enough_memory(model), in_float32(model.network):
 
             def verdicts(some: Sequence[int]) -> torch.Tensor:
-                found = [_decide_alone(model, rows[i], margin.shape[1], logits or text_logits) for i in some]
-                return torch.tensor(found, dtype=torch.int64)
+                decided = [_decide_alone(model, rows[i], margin.shape[1], logits or text_logits) for i in some]
+                return torch.tensor(decided, dtype=torch.int64)
 
-            found = workers.spread_rows(doubtful.tolist(), verdicts, 2, torch.int64).numpy()
-            matched[doubtful], undecided[doubtful] = found[:, 0], found[:, 1] > 0
+            table = workers.spread_rows(doubtful.tolist(), verdicts, 2, torch.int64).numpy()
+            matched[doubtful], undecided[doubtful] = table[:, 0], table[:, 1] > 0
     return GreedyMatches(
         matched=matched, extracted=matched == margin.shape[1], undecided=undecided, rerun=len(doubtful)
     )

@@ -57,7 +57,7 @@ def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, l
     counts and no estimate.
     """
     ours = discoverable_counts(train)
-    details: dict[str, float] = {"training_texts": len(train), **_named("training", ours)}
+    details: dict[str, float] = {"training_texts": len(train), **_named_counts("training", ours)}
     samples = {"training": len(train)}
     if heldout is not None:
         samples["held_out"] = len(heldout)
@@ -84,7 +84,7 @@ def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, l
         details={
             **details,
             "held_out_texts": len(heldout),
-            **_named("held out", theirs),
+            **_named_counts("held out", theirs),
             "cuts": len(cuts),
             "p_value": p_value,
             "level": level,
@@ -95,7 +95,7 @@ def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, l
     )
 
 
-def _named(side: str, counts: list[int]) -> dict[str, float]:
+def _named_counts(side: str, counts: list[int]) -> dict[str, float]:
     """Counts keyed by their names in reports, such as "training p=0.5 n=100"."""
     points = product(PROBABILITIES, QUERIES)
     return {f"{side} p={p:g} n={n}": count for (p, n), count in zip(points, counts, strict=True)}

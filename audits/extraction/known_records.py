@@ -28,11 +28,11 @@ def without_known(
     """
     wanted = [_records(outside.outcomes, side) for side in (0, 1)]
     rows = [
-        records_at(elsewhere.audited, one.path, columns, elsewhere.shape.suffix, some)
-        for one, some in zip(samples, wanted, strict=True)
+        records_at(elsewhere.audited, one.path, columns, elsewhere.shape.suffix, wanted_rows)
+        for one, wanted_rows in zip(samples, wanted, strict=True)
     ]
     outcomes = tuple(
-        outcome.without([_given(outcome, side, rows[side], elsewhere) for side in (0, 1)])
+        outcome.without([_is_produced(outcome, side, rows[side], elsewhere) for side in (0, 1)])
         for outcome in outside.outcomes
     )
     return replace(outside, outcomes=outcomes)
@@ -40,10 +40,10 @@ def without_known(
 
 def _records(outcomes: Sequence[PromptOutcome], side: int) -> set[int]:
     """The compared records of one side that come out in any of ``outcomes``."""
-    return {record for each in outcomes for record in np.flatnonzero(each.out(side, nearly=True)).tolist()}
+    return {record for outcome in outcomes for record in np.flatnonzero(outcome.out(side, nearly=True)).tolist()}
 
 
-def _given(
+def _is_produced(
     outcome: PromptOutcome, side: int, rows: dict[int, NDArray[np.int64]], elsewhere: KnownElsewhere
 ) -> NDArray[np.bool_]:
     """Which stretches [stretches] the reference model produces completely, piece by piece."""
@@ -55,9 +55,9 @@ def _given(
             pieces = elsewhere.stretches(rows[record], start, stop)
             windows += pieces
             owners += [number] * len(pieces)
-    found = np.zeros(len(stretches), dtype=np.bool_)
+    is_given = np.zeros(len(stretches), dtype=np.bool_)
     given = elsewhere.gives([row for row, _ in windows], [length for _, length in windows])
     asked = np.array(owners, dtype=np.int64)
-    found[asked] = True
-    found[asked[~given]] = False
-    return found
+    is_given[asked] = True
+    is_given[asked[~given]] = False
+    return is_given

@@ -54,8 +54,8 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, law: SamplingLaw) -> torch
     """
     probabilities = restricted(logits, law).softmax(dim=1)
     sums = probabilities.to(torch.float64).cumsum(dim=1)
-    places = torch.searchsorted(sums, uniform.to(sums)[:, None] * sums[:, -1:], right=True)[:, 0]
-    return places.clamp(max=logits.shape[1] - 1)
+    indices = torch.searchsorted(sums, uniform.to(sums)[:, None] * sums[:, -1:], right=True)[:, 0]
+    return indices.clamp(max=logits.shape[1] - 1)
 
 
 def restricted(logits: torch.Tensor, law: SamplingLaw) -> torch.Tensor:

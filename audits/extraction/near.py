@@ -67,10 +67,10 @@ def near_matches(
 
     def compute(some: Sequence[int]) -> torch.Tensor:
         chosen = np.array(some, dtype=np.int64)
-        found = _matches(model, [rows[i] for i in some], suffix, extracted[chosen], decoder, advance)
-        if found is None:
+        matches = _matches(model, [rows[i] for i in some], suffix, extracted[chosen], decoder, advance)
+        if matches is None:
             return torch.full((len(some), 4), -1.0)
-        columns = (found.distance, found.characters, found.run, found.but_for_spaces)
+        columns = (matches.distance, matches.characters, matches.run, matches.but_for_spaces)
         return torch.from_numpy(np.stack([column.astype(np.float32) for column in columns], axis=1))
 
     values = workers.spread_rows(range(len(rows)), compute, 4, torch.float32).cpu().numpy()
@@ -104,10 +104,10 @@ def _matches(
             prompts = torch.from_numpy(ids[:, :-suffix].copy()).to(model.device)
             if not writer.decode(prompts, suffix, progress.choose):
                 return None
-            found = progress.result()
-            distance[batch] = found.distance / suffix
-            run[batch] = found.run
-            for i, tokens in zip(batch, found.tokens, strict=True):
+            matches = progress.result()
+            distance[batch] = matches.distance / suffix
+            run[batch] = matches.run
+            for i, tokens in zip(batch, matches.tokens, strict=True):
                 written[i] = tokens
             advance(len(batch) * suffix)
     characters = np.where(distance > FARTHEST, np.float32(1), np.float32(0))

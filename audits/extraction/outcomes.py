@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenTexts:
     """What the model wrote for one set of prompts: ``texts`` in the order of the prompts, equally many for each.
 
     ``begins`` [texts] is the index at which each text stopped repeating its word.
@@ -51,7 +51,7 @@ class PromptOutcome:
     records that come out by these alone and are not compared.
     """
 
-    written: Written
+    written: WrittenTexts
     files: tuple[SearchedFile, ...]
     number: int
     counted: tuple[NDArray[np.bool_], ...]
@@ -95,6 +95,6 @@ class PromptOutcome:
         return np.asarray(self.giving.reshape(len(self.written.prompts.rows), -1).any(axis=1))
 
 
-def certain(found: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
-    """A count of what is ``found`` [texts] without undecided texts; with ``units`` [texts], of units."""
-    return UncertainCount.of(found, np.zeros(len(found), dtype=np.bool_), units)
+def certain(extracted: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
+    """A count of what is ``extracted`` [texts] without undecided texts; with ``units`` [texts], of units."""
+    return UncertainCount.of(extracted, np.zeros(len(extracted), dtype=np.bool_), units)

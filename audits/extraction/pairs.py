@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from audits.extraction.decoding import Decoder, TargetDecoder
-from audits.extraction.windows import Cut
+from audits.extraction.windows import RecordCut
 from audits.scores.forward import Batching, Measure, batches, enough_memory
 from audits.scores.rows import pad_rows
 from audits.scores.seq2seq import PairSubject
@@ -56,7 +56,7 @@ class PairShape:
         """See ``WindowShape``."""
         return False
 
-    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[RecordCut]:
         """See ``WindowShape``."""
         start = self.subject.scorer.start
         found = []
@@ -64,7 +64,7 @@ class PairShape:
             source, target = row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]
             first = [target[-1] if start is None else start]
             window = np.concatenate([source, first, target[: self.least]]) if len(target) >= self.least else None
-            found.append(Cut(window, target))
+            found.append(RecordCut(window, target))
         return found
 
     def decoder(self, model: LanguageModel) -> Decoder:
@@ -91,8 +91,8 @@ class PairShape:
                     targets = torch.from_numpy(goals).to(model.device)
                     positions = batching.positions(model.vocabulary)
                     parts = zip(torch.split(logits, positions), torch.split(targets, positions), strict=True)
-                    found = torch.cat([measure(*part) for part in parts], dim=1).cpu().numpy()
-                    values[:, some] = found.reshape(fields, len(some), self.suffix)
+                    distances = torch.cat([measure(*part) for part in parts], dim=1).cpu().numpy()
+                    values[:, some] = distances.reshape(fields, len(some), self.suffix)
                     advance(len(some) * self.suffix)
         return values
 

@@ -68,7 +68,7 @@ def from_file(model: LanguageModel, path: DataPath, columns: Columns, room: int)
         raise InputError(f"{path} has no prompt of any token; give one on each line")
     return PromptSet(
         method=FROM_FILE,
-        rows=tuple(_cut(model, row, room) for _, row in kept),
+        rows=tuple(_last_tokens(model, row, room) for _, row in kept),
         line=np.array([line for line, _ in kept], dtype=np.int64),
         cut=sum(len(row) > room for _, row in kept),
     )
@@ -87,11 +87,11 @@ def repetitions(model: LanguageModel, seed: int, room: int) -> tuple[PromptSet, 
     words = tuple(word_of(model, token) for token in tokens.tolist())
     sets = []
     for method, rows, of_set in ((DIVERGENCE, repeated, words), (CONTROL, mixed, None)):
-        ids = _asked(model, rows)
+        ids = _prompts_for(model, rows)
         sets.append(
             PromptSet(
                 method=method,
-                rows=tuple(_cut(model, row, room) for row in ids),
+                rows=tuple(_last_tokens(model, row, room) for row in ids),
                 line=np.arange(1, len(ids) + 1),
                 words=of_set,
                 cut=sum(len(row) > room for row in ids),
@@ -105,9 +105,9 @@ def repetition_length(text: NDArray[np.int64], word: str, words: Mapping[int, st
 
     Tokens without a letter or digit do not interrupt a repetition.
     """
-    for place, token in enumerate(text.tolist()):
+    for index, token in enumerate(text.tolist()):
         if words[token] != word and any(map(str.isalnum, words[token])):
-            return place
+            return index
     return len(text)
 
 
@@ -124,7 +124,7 @@ def _columns(path: DataPath, columns: Columns) -> Columns:
     return replace(columns, text=None if named == "messages" else named)
 
 
-def _cut(model: LanguageModel, row: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+def _last_tokens(model: LanguageModel, row: NDArray[np.int64], room: int) -> NDArray[np.int64]:
     """The last ``room`` tokens of a row, including BOS in front if the model uses it."""
     if len(row) <= room:
         return row
@@ -137,19 +137,19 @@ def _tokens(model: LanguageModel, random: np.random.Generator, times: int) -> ND
     special = list(getattr(model.tokenizer, "all_special_ids", ()))
     ids = np.setdiff1d(np.arange(min(model.vocabulary, len(model.tokenizer))), special)
     random.shuffle(ids)
-    found: list[int] = []
+    tokens: list[int] = []
     for token in ids[:_LOOKED_AT].tolist():
         if not word_of(model, token).isalnum():
             continue
         row = np.full(times, token, dtype=np.int64)
         if np.array_equal(encode(model, [_text(model, row)])[0][-times:], row):
-            found.append(token)
-        if len(found) == TOKENS:
+            tokens.append(token)
+        if len(tokens) == TOKENS:
             break
-    return np.array(found or ids[:TOKENS].tolist(), dtype=np.int64)
+    return np.array(tokens or ids[:TOKENS].tolist(), dtype=np.int64)
 
 
-def _asked(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+def _prompts_for(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """The prompts for ``rows``: requests by the chat template if there is one, otherwise the tokens alone."""
     if getattr(model.tokenizer, "chat_template", None):
         ask = asking_with(model.tokenizer, model.tokenizer_from)

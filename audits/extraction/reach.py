@@ -43,5 +43,5 @@ def needed(rate: float, held_out_rate: float, alpha: float) -> int | None:
         texts *= 2
         if texts > 2 * _MOST:
             return None
-    found = 1 + bisect_left(range(1, texts + 1), True, lo=texts // 2, key=enough)
-    return found if found <= _MOST else None
+    smallest = 1 + bisect_left(range(1, texts + 1), True, lo=texts // 2, key=enough)
+    return smallest if smallest <= _MOST else None

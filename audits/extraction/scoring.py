@@ -69,15 +69,15 @@ def score_suffixes(
         return torch.from_numpy(shape.measure(model, some, measure, fields, advance)).transpose(0, 1).flatten(1)
 
     compute = screened if law is None and isinstance(shape, TextShape) else measured
-    found = workers.spread_rows(rows, compute, fields * suffix, torch.float32).numpy()
-    margin, target_logit, *logp = found.reshape(len(rows), fields, suffix).swapaxes(0, 1)
+    table = workers.spread_rows(rows, compute, fields * suffix, torch.float32).numpy()
+    margin, target_logit, *logp = table.reshape(len(rows), fields, suffix).swapaxes(0, 1)
     return SuffixScores(margin=margin, target_logit=target_logit, logp=logp[0] if logp else None)
 
 
 def from_row_scores(row_scores: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> SuffixScores:
     """The scores of texts all of whose tokens were scored, under the model's own distribution."""
     counts = np.array([len(row) - 1 for row in rows], dtype=np.int64)
-    places = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
+    indices = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
     values = row_scores.take(rows, counts)
-    lp, margin, lse = (values[FIELDS.index(name)][places] for name in ("lp", "margin", "lse"))
+    lp, margin, lse = (values[FIELDS.index(name)][indices] for name in ("lp", "margin", "lse"))
     return SuffixScores(margin=margin, target_logit=lp + lse, logp=lp)

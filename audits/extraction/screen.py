@@ -46,7 +46,7 @@ def screen(
     batching = batching or Batching.on(model.device)
     with quiet_transformers(), enough_memory(model):
         network_halves = trunk_and_head(model)
-        if network_halves is None or not _selectable(network_halves[0], model, rows[0]):
+        if network_halves is None or not _is_selectable(network_halves[0], model, rows[0]):
             values, _ = measure_rows(model, rows, margin_scores, 2, last=suffix, batching=batching, advance=advance)
             return values[0].reshape(-1, suffix), values[1].reshape(-1, suffix)
         margin = np.full((len(rows), suffix), -np.inf, dtype=np.float32)
@@ -103,7 +103,7 @@ def _same_length(rows: Sequence[NDArray[np.int64]], tokens: int) -> Iterator[lis
             yield [i for i in batch if lengths[i] == length]
 
 
-def _selectable(trunk: Any, model: LanguageModel, row: NDArray[np.int64]) -> bool:
+def _is_selectable(trunk: Any, model: LanguageModel, row: NDArray[np.int64]) -> bool:
     """Whether the trunk caches only keys and values, from which the texts that continue can be selected."""
     state = trunk(input_ids=torch.from_numpy(row[None, :2]).to(model.device), use_cache=True)
     layers = getattr(getattr(state, "past_key_values", None), "layers", None) or [None]

@@ -49,7 +49,7 @@ class SpanIndex:
     def __init__(self, texts: Sequence[NDArray[np.int64]], length: int, edits: int) -> None:
         self._length, self._edits = length, edits
         self._piece = length // (edits + 1)
-        self._tokens, self._owner, self._ends = _joined(texts)
+        self._tokens, self._owner, self._ends = _concatenated(texts)
         hashes, places = _pieces(self._tokens, self._owner, self._piece)
         self._constant = _repeated(self._tokens, self._piece)
         places = places[~self._constant[places]]
@@ -61,19 +61,23 @@ class SpanIndex:
 
     def search(self, records: Sequence[NDArray[np.int64]]) -> Spans:
         """All spans of ``records`` in the texts. Pieces that repeat a single token do not start a search."""
-        tokens, owner, ends = _joined(records)
+        tokens, owner, ends = _concatenated(records)
         hashes, places = _pieces(tokens, owner, self._piece)
         places = places[self._maybe[hashes[places] >> np.uint64(64 - _BITS)]]
-        found = [
+        matches = [
             self._extended(tokens, owner, ends, i, j) for i, j in self._pairs(hashes[places], places, tokens, owner)
         ]
         names = ("record", "text", "start", "stop", "verbatim")
         empty = np.zeros(0, dtype=np.int64)
-        parts = {name: np.concatenate([empty, *(getattr(each, name) for each in found)]) for name in names}
+        parts = {name: np.concatenate([empty, *(getattr(spans, name) for spans in matches)]) for name in names}
         return Spans(**{**parts, "verbatim": parts["verbatim"].astype(np.bool_)})
 
     def _pairs(
-        self, hashes: NDArray[np.uint64], places: NDArray[np.int64], tokens: NDArray[np.int64], owner: NDArray[np.int64]
+        self,
+        hashes: NDArray[np.uint64],
+        indices: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        owner: NDArray[np.int64],
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Positions in texts and records where the same piece starts, unless it extends one token to the left."""
         first = np.searchsorted(self._hashes, hashes, side="left")
@@ -82,7 +86,7 @@ class SpanIndex:
         for start in range(0, int(total[-1]) if len(total) else 0, _AT_ONCE):
             flat = np.arange(start, min(start + _AT_ONCE, int(total[-1])))
             which = np.searchsorted(total, flat, side="right")
-            i, j = self._places[first[which] + flat - (total[which] - counts[which])], places[which]
+            i, j = self._places[first[which] + flat - (total[which] - counts[which])], indices[which]
             before_i, before_j = np.maximum(i - 1, 0), np.maximum(j - 1, 0)
             same = (i > 0) & (j > 0) & (self._tokens[before_i] == tokens[before_j])
             same &= (self._owner[before_i] == self._owner[i]) & (owner[before_j] == owner[j])
@@ -158,17 +162,17 @@ def _agree(
     step: int,
 ) -> NDArray[np.int64]:
     """The number of equal tokens [pairs] of ``a`` from ``i`` and ``b`` from ``j``, up to ``most`` [pairs]."""
-    found = np.zeros(len(i), dtype=np.int64)
+    agreeing = np.zeros(len(i), dtype=np.int64)
     active = np.flatnonzero(most > 0)
     while len(active):
-        here = step * found[active]
+        here = step * agreeing[active]
         active = active[a[i[active] + here] == b[j[active] + here]]
-        found[active] += 1
-        active = active[found[active] < most[active]]
-    return found
+        agreeing[active] += 1
+        active = active[agreeing[active] < most[active]]
+    return agreeing
 
 
-def _joined(
+def _concatenated(
     texts: Sequence[NDArray[np.int64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All tokens concatenated, the text of each token, and the end of each text."""
@@ -187,8 +191,8 @@ def _pieces(
 
 def _repeated(tokens: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
     """Which windows [tokens] of ``length`` tokens, at least 2, repeat a single token."""
-    found = np.zeros(len(tokens), dtype=np.bool_)
+    repeated = np.zeros(len(tokens), dtype=np.bool_)
     if 2 <= length <= len(tokens):
         changes = np.append(0, np.cumsum(tokens[1:] != tokens[:-1]))
-        found[: len(tokens) - length + 1] = changes[length - 1 :] == changes[: len(tokens) - length + 1]
-    return found
+        repeated[: len(tokens) - length + 1] = changes[length - 1 :] == changes[: len(tokens) - length + 1]
+    return repeated

@@ -52,9 +52,9 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
     doubted = not_confirmed(evidence)
     searched, found = _searched(evidence, doubted)
     summary += searched
-    own = [item for item in (beyond, near) if item is not None and accuses(item)]
+    accusing = [item for item in (beyond, near) if item is not None and accuses(item)]
     by_coins = "; privctl drew the sides by coins, so the two files do not differ by themselves" if drawn else ""
-    if found or any((METHOD, item.quantity) not in doubted for item in own):
+    if found or any((METHOD, item.quantity) not in doubted for item in accusing):
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary + by_coins)
     grid = evidence_by_quantity.get(GRID)
     if grid is not None and grid.details.get("detected") and (METHOD, GRID) not in doubted:

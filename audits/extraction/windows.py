@@ -51,7 +51,7 @@ class SkippedReason(IntEnum):
         }[self]
 
 
-class Cut(NamedTuple):
+class RecordCut(NamedTuple):
     """A record's ``window``, None if the record is too short, and the tokens that may contain copies of suffixes."""
 
     window: NDArray[np.int64] | None
@@ -76,7 +76,7 @@ class WindowShape(Protocol):
     def is_short(self, row: NDArray[np.int64]) -> bool:
         """Whether the window's prefix is shorter than ``prefix``."""
 
-    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[RecordCut]:
         """The window of each record. Raises InputError for ids that the model has no embedding for."""
 
     def decoder(self, model: LanguageModel) -> Decoder:
@@ -111,10 +111,10 @@ class TextShape:
         """The minimum length of a record in tokens."""
         return self.least_prefix + self.suffix
 
-    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[RecordCut]:
         """See ``WindowShape``."""
         rows = encode(model, [record.text for record in records])
-        return [Cut(self.window(row), row) for row in rows]
+        return [RecordCut(self.window(row), row) for row in rows]
 
     def is_short(self, row: NDArray[np.int64]) -> bool:
         """See ``WindowShape``."""
@@ -258,8 +258,8 @@ def sample(
             entry = (record.line, window.copy())  # without the rest of a long record
             if limit is None or len(drawn) < limit:
                 drawn.append(entry)
-            elif (place := int(random.integers(len(distinct)))) < limit:
-                drawn[place] = entry
+            elif (index := int(random.integers(len(distinct)))) < limit:
+                drawn[index] = entry
     drawn.sort(key=lambda entry: entry[0])
     return WindowSample(
         path=path,
@@ -291,23 +291,23 @@ def sides(
     in_both: set[bytes] = set()
     for i, windows_of_file in enumerate(samples):
         other_keys = set().union(*keys[:i], *keys[i + 1 :])
-        own: set[bytes] = set()
+        digests: set[bytes] = set()
         for records in _record_batches(windows_of_file.path, columns):
             cuts = shape.cut(model, records)
             if i == 0:
                 counter.add([cut.document for cut in cuts])
             if len(samples) > 1:  # shared windows are searched among all records, not only those drawn
-                own.update(key(cut.window) for cut in cuts if cut.window is not None)
+                digests.update(key(cut.window) for cut in cuts if cut.window is not None)
             advance(len(cuts))
-        shared |= other_keys & own
-        in_both |= before & own
-        before |= own
+        shared |= other_keys & digests
+        in_both |= before & digests
+        before |= digests
     copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
-    found = []
+    cut_sides = []
     for windows_of_file, count in zip(samples, copies, strict=True):
         there_too = np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_)
         alone = ~windows_of_file.repeated if in_both else np.ones(len(there_too), dtype=np.bool_)
-        found.append(
+        cut_sides.append(
             LabelledWindows(
                 sample=windows_of_file,
                 copies=count,
@@ -316,7 +316,7 @@ def sides(
                 in_both=len(in_both),
             )
         )
-    return found
+    return cut_sides
 
 
 def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:

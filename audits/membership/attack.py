@@ -78,8 +78,8 @@ class Candidates:
 
     def ngrams(self, texts: Sequence[str]) -> sparse.csr_array:
         """``ngrams`` of ``texts``, cached: without labels, attack and baseline use the same texts."""
-        found: sparse.csr_array = self.once(("n-grams", *texts), lambda: ngrams(texts))
-        return found
+        counts: sparse.csr_array = self.once(("n-grams", *texts), lambda: ngrams(texts))
+        return counts
 
     @property
     def texts(self) -> list[str]:

@@ -148,10 +148,10 @@ class MembershipAudit:
         longest = int(self._work.counts.max(initial=0))
         zeros = np.zeros((len(FIELDS), longest), np.float32)
         nothing = RowScores(values=zeros, begins={key(row): 0 for row in self._work.rows})
-        found = candidates_of(self._work, nothing, np.zeros(count) if referred else None)
+        candidates = candidates_of(self._work, nothing, np.zeros(count) if referred else None)
         unasked = {**self._questions.unasked, **self._differentiator.why_not(self._asking)}
         answered = {name: np.zeros(count) for name in self._asking if name not in unasked}
-        return replace(found, answered=answered, unasked=unasked)
+        return replace(candidates, answered=answered, unasked=unasked)
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """The evidence of all attacks and baselines, which is wrong with probability at most ``alpha``.
@@ -225,7 +225,7 @@ class MembershipAudit:
         intervals += 0 if unfused else fused.QUANTITIES
         settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
         results = {attack.name: attack.run(candidates, settings) for attack in judged}
-        tested = {each.name: each.tested(candidates, settings, results[each.name].scores) for each in judged}
+        tested = {attack.name: attack.tested(candidates, settings, results[attack.name].scores) for attack in judged}
         if self._as_one:
             tested = {attack.name: attack.label_free_scores(candidates, settings) for attack in scoring}
         return _Attacked(
@@ -235,7 +235,7 @@ class MembershipAudit:
             results=results,
             scores={name: results[name].scores for name in compared},
             tested={attack.name: tested[attack.name] for attack in scoring},
-            statistics={each.name: each.statistics(candidates, settings, tested[each.name]) for each in judged},
+            statistics={attack.name: attack.statistics(candidates, settings, tested[attack.name]) for attack in judged},
             kept=tuple(attack.name for attack in scoring if self._as_one or attack.unlabelled is not None),
         )
 
@@ -246,11 +246,11 @@ class MembershipAudit:
         if done.unfused:
             return done, {}
         joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
-        found = fused.result_of(joined, candidates.table.member, done.settings)
+        result = fused.result_of(joined, candidates.table.member, done.settings)
         more = replace(
             done,
-            results={**done.results, fused.NAME: found},
-            scores={**done.scores, fused.NAME: found.scores},
+            results={**done.results, fused.NAME: result},
+            scores={**done.scores, fused.NAME: result.scores},
             statistics={**done.statistics, fused.NAME: joined.statistics},
         )
         return more, {fused.NAME: joined.areas(blind.labels)}
@@ -260,10 +260,10 @@ class MembershipAudit:
 
         For a drawn split, finding nothing counts only if the model may have been trained on the members.
         """
-        found = verdict(evidence, blind, self._request.least_auc, drawn=self._drawn is not None)
-        if self._drawn is None or found.outcome is not Outcome.CONSISTENT:
-            return found
-        return of_training(found, self._drawn, self._trained_on)
+        judgement = verdict(evidence, blind, self._request.least_auc, drawn=self._drawn is not None)
+        if self._drawn is None or judgement.outcome is not Outcome.CONSISTENT:
+            return judgement
+        return of_training(judgement, self._drawn, self._trained_on)
 
     def _bounds(self, candidates: Candidates, scores: Mapping[str, NDArray[Any]], alpha: float) -> Findings:
         """The bounds from the label-free ``scores`` [records] by attack; none unless privctl drew the split."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.queries import Answers, Asked, Query, asking, draws
+from audits.membership.queries import Answers, AttackQueries, Query, asking, draws
 from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record
@@ -59,7 +59,7 @@ class _Copies:
             return ""
         return f"it looks at the labels of records, which a model for {work.task} does not give"
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """See ``Query``."""
         others = {IMAGE_CLASSIFICATION: self.images, AUDIO_CLASSIFICATION: self.sounds}
         alter = others.get(work.task, self.texts)
@@ -72,7 +72,9 @@ class _Copies:
             margins = [own.of(record, "margin"), *(answers.of(begin + i, "margin") for i in range(count))]
             return self.score(np.concatenate(margins))
 
-        return Asked(rows=subject.rows([each for some in copies for each in some]).rows, copies=count, score=score)
+        return AttackQueries(
+            rows=subject.rows([row for record_rows in copies for row in record_rows]).rows, copies=count, score=score
+        )
 
 
 def without_words(record: Record, share: float, random: np.random.Generator) -> Record:
@@ -90,17 +92,17 @@ def moved(pixels: NDArray[Any], down: int, right: int, *, flipped: bool = False)
     """
     rows, columns = (0, 1) if pixels.dtype == np.uint8 else (1, 2)
     height, width = pixels.shape[rows], pixels.shape[columns]
-    found = pixels.take(np.clip(np.arange(height) - down, 0, height - 1), axis=rows)
-    found = found.take(np.clip(np.arange(width) - right, 0, width - 1), axis=columns)
-    return np.flip(found, columns) if flipped else found
+    shifted = pixels.take(np.clip(np.arange(height) - down, 0, height - 1), axis=rows)
+    shifted = shifted.take(np.clip(np.arange(width) - right, 0, width - 1), axis=columns)
+    return np.flip(shifted, columns) if flipped else shifted
 
 
 def noised(pixels: NDArray[Any], share: float, random: np.random.Generator) -> NDArray[Any]:
     """An image or sound with Gaussian noise, clipped to its range; ``share`` is the noise's fraction of that range."""
     low, high = (0.0, 255.0) if pixels.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
     noise = random.normal(scale=share * (high - low), size=pixels.shape)
-    found = np.clip(pixels + noise, low, high)
-    return np.asarray(found.round() if pixels.dtype == np.uint8 else found).astype(pixels.dtype)
+    noisy = np.clip(pixels + noise, low, high)
+    return np.asarray(noisy.round() if pixels.dtype == np.uint8 else noisy).astype(pixels.dtype)
 
 
 def _mild_texts(record: Record, random: np.random.Generator) -> list[Record]:
@@ -110,8 +112,8 @@ def _mild_texts(record: Record, random: np.random.Generator) -> list[Record]:
 def _mild_images(record: Record, _: np.random.Generator) -> list[Record]:
     pixels = record.pixels
     assert pixels is not None
-    by = max(1, max(pixels.shape) // 16)
-    ways = [(0, 0), (by, 0), (-by, 0), (0, by), (0, -by)]
+    shift = max(1, max(pixels.shape) // 16)
+    ways = [(0, 0), (shift, 0), (-shift, 0), (0, shift), (0, -shift)]
     copies = [moved(pixels, *way, flipped=flipped) for flipped in (False, True) for way in ways][1:]
     return [replace(record, pixels=np.ascontiguousarray(copy)) for copy in copies]
 
@@ -122,9 +124,9 @@ def _mild_sounds(record: Record, _: np.random.Generator) -> list[Record]:
     assert wave is not None
     copies = []
     for part in range(1, COPIES // 2 + 1):
-        by = min(len(wave) - 1, max(1, part * len(wave) // 32))
-        silence = np.zeros(by, wave.dtype)
-        copies += [np.concatenate([wave[by:], silence]), np.concatenate([silence, wave[: len(wave) - by]])]
+        shift = min(len(wave) - 1, max(1, part * len(wave) // 32))
+        silence = np.zeros(shift, wave.dtype)
+        copies += [np.concatenate([wave[shift:], silence]), np.concatenate([silence, wave[: len(wave) - shift]])]
     return [replace(record, pixels=copy) for copy in copies]
 
 

@@ -22,8 +22,8 @@ def slope(candidates: Candidates, _: Settings) -> NDArray[Any]:
     """
     table = candidates.table
     lengths = np.diff(table.offsets)
-    place = np.arange(table.tokens) - np.repeat(table.offsets[:-1], lengths)
-    centred = place - np.repeat((lengths - 1) / 2, lengths)
+    position = np.arange(table.tokens) - np.repeat(table.offsets[:-1], lengths)
+    centred = position - np.repeat((lengths - 1) / 2, lengths)
     spread = table.sums(centred**2)
     return np.asarray(table.sums(centred * table.lp.astype(np.float64)) / np.where(spread > 0, spread, 1.0))
 
@@ -38,8 +38,8 @@ def rises(candidates: Candidates, _: Settings) -> NDArray[Any]:
     total = np.cumsum(table.lp.astype(np.float64))
     before = np.concatenate([[0.0], total[:-1]]) - np.repeat(total[table.offsets[:-1]], lengths)
     before += np.repeat(table.lp[table.offsets[:-1]].astype(np.float64), lengths)
-    place = np.arange(table.tokens) - np.repeat(table.offsets[:-1], lengths)
-    risen = (place > 0) & (table.lp > before / np.maximum(place, 1))
+    position = np.arange(table.tokens) - np.repeat(table.offsets[:-1], lengths)
+    risen = (position > 0) & (table.lp > before / np.maximum(position, 1))
     return np.asarray(np.where(lengths > 1, table.sums(risen) / np.maximum(lengths - 1, 1), 0.5))
 
 

@@ -67,8 +67,8 @@ def _thumbnails(records: Sequence[Record], most: int = 8) -> NDArray[np.float64]
 def _loudness(wave: NDArray[Any]) -> NDArray[np.float64]:
     """A sound's log loudness in 8 time segments and 8 frequency bands, and its log length."""
     stretches = np.array_split(wave.astype(np.float64), 8)
-    bands = [np.array_split(np.abs(np.fft.rfft(each, max(len(each), 16))), 8) for each in stretches]
-    return np.log1p([*(float(band.mean()) for each in bands for band in each), len(wave)])
+    bands = [np.array_split(np.abs(np.fft.rfft(stretch, max(len(stretch), 16))), 8) for stretch in stretches]
+    return np.log1p([*(float(band.mean()) for stretch_bands in bands for band in stretch_bands), len(wave)])
 
 
 def sound_features(records: Sequence[Record]) -> NDArray[np.float64]:
@@ -112,10 +112,10 @@ def label_features(records: Sequence[Record], head: HeadKind | None) -> NDArray[
         stated = np.array([float(record.label or "nan") for record in records])
         return np.stack([stated, np.abs(stated - np.median(stated))], axis=1)
     several = head is HeadKind.SEVERAL
-    held = [set(json.loads(r.label or "[]")) if several else {r.label or ""} for r in records]
-    counts = Counter(name for names in held for name in names)
+    label_sets = [set(json.loads(r.label or "[]")) if several else {r.label or ""} for r in records]
+    counts = Counter(name for names in label_sets for name in names)
     frequent = sorted(counts, key=lambda name: (-counts[name], name))[:LABELS]
-    return np.array([[len(names), *(name in names for name in frequent)] for names in held], dtype=np.float64)
+    return np.array([[len(names), *(name in names for name in frequent)] for names in label_sets], dtype=np.float64)
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:

@@ -30,9 +30,9 @@ def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack], *, gro
     """Why the scores of ``attacks`` are not fused; empty if they are."""
     if len(attacks) < 2:
         return "it joins the scores of two attacks or more"
-    least, of = (LEAST_GROUPS, "groups of ") if groups else (LEAST, "")
+    least, unit = (LEAST_GROUPS, "groups of ") if groups else (LEAST, "")
     if min(candidates.table.samples.values()) < least:
-        return f"it learns which scores to trust from at least {least} {of}members and as many {of}non-members"
+        return f"it learns which scores to trust from at least {least} {unit}members and as many {unit}non-members"
     return ""
 
 

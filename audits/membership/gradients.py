@@ -60,27 +60,27 @@ class Differentiator:
 
     def cost(self, names: Collection[str]) -> str:
         """The cost of the possible gradient attacks among ``names``, in words; empty if there are none."""
-        asked = self._asked(names)
-        times = "twice" if ALIGNMENT in asked else "once"
-        return f"differentiating each record {times}, for {', '.join(asked)}" if asked else ""
+        requested = self._requested_names(names)
+        times = "twice" if ALIGNMENT in requested else "once"
+        return f"differentiating each record {times}, for {', '.join(requested)}" if requested else ""
 
     def scores(self, names: Collection[str], work: Workload) -> GradientScores:
         """The scores of the gradient attacks among ``names``; not finite where the gradients are not."""
-        asked, unasked = self._asked(names), self.why_not(names)
-        if not asked:
-            return GradientScores(unasked=unasked)
+        requested, not_requested = self._requested_names(names), self.why_not(names)
+        if not requested:
+            return GradientScores(unasked=not_requested)
         models: list[tuple[AuditedModel, Sequence[NDArray[Any]]]] = [(self.subject, work.rows)]
         update: Weights | None = None
-        if ALIGNMENT in asked and self.reference is not None:
+        if ALIGNMENT in requested and self.reference is not None:
             models.append((self.reference, self.reference.rows(work.records).rows))
             update = update_between(self.reference, self.subject)
         size = len(models) * len(work.rows) / self.workers.size
         with self.progress("differentiating", size, "records") as advance:
-            each = [gradients(*model, update, self.workers, advance) for model in models]
-        found = {NORM: -each[0][:, 0], ALIGNMENT: np.mean(each, axis=0)[:, 1]}
-        return GradientScores(found={name: found[name] for name in asked}, unasked=unasked)
+            by_model = [gradients(*model, update, self.workers, advance) for model in models]
+        by_attack = {NORM: -by_model[0][:, 0], ALIGNMENT: np.mean(by_model, axis=0)[:, 1]}
+        return GradientScores(found={name: by_attack[name] for name in requested}, unasked=not_requested)
 
-    def _asked(self, names: Collection[str]) -> list[str]:
+    def _requested_names(self, names: Collection[str]) -> list[str]:
         reasons = self.why_not(names)
         return [name for name in (NORM, ALIGNMENT) if name in names and name not in reasons]
 

@@ -221,9 +221,9 @@ def highest(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float6
     distances = np.asarray(values, np.float64) - middle
     order = np.lexsort((-distances, index))
     sizes = np.bincount(index)
-    place = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     taken = -(-sizes // SHARE)
-    kept = place < np.repeat(taken, sizes)
+    kept = position < np.repeat(taken, sizes)
     return np.asarray(middle + _tied(np.bincount(index[order][kept], weights=distances[order][kept]) / taken))
 
 
@@ -236,7 +236,7 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
     listed: list[list[int]] = [[] for _ in sizes]
     for record, group in enumerate(index.tolist()):
         listed[group].append(record)
-    records = [_joined([candidates.records[i] for i in places]) for places in listed]
+    records = [_joined_record([candidates.records[i] for i in places]) for places in listed]
     mean = sparse.csr_array((1 / sizes[index], (index, np.arange(len(index)))), shape=(len(sizes), len(index)))
     features = sparse.hstack(
         [mean @ record_features(candidates.records, candidates.ngrams), sparse.csr_array(_of_size(sizes))]
@@ -273,7 +273,7 @@ def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((values - values.mean()) / (values.std() or 1.0))
 
 
-def _joined(records: Sequence[Record]) -> Record:
+def _joined_record(records: Sequence[Record]) -> Record:
     """A record that stands for a group; its text is a digest of the group's records in any order."""
     names = hashlib.blake2b(b"".join(sorted(record.digest for record in records))).hexdigest()
     return Record(records[0].line, names)

@@ -30,28 +30,28 @@ def with_joint_test(
     """
     if not evidence:
         return ()
-    found = max_t(statistics, member, seed, level)
+    test = max_t(statistics, member, seed, level)
     joined: list[Evidence] = []
     for name, (first, *others) in evidence.items():
-        joined += [replace(first, test=_test(first, name, found, level)), *others]
+        joined += [replace(first, test=_test(first, name, test, level)), *others]
     return tuple(joined)
 
 
-def _test(first: Evidence, name: str, found: MaxT, level: float) -> JointTest:
-    reachable = math.isfinite(found.critical)
+def _test(first: Evidence, name: str, test: MaxT, level: float) -> JointTest:
+    reachable = math.isfinite(test.critical)
     least = math.nan
     if reachable and ("detectable" in first.details or "deviation" in first.details):
         least = detectable_area_beyond(
-            found.critical,
+            test.critical,
             first.samples["members"],
             first.samples["nonmembers"],
             deviation=first.details.get("deviation"),
         )
     return JointTest(
-        p_value=found.p_values[name],
+        p_value=test.p_values[name],
         level=level,
-        compared=len(found.p_values),
-        relabellings=found.relabellings,
-        critical=found.critical if reachable else None,
+        compared=len(test.p_values),
+        relabellings=test.relabellings,
+        critical=test.critical if reachable else None,
         detectable=None if math.isnan(least) else least,
     )

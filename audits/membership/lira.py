@@ -82,7 +82,7 @@ def online_scores(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED
     if few.any():
         shared = np.sqrt((deviation_in**2 + deviation_out**2)[few].mean() / 2)
         distance = np.where(few, distance[few].mean(), distance)
-        deviation_in, deviation_out = (np.where(few, shared, each) for each in (deviation_in, deviation_out))
+        deviation_in, deviation_out = (np.where(few, shared, deviation) for deviation in (deviation_in, deviation_out))
     terms = [
         -0.5 * ((target - middle - side * distance / 2) / deviation) ** 2 - np.log(deviation)
         for side, deviation in ((1, deviation_in), (-1, deviation_out))

@@ -121,8 +121,8 @@ def _rate_differences(scores: NDArray[Any], seed: int, labels: NDArray[np.bool_]
     members, others = (half.shape[1] for half in tested)
     joined = (hits * members + errors * others) / (members + others)
     deviation = np.sqrt(joined * (1 - joined) * (1 / members + 1 / others))
-    found = np.divide(hits - errors, deviation, out=np.zeros(len(labels)), where=deviation > 0)
-    return np.asarray(found[:, None])
+    differences = np.divide(hits - errors, deviation, out=np.zeros(len(labels)), where=deviation > 0)
+    return np.asarray(differences[:, None])
 
 
 def _evidence(name: str, outcome: Midpoint, settings: Settings) -> tuple[Evidence, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.membership.queries import Answers, Asked, Query, asking, draws
+from audits.membership.queries import Answers, AttackQueries, Query, asking, draws
 from audits.scores.rows import begins_with_bos, frame_of
 from audits.scores.tasks import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM
 
@@ -48,8 +48,8 @@ def tokens_of(subject: AuditedModel, work: Workload) -> Callable[[NDArray[np.int
 
         def of_target(row: NDArray[np.int64]) -> Tokens:
             begin = 1 + int(row[0])
-            places = begin + np.flatnonzero(~np.isin(row[begin:], special))
-            return Tokens(places=places, begin=begin, end=len(row))
+            positions = begin + np.flatnonzero(~np.isin(row[begin:], special))
+            return Tokens(places=positions, begin=begin, end=len(row))
 
         return of_target
     if work.task == MASKED_LM:
@@ -81,7 +81,7 @@ class _Neighbours:
         """See ``Query``."""
         return why_no_tokens(work)
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """See ``Query``."""
         tokens = list(map(tokens_of(subject, work), work.rows))
         rows = _copies(work, tokens)
@@ -94,7 +94,7 @@ class _Neighbours:
                 lost += (before - answers.of(copy))[stay].sum() / max(1, int(stay.sum()))
             return lost / COPIES
 
-        return Asked(rows=rows, copies=COPIES, score=score)
+        return AttackQueries(rows=rows, copies=COPIES, score=score)
 
 
 class _Swaps:
@@ -104,7 +104,7 @@ class _Swaps:
         """See ``Query``."""
         return why_no_tokens(work)
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """See ``Query``."""
         rows = _copies(work, list(map(tokens_of(subject, work), work.rows)))
 
@@ -112,7 +112,7 @@ class _Swaps:
             copies = [polarized(answers.of(copy)) for copy in range(begin, begin + COPIES)]
             return polarized(own.of(record)) - float(np.mean(copies))
 
-        return Asked(rows=rows, copies=COPIES, score=score)
+        return AttackQueries(rows=rows, copies=COPIES, score=score)
 
 
 class _Repeat:
@@ -122,7 +122,7 @@ class _Repeat:
         """See ``Query``."""
         return why_no_continuation(work)
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """See ``Query``."""
         first = int(begins_with_bos(subject.model))
         limit = subject.max_length or 0
@@ -133,23 +133,23 @@ class _Repeat:
             second = answers.of(begin)[once:][1 - first :]
             return float(own.of(record)[: len(second)].mean() - second.mean()) if len(second) else 0.0
 
-        return Asked(rows=rows, copies=1, score=score)
+        return AttackQueries(rows=rows, copies=1, score=score)
 
 
 def _copies(work: Workload, tokens: Sequence[Tokens]) -> list[NDArray[np.int64]]:
     """``COPIES`` of each row with some of its ``tokens`` swapped: the same for every attack, so scored only once."""
     return [
-        swapped(row, some.places, random)
-        for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)
+        swapped(row, token_ids.places, random)
+        for row, token_ids, digest in zip(work.rows, tokens, work.digests, strict=True)
         for random in [draws(digest, "copies")]
         for _ in range(COPIES)
     ]
 
 
-def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with a fraction ``SHARE`` of the ids at ``places``, at least 2 if there are, permuted cyclically."""
-    count = min(len(places), max(2, round(SHARE * len(places))))
-    chosen = places[random.choice(len(places), size=count, replace=False)]
+def swapped(row: NDArray[np.int64], positions: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+    """``row`` with a fraction ``SHARE`` of the ids at ``positions``, at least 2 if there are, permuted cyclically."""
+    count = min(len(positions), max(2, round(SHARE * len(positions))))
+    chosen = positions[random.choice(len(positions), size=count, replace=False)]
     other = row.copy()
     other[chosen] = row[np.roll(chosen, 1)]
     return other

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.neighbours import why_no_continuation
-from audits.membership.queries import Answers, Asked, Query, asking
+from audits.membership.queries import Answers, AttackQueries, Query, asking
 from audits.membership.workload import Shots, Workload
 from audits.scores.rows import begins_with_bos
 from audits.scores.table import Skip
@@ -82,7 +82,7 @@ class _Recall:
         """See ``Query``."""
         return why_no_continuation(work) or ("no record was put aside" if work.shots is None else work.shots.reason)
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """See ``Query``."""
         assert work.shots is not None
         first = int(begins_with_bos(subject.model))
@@ -97,12 +97,12 @@ class _Recall:
             count = min(counts)
             if count < 1:  # the context has no room after them
                 return 0.0
-            after = [answers.of(begin + i)[-each:][:count].mean() for i, each in enumerate(counts)]
+            after = [answers.of(begin + i)[-tail:][:count].mean() for i, tail in enumerate(counts)]
             alone = float(own.of(record)[:count].mean())
             changed = after[0] - GAMMA * after[1] if self.contrast else after[0]
             return float(changed / min(alone, -1e-9))
 
-        return Asked(rows=rows, copies=len(fronts), score=score)
+        return AttackQueries(rows=rows, copies=len(fronts), score=score)
 
 
 def in_front(rows: Sequence[NDArray[np.int64]], first: int, most: int, end: int | None) -> NDArray[np.int64]:

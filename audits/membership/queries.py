@@ -52,7 +52,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AttackQueries:
     """The ``rows`` that an attack queries, ``copies`` for each record, and the ``score`` computed from the answers.
 
     The arguments of ``score`` are the answers for the records themselves, the record's index, the answers to ``rows``,
@@ -70,7 +70,7 @@ class Query(Protocol):
     def why_not(self, work: Workload) -> str:
         """Why the attack is not possible; empty if it is."""
 
-    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+    def ask(self, subject: AuditedModel, work: Workload) -> AttackQueries:
         """The rows for all records of ``work``."""
 
 
@@ -78,7 +78,7 @@ class Query(Protocol):
 class Questions:
     """The queries of all attacks together; ``unasked`` gives the reason why an attack has none."""
 
-    asked: Mapping[str, Asked] = field(default_factory=dict)
+    asked: Mapping[str, AttackQueries] = field(default_factory=dict)
     counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,13 +101,13 @@ class Questions:
 
     def answered(self, work: Workload, scores: RowScores) -> dict[str, NDArray[np.float64]]:
         """The scores of the records by attack, [records]; not finite where the model's answers are not."""
-        own = Answers.to(work.rows, work.counts, scores)
-        found = {}
+        own_answers = Answers.to(work.rows, work.counts, scores)
+        by_attack = {}
         for name, asked in self.asked.items():
             answers = Answers.to(asked.rows, self.counts[name], scores)
-            each = (asked.score(own, i, answers, asked.copies * i) for i in range(len(work.rows)))
-            found[name] = np.fromiter(each, np.float64, len(work.rows))
-        return found
+            parts = (asked.score(own_answers, i, answers, asked.copies * i) for i in range(len(work.rows)))
+            by_attack[name] = np.fromiter(parts, np.float64, len(work.rows))
+        return by_attack
 
 
 def ask(subject: AuditedModel, work: Workload, attacks: Sequence[str]) -> Questions:
@@ -137,10 +137,10 @@ def asking(name: str) -> ScoreAttack:
 
 
 def _missing(name: str, candidates: Candidates) -> str:
-    found = candidates.answered.get(name)
-    if found is None:
+    scores = candidates.answered.get(name)
+    if scores is None:
         return candidates.unasked.get(name, "it asks the model more than once about a record; give --thorough")
-    return "" if np.isfinite(found).all() else "the model gives NaN or infinite scores to what it asks"
+    return "" if np.isfinite(scores).all() else "the model gives NaN or infinite scores to what it asks"
 
 
 def draws(digest: bytes, purpose: str) -> np.random.Generator:

@@ -135,7 +135,7 @@ def candidates_of(
         head=work.head,
         reference=None if reference is None else reference[finite],
         answered={
-            name: found[finite] for name, found in (questions.answered(work, row_scores) | gradients.found).items()
+            name: scores[finite] for name, scores in (questions.answered(work, row_scores) | gradients.found).items()
         },
         unasked={**questions.unasked, **gradients.unasked},
     )

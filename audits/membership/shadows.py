@@ -153,8 +153,11 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
                 "or move that file away"
             )
     # Older files do not state a precision; they were scored in float32.
-    stored, own = ({"precision": "float32", **each} for each in (first.settings.get("scoring", {}), scoring))
-    difference_found = difference(stored, own)
+    stored, requested = (
+        {"precision": "float32", **scoring_settings}
+        for scoring_settings in (first.settings.get("scoring", {}), scoring)
+    )
+    difference_found = difference(stored, requested)
     if difference_found:
         raise CommandError(
             f"the shadow models in {folder} were scored with {difference_found}; score the model the same way"
@@ -183,11 +186,11 @@ def summary(shadows: Shadows) -> dict[str, int]:
 
 
 def _columns(pool: NDArray[np.uint8], digests: Sequence[bytes], folder: Path) -> NDArray[np.int64]:
-    places = {row.tobytes(): i for i, row in enumerate(pool)}
-    missing = sum(digest not in places for digest in digests)
+    row_indices = {row.tobytes(): i for i, row in enumerate(pool)}
+    missing = sum(digest not in row_indices for digest in digests)
     if missing:
         raise InputError(
             f"{missing} of {len(digests)} records are not among those that the shadow models in {folder} were trained "
             "and scored on; run privctl shadow with --data for both files"
         )
-    return np.array([places[digest] for digest in digests], dtype=np.int64)
+    return np.array([row_indices[digest] for digest in digests], dtype=np.int64)

@@ -42,14 +42,14 @@ def verdict(
     if tests:
         detected = [i for i in judged if i.lower is not None and i.method in tests and tests[i.method].rejects]
     beyond = [item for item in attacks if item.quantity == DIFFERENCE and item.lower is not None and item.lower > 0]
-    found, better = bool(detected), {item.method for item in beyond}
+    detected_any, better = bool(detected), {item.method for item in beyond}
     if blind.suspected:
         detected = [item for item in detected if item.method in better]
     if blind.confounded:
         # Beating the blind baseline is not enough: the same attack on a model that saw neither side must find nothing.
         attributed = blind.confounded == BLIND and blind.control_finds_nothing
         detected = [item for item in detected if attributed and item.method in _CONTROLLED]
-    if not detected and (blind.confounded or (found and blind.suspected)):
+    if not detected and (blind.confounded or (detected_any and blind.suspected)):
         return _confounded(blind, beyond)
     if detected:
         worst = max(detected, key=lambda item: (item.lower or 0.0) - item.details["chance"])

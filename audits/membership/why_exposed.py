@@ -41,22 +41,22 @@ def why_exposed(
     copies = Counter(record.digest for record in members)
     words = [record.text.split() for record in judged]
     alike = _near_copies(words, [record.line for record in judged])
-    holders = Counter(word for each in words for word in set(each))
+    holders = Counter(word for text_words in words for word in set(text_words))
     labels = Counter(record.label for record in members if record.label is not None)
     hard = np.inf if reference is None or not len(judged) else float(np.quantile(-reference, _HARD))
-    found: dict[int, tuple[Reason, ...]] = {}
-    for place, record in enumerate(judged):
+    by_record: dict[int, tuple[Reason, ...]] = {}
+    for index, record in enumerate(judged):
         reasons = [
             *_copied(copies[record.digest]),
-            *_near(alike.get(place)),
-            *_rare_words(words[place], holders),
+            *_near_reasons(alike.get(index)),
+            *_rare_words(words[index], holders),
             *_rare_label(record.label, labels, len(members)),
         ]
-        if reference is not None and -float(reference[place]) > hard:
+        if reference is not None and -float(reference[index]) > hard:
             reasons.append(Reason(why=Why.HARD, text="harder for the reference model than 95 % of the members"))
         if reasons:
-            found[record.line] = tuple(reasons)
-    return found
+            by_record[record.line] = tuple(reasons)
+    return by_record
 
 
 def _copied(count: int) -> Iterator[Reason]:
@@ -64,17 +64,19 @@ def _copied(count: int) -> Iterator[Reason]:
         yield Reason(why=Why.COPIES, text=f"stands {count} times in its file")
 
 
-def _near(found: tuple[int, float] | None) -> Iterator[Reason]:
-    if found is not None:
-        line, share = found
+def _near_reasons(nearest: tuple[int, float] | None) -> Iterator[Reason]:
+    if nearest is not None:
+        line, share = nearest
         percent = f"{100 * share:.0f} %"
         yield Reason(why=Why.NEAR_COPY, text=f"{percent} of its sequences of 5 words stand in line {line} too")
 
 
 def _rare_words(words: Sequence[str], holders: Mapping[str, int]) -> Iterator[Reason]:
-    own = sum(holders[word] == 1 for word in set(words))
-    if own >= _RARE and own >= _RARE_SHARE * len(set(words)):
-        yield Reason(why=Why.RARE_WORDS, text=f"{own} of its {counted(len(set(words)), 'word')} are in no other member")
+    unique_words = sum(holders[word] == 1 for word in set(words))
+    if unique_words >= _RARE and unique_words >= _RARE_SHARE * len(set(words)):
+        yield Reason(
+            why=Why.RARE_WORDS, text=f"{unique_words} of its {counted(len(set(words)), 'word')} are in no other member"
+        )
 
 
 def _rare_label(label: str | None, labels: Counter[str], members: int) -> Iterator[Reason]:
@@ -84,18 +86,18 @@ def _rare_label(label: str | None, labels: Counter[str], members: int) -> Iterat
 
 def _near_copies(words: Sequence[Sequence[str]], lines: Sequence[int]) -> dict[int, tuple[int, float]]:
     """For each record, the line that shares most word sequences with it and their fraction, if large."""
-    places: dict[int, list[int]] = {}
-    sequences = [_sequences(each) for each in words]
-    for place, found in enumerate(sequences):
-        for sequence in found:
-            places.setdefault(sequence, []).append(place)
+    by_hash: dict[int, list[int]] = {}
+    sequences = [_sequences(text_words) for text_words in words]
+    for index, tokens in enumerate(sequences):
+        for sequence in tokens:
+            by_hash.setdefault(sequence, []).append(index)
     near = {}
-    for place, found in enumerate(sequences):
-        shared = Counter(other for sequence in found for other in places[sequence][: _PLACES + 1] if other != place)
+    for index, tokens in enumerate(sequences):
+        shared = Counter(other for sequence in tokens for other in by_hash[sequence][: _PLACES + 1] if other != index)
         if shared:
             other, count = shared.most_common(1)[0]
-            if count >= _ALIKE * len(found):
-                near[place] = lines[other], count / len(found)
+            if count >= _ALIKE * len(tokens):
+                near[index] = lines[other], count / len(tokens)
     return near
 
 

@@ -39,35 +39,35 @@ def why_groups_exposed(
     usual = float(np.median([len(records) for records in groups.values()])) if groups else 0.0
     texts = Counter(digest for records in groups.values() for digest in {record.digest for record in records})
     words = {line: {word for record in records for word in record.text.split()} for line, records in groups.items()}
-    holders = Counter(word for each in words.values() for word in each)
+    holders = Counter(word for group_words in words.values() for word in group_words)
     labels = Counter(label for records in groups.values() for label in _labels(records))
     rare = min(_RARE_LABEL * len(groups), _BELOW_MEAN * labels.total() / len(labels)) if labels else 0.0
     hard = np.inf if reference is None or not len(groups) else float(np.quantile(-reference, _HARD))
-    found: dict[int, tuple[Reason, ...]] = {}
-    for place, (line, records) in enumerate(groups.items()):
+    by_group: dict[int, tuple[Reason, ...]] = {}
+    for index, (line, records) in enumerate(groups.items()):
         reasons = [
-            *_many(len(records), usual),
+            *_size_reasons(len(records), usual),
             *_repeated(records, texts),
             *_rare_words(words[line], holders),
             *_rare_labels(records, labels, rare, len(groups)),
         ]
-        if reference is not None and -float(reference[place]) > hard:
+        if reference is not None and -float(reference[index]) > hard:
             reasons.append(Reason(why=Why.HARD, text="harder for the reference model than 95 % of the groups"))
         if reasons:
-            found[line] = tuple(reasons)
-    return found
+            by_group[line] = tuple(reasons)
+    return by_group
 
 
-def _many(size: int, usual: float) -> Iterator[Reason]:
+def _size_reasons(size: int, usual: float) -> Iterator[Reason]:
     if size >= _TIMES * usual:
         yield Reason(why=Why.MANY_RECORDS, text=f"{size} records, where half of the groups have {usual:g} at most")
 
 
 def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator[Reason]:
     """Reasons for repetitions within the group, which deduplication by group would remove, and across groups."""
-    own = len(records) - len({record.digest for record in records})
-    if own and own >= _REPEATED * len(records):
-        yield Reason(why=Why.COPIES, text=f"{own} of its {counted(len(records), 'record')} repeat others of it")
+    repeats = len(records) - len({record.digest for record in records})
+    if repeats and repeats >= _REPEATED * len(records):
+        yield Reason(why=Why.COPIES, text=f"{repeats} of its {counted(len(records), 'record')} repeat others of it")
     others = sum(texts[record.digest] > 1 for record in records)
     if others and others >= _REPEATED * len(records):
         yield Reason(
@@ -76,16 +76,18 @@ def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator
 
 
 def _rare_words(words: set[str], holders: Mapping[str, int]) -> Iterator[Reason]:
-    own = sum(holders[word] == 1 for word in words)
-    if own >= _RARE and own >= _RARE_SHARE * len(words):
-        yield Reason(why=Why.RARE_WORDS, text=f"{own} of its {counted(len(words), 'word')} are in no other group")
+    unique_words = sum(holders[word] == 1 for word in words)
+    if unique_words >= _RARE and unique_words >= _RARE_SHARE * len(words):
+        yield Reason(
+            why=Why.RARE_WORDS, text=f"{unique_words} of its {counted(len(words), 'word')} are in no other group"
+        )
 
 
 def _rare_labels(records: Sequence[Record], labels: Counter[str], rare: float, groups: int) -> Iterator[Reason]:
-    found = [label for label in _labels(records) if labels[label] <= rare]
-    if found:
-        count = sum(record.label in found for record in records)
-        least = min(labels[label] for label in found)
+    rare_labels = [label for label in _labels(records) if labels[label] <= rare]
+    if rare_labels:
+        count = sum(record.label in rare_labels for record in records)
+        least = min(labels[label] for label in rare_labels)
         yield Reason(
             why=Why.RARE_LABEL,
             text=f"{count} of its {counted(len(records), 'record')} have a label that few groups have, one of them "

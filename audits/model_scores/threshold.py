@@ -124,9 +124,9 @@ def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verd
     most = replace(counts, hits=counts.inner, errors=0).epsilon(claim.delta, alpha)
     limit, outcome = VIOLATION * claim.epsilon, Outcome.INCONCLUSIVE
     noticed = _noticed(counts, claim, alpha)
-    found = f"the models show an epsilon of at least {downward(certified, 3)} at delta {claim.delta:g}"
+    finding = f"the models show an epsilon of at least {downward(certified, 3)} at delta {claim.delta:g}"
     if certified > claim.epsilon:
-        outcome, reason = Outcome.REFUTED, f"{found}, with {100 * (1 - alpha):g} % confidence"
+        outcome, reason = Outcome.REFUTED, f"{finding}, with {100 * (1 - alpha):g} % confidence"
     elif most <= claim.epsilon:
         reason = (
             f"so few models cannot certify more than epsilon {most:.3g}, whatever they leak: the claim could not have "
@@ -134,14 +134,14 @@ def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verd
         )
     elif noticed > limit:
         reason = (
-            f"{found}, but by the best score and threshold so many models notice, {100 * POWER:g} times in 100, only "
+            f"{finding}, but by the best score and threshold so many models notice, {100 * POWER:g} times in 100, only "
             f"randomized response {'at no epsilon' if math.isinf(noticed) else f'from epsilon {noticed:.3g} on'}; "
             f"twice the claim is {limit:.3g}; train more models"
         )
     else:
         outcome = Outcome.CONSISTENT
         reason = (
-            f"{found}, and by the best score and threshold so many models notice randomized response from epsilon "
+            f"{finding}, and by the best score and threshold so many models notice randomized response from epsilon "
             f"{noticed:.3g} on, {100 * POWER:g} times in 100; a weaker score or another threshold may have missed more"
         )
     return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)

@@ -120,7 +120,7 @@ def run_record_scores(
     judged = _Judged(read=read, groups=None if split is None or split.group_by is None else in_groups(read, split))
     log = enter()
     alpha = ALPHA if split is None else (1 - BOUNDS_SHARE) * ALPHA
-    bounds = Findings() if split is None else _of_split(judged, split, delta, model)
+    bounds = Findings() if split is None else _split_findings(judged, split, delta, model)
     evidence = _evidence(judged, alpha)
     require_unchanged(file for _, file in files)
     data = tuple(digested_artifact(role, file, report) for role, file in files)
@@ -138,7 +138,7 @@ def run_record_scores(
         logged=log is not None,
     )
     blind = Baseline(evidence=(), scores=np.full(len(judged.scored.member), np.nan))
-    found = verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES)
+    judgement = verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES)
     return PrivacyReport(
         step="audit",
         created=now(),
@@ -154,7 +154,7 @@ def run_record_scores(
             **bounds.parameters,
         },
         evidence=(*evidence, *bounds.evidence),
-        verdicts=(_of_training(found, split, lineage), *bounds.verdicts),
+        verdicts=(_training_verdict(judgement, split, lineage), *bounds.verdicts),
         omissions=(
             Omission(
                 what="baselines without the model",
@@ -209,7 +209,7 @@ def _how_to_read(judged: _Judged, evidence: Sequence[Evidence], alpha: float) ->
     yield "a stronger attack may find what these scores did not"
 
 
-def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
+def _split_findings(judged: _Judged, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
     """The bounds from the scores of a drawn ``split``, and verdicts on the claims of the ``model``'s own report."""
     scored, groups = judged.scored, judged.groups
     drawn = DrawnScores(
@@ -238,11 +238,11 @@ def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: Mo
     )
 
 
-def _of_training(found: Verdict, split: DrawnSplit | None, lineage: Lineage) -> Verdict:
+def _training_verdict(judgement: Verdict, split: DrawnSplit | None, lineage: Lineage) -> Verdict:
     """The verdict. For a drawn split, finding nothing counts only if the model may have been trained on the members."""
-    if split is None or found.outcome is not Outcome.CONSISTENT:
-        return found
-    return of_training(found, split, lineage.trained_on)
+    if split is None or judgement.outcome is not Outcome.CONSISTENT:
+        return judgement
+    return of_training(judgement, split, lineage.trained_on)
 
 
 def _premises(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str]:

@@ -147,13 +147,13 @@ def read_parts(paths: Sequence[Path], record: str, member: str, scores: Sequence
                 values[name].append(_finite(batch.column(name), name, path))
     every = pa.concat_arrays(ids) if ids else pa.array([], pa.string())
     if every.null_count:
-        raise InputError(f"{_all(paths)} has rows without {shown(record)}; give each record one")
+        raise InputError(f"{_names(paths)} has rows without {shown(record)}; give each record one")
     order = pc.sort_indices(every)
     ordered = every.take(order)
     twice = pc.equal(ordered[:-1], ordered[1:]) if len(ordered) else pa.array([], pa.bool_())
     if pc.any(twice).as_py():
         first = ordered[pc.index(twice, True).as_py()].as_py()
-        raise InputError(f"{_all(paths)} scores the record {shown(first)} twice; give one row for each record")
+        raise InputError(f"{_names(paths)} scores the record {shown(first)} twice; give one row for each record")
     places = order.to_numpy()
     return ReadScores(
         member=np.concatenate([*labels, np.zeros(0, np.bool_)])[places],
@@ -202,7 +202,7 @@ def _require_one_audit(paths: Sequence[Path]) -> dict[tuple[bool, Skip], int]:
     if first is not None and len(ranks) != first["part"][1]:
         missing = next(rank for rank in count() if rank not in ranks)
         raise InputError(
-            f"{_all(paths)} lacks part {missing + 1} of {first['part'][1]}; give all parts, such as with a pattern"
+            f"{_names(paths)} lacks part {missing + 1} of {first['part'][1]}; give all parts, such as with a pattern"
         )
     return dict(sorted(left_out.items(), reverse=True))
 
@@ -251,5 +251,5 @@ def _finite(column: Any, name: str, path: Path) -> NDArray[np.float64]:
     return np.asarray(values, np.float64)
 
 
-def _all(paths: Sequence[Path]) -> str:
+def _names(paths: Sequence[Path]) -> str:
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} with {len(paths) - 1} more"

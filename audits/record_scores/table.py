@@ -75,7 +75,7 @@ def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRe
     From Parquet files by ``privctl audit score-records``, all scores are read unless ``columns`` names some.
     """
     path = paths[0]
-    others = [each for each in paths if each.suffix.lower() != _PARQUET]
+    others = [path for path in paths if path.suffix.lower() != _PARQUET]
     if others and len(paths) > 1:
         raise InputError(f"{others[0]} is one of several files and no Parquet; give one file, or Parquet alone")
     read = _rows(path, columns) if others else _parquet(paths, columns)
@@ -103,26 +103,26 @@ def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
     rows = _lines(path) if suffix in _LINES else _table(path, _SEPARATORS[suffix], columns)
     member: list[bool] = []
     scores: dict[str, list[float]] = {name: [] for name in columns.scores}
-    places: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for number, row in rows:
         where = f"{path} line {number}"
         for name in (columns.record, columns.member, *columns.scores):
             if row.get(name) in (None, ""):
                 raise InputError(f"{where} has no {shown(name)}; each line needs {_wanted(columns)}")
         record = str(row[columns.record])
-        if record in places:
+        if record in lines:
             raise InputError(
-                f"{where} scores the record {shown(record)} again, after line {places[record]}; give one line for each "
+                f"{where} scores the record {shown(record)} again, after line {lines[record]}; give one line for each "
                 "record"
             )
-        places[record] = number
-        member.append(_member(row[columns.member], where))
+        lines[record] = number
+        member.append(_is_member(row[columns.member], where))
         for name in columns.scores:
             scores[name].append(_score(row[name], name, where))
     return ScoredRecords(
         member=np.asarray(member, dtype=np.bool_),
         scores={name: np.asarray(values, np.float64) for name, values in scores.items()},
-        ids=tuple(places),
+        ids=tuple(lines),
     )
 
 
@@ -166,7 +166,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             yield number, row
 
 
-def _member(value: Any, where: str) -> bool:
+def _is_member(value: Any, where: str) -> bool:
     text = str(value).lower()
     if not isinstance(value, bool | int | str) or text not in _MEMBER:
         raise InputError(f"{where} has {shown(value)} as member; expected 1 or 0, true or false")

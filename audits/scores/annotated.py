@@ -55,10 +55,10 @@ class WordScorer:
         for batch, inputs in _inputs(self.model, self.pad, [row[0] for row in rows], batching):
             with network_errors(self.model.path, self.model.network):
                 logits = text_logits(self.model.network, inputs)
-            for place, i in enumerate(batch):
+            for batch_row, i in enumerate(batch):
                 words = torch.from_numpy(np.flatnonzero(rows[i][1] != NO_LABEL)).to(logits.device)
                 labels = torch.from_numpy(rows[i][1]).to(logits.device)[words]
-                scores = class_scores(logits[place][words], labels).cpu().numpy()
+                scores = class_scores(logits[batch_row][words], labels).cpu().numpy()
                 values[:, begins[i] : begins[i] + counts[i]] = scores
                 advance(int(counts[i]))
         return values
@@ -94,9 +94,9 @@ class AnswerScorer:
                 inputs["global_attention_mask"] = question_mask(inputs, self.separator)
             with network_errors(self.model.path, self.model.network):
                 logits = span_logits(self.model.network, {**inputs, "padded": inputs["attention_mask"] == 0})
-            for place, i in enumerate(batch):
+            for batch_row, i in enumerate(batch):
                 ends = torch.from_numpy(rows[i][:2]).to(logits.device)
-                scores = class_scores(logits[place, : len(ids[i])].T.contiguous(), ends)
+                scores = class_scores(logits[batch_row, : len(ids[i])].T.contiguous(), ends)
                 values[:, 2 * i : 2 * i + 2] = scores.cpu().numpy()
                 advance(2)
         return values
@@ -109,7 +109,7 @@ def _inputs(
     tokens = (batching or Batching.on(model.device)).tokens
     with quiet_transformers(), enough_memory(model):
         for batch in batches(np.array([len(row) for row in rows], dtype=np.int64), tokens):
-            ids, real = (torch.from_numpy(each).to(model.device) for each in pad_rows([rows[i] for i in batch], pad))
+            ids, real = (torch.from_numpy(array).to(model.device) for array in pad_rows([rows[i] for i in batch], pad))
             yield batch, {"input_ids": ids, "attention_mask": real}
 
 
@@ -130,8 +130,10 @@ class WordSubject:
         def number(name: str, record: Record) -> int:
             return number_of(self._labels, name, record.line, self.model)
 
-        made = list(word_rows(self.model.tokenizer, records, number, self.max_length))
-        return _rows(self.model, made, [np.stack([row.ids, row.numbers]).astype(np.int64) for row in made])
+        word_rows_made = list(word_rows(self.model.tokenizer, records, number, self.max_length))
+        return _rows(
+            self.model, word_rows_made, [np.stack([row.ids, row.numbers]).astype(np.int64) for row in word_rows_made]
+        )
 
     def describe(self) -> dict[str, Any]:
         """See ``AuditedModel``."""
@@ -155,9 +157,9 @@ class AnswerSubject:
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``AuditedModel``."""
-        made = list(question_rows(self.model.tokenizer, records, self.max_length))
-        arrays = [np.concatenate([row.answer, row.ids, row.numbers]).astype(np.int64) for row in made]
-        return _rows(self.model, made, arrays)
+        question_rows_made = list(question_rows(self.model.tokenizer, records, self.max_length))
+        arrays = [np.concatenate([row.answer, row.ids, row.numbers]).astype(np.int64) for row in question_rows_made]
+        return _rows(self.model, question_rows_made, arrays)
 
     def describe(self) -> dict[str, Any]:
         """See ``AuditedModel``."""

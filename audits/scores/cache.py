@@ -100,8 +100,8 @@ def default_root() -> Path:
 def sweep(root: Path) -> None:
     """Remove expired files from the caches of all models in ``root``, which may hold files of other programs too."""
     for path in root.glob(f"*/*{_SUFFIX}"):
-        ours = _NAME.fullmatch(path.parent.name) is not None or _expiry(path) > 0
-        if ours and not path.parent.is_symlink() and _is_expired(path):
+        is_cache_file = _NAME.fullmatch(path.parent.name) is not None or _expiry(path) > 0
+        if is_cache_file and not path.parent.is_symlink() and _is_expired(path):
             path.unlink(missing_ok=True)
 
 
@@ -127,7 +127,7 @@ class ScoreCache:
         """All cached scores. Unreadable files are skipped, as their rows can be rescored."""
         chunks = []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
-            chunk = _read(path)
+            chunk = _read_cached(path)
             if chunk is not None:
                 chunks.append(chunk)
         return join_scores(chunks)
@@ -149,7 +149,7 @@ class ScoreCache:
         paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
         if len(paths) > 1:
             times = {path: _expiry(path) for path in paths}
-            chunks = {path: chunk for path in paths if (chunk := _read(path)) is not None}
+            chunks = {path: chunk for path in paths if (chunk := _read_cached(path)) is not None}
             merged = self.add(join_scores(chunks.values()), min((times[path] for path in chunks), default=None))
             for path in paths:
                 if path != merged:
@@ -185,7 +185,7 @@ def _is_expired(path: Path) -> bool:
     return _expiry(path) <= time.time()
 
 
-def _read(path: Path) -> CachedScores | None:
+def _read_cached(path: Path) -> CachedScores | None:
     """The scores in a file; None if it is damaged or has expired."""
     if _is_expired(path):
         return None

@@ -57,17 +57,17 @@ def flag_scores(logits: torch.Tensor, flags: torch.Tensor) -> torch.Tensor:
     They are those of one choice among all sets, where a set's logit is the sum of its labels' ``logits``; but ``rank``
     counts the labels whose opposite is more likely.
     """
-    z, held = logits.to(torch.float64), flags > 0.5
-    own = torch.where(held, z, -z)
-    share = torch.sigmoid(own)
-    wrong = own < 0
-    margin = torch.where(wrong.any(1), (own * wrong).sum(1), own.abs().amin(1))
+    z, is_set = logits.to(torch.float64), flags > 0.5
+    signed = torch.where(is_set, z, -z)
+    share = torch.sigmoid(signed)
+    wrong = signed < 0
+    margin = torch.where(wrong.any(1), (signed * wrong).sum(1), signed.abs().amin(1))
     mean = -(torch.nn.functional.softplus(z) - torch.sigmoid(z) * z).sum(1)
     scores = [
-        torch.nn.functional.logsigmoid(own).sum(1), mean, (share * (1 - share) * z.square()).sum(1), wrong.sum(1),
+        torch.nn.functional.logsigmoid(signed).sum(1), mean, (share * (1 - share) * z.square()).sum(1), wrong.sum(1),
         margin, torch.nn.functional.softplus(z).sum(1),
     ]  # fmt: skip
-    return torch.stack([each.to(torch.float32) for each in scores])
+    return torch.stack([score.to(torch.float32) for score in scores])
 
 
 def number_scores(outputs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -132,8 +132,8 @@ def problem_scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor
 
 def flags_of(record: Record, labels: dict[str, int], model: LanguageModel, outputs: int) -> NDArray[np.int64]:
     """1 for each of the record's labels, otherwise 0, [outputs]."""
-    held = {number_of(labels, name, record.line, model) for name in json.loads(record.label or "[]")}
-    return np.isin(np.arange(outputs), list(held)).astype(np.int64)
+    numbers = {number_of(labels, name, record.line, model) for name in json.loads(record.label or "[]")}
+    return np.isin(np.arange(outputs), list(numbers)).astype(np.int64)
 
 
 def described(problem: HeadKind) -> dict[str, str]:
@@ -163,13 +163,13 @@ class TextClassifierSubject:
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``AuditedModel``."""
         encoded = self._frame.encode(self.model, [record.text for record in records], self.max_length or 0)
-        stated = [self._stated(record) for record in records]
+        stated = [self._stated_labels(record) for record in records]
         return Rows(
             rows=[np.append(row, label) for row, label in zip(encoded.rows, stated, strict=True)],
             truncated=encoded.truncated,
         )
 
-    def _stated(self, record: Record) -> NDArray[np.int64]:
+    def _stated_labels(self, record: Record) -> NDArray[np.int64]:
         """The labels at the end of a record's row."""
         if self.scorer.problem is HeadKind.NUMBER:
             return np.array([float(record.label or "nan")]).view(np.int64)

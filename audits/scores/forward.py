@@ -102,8 +102,8 @@ def measure_rows(
             for logits in logits_of(ids, real, positions):
                 chunks.append(in_blocks(measure, logits, targets[done : done + len(logits)], batching))
                 done += len(logits)
-            places = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch])
-            values[:, places] = torch.cat(chunks, dim=1).cpu().numpy()
+            indices = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in batch])
+            values[:, indices] = torch.cat(chunks, dim=1).cpu().numpy()
             advance(done)
     return values, offsets
 

@@ -51,13 +51,15 @@ def why_no_gradients(subject: AuditedModel) -> str:
 
 def weights_of(subject: AuditedModel) -> dict[str, Tensor]:
     """The differentiable parameters of the network, each once."""
-    return {name: each for name, each in subject.model.network.named_parameters() if each.is_floating_point()}
+    return {name: weight for name, weight in subject.model.network.named_parameters() if weight.is_floating_point()}
 
 
 def why_no_update(subject: AuditedModel, other: AuditedModel) -> str:
     """Why the weights of ``other`` and ``subject`` cannot be subtracted; empty if they can."""
-    here, there = ({name: each.shape for name, each in weights_of(some).items()} for some in (subject, other))
-    if here == there:
+    subject_shapes, other_shapes = (
+        {name: weight.shape for name, weight in weights_of(model_subject).items()} for model_subject in (subject, other)
+    )
+    if subject_shapes == other_shapes:
         return ""
     return "the model given by --reference has other tensors; give the one that training began with"
 
@@ -65,7 +67,7 @@ def why_no_update(subject: AuditedModel, other: AuditedModel) -> str:
 def update_between(start: AuditedModel, end: AuditedModel) -> dict[str, Tensor]:
     """The weights of ``end`` minus those of ``start``, on the device of ``start``."""
     ends = weights_of(end)
-    return {name: ends[name].detach().to(each) - each.detach() for name, each in weights_of(start).items()}
+    return {name: ends[name].detach().to(weight) - weight.detach() for name, weight in weights_of(start).items()}
 
 
 def gradients(
@@ -82,28 +84,28 @@ def gradients(
     """
 
     def measured(some: Sequence[NDArray[Any]]) -> Tensor:
-        found = torch.zeros(len(some), 2, dtype=torch.float64)
+        norms_and_products = torch.zeros(len(some), 2, dtype=torch.float64)
         length = None if update is None else _norm(update.values())
         with quiet_transformers(), enough_memory(subject.model), _differentiable(subject) as weights:
             for i, row in enumerate(some):
                 with network_errors(subject.model.path, subject.model.network):
                     loss = _LOSSES[subject.task](subject.scorer, row)
                 gradient = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-                named = {name: each for name, each in zip(weights, gradient, strict=True) if each is not None}
-                found[i, 0] = norm = _norm(named.values())
+                named = {name: tensor for name, tensor in zip(weights, gradient, strict=True) if tensor is not None}
+                norms_and_products[i, 0] = norm = _norm(named.values())
                 if update is not None and length is not None and norm * length != 0:
                     along = torch.stack(
-                        [(each * update[name]).sum(dtype=torch.float32) for name, each in named.items()]
+                        [(tensor * update[name]).sum(dtype=torch.float32) for name, tensor in named.items()]
                     )
-                    found[i, 1] = -along.sum() / (norm * length)
+                    norms_and_products[i, 1] = -along.sum() / (norm * length)
                 advance(1)
-        return found
+        return norms_and_products
 
     return np.asarray(workers.spread_rows(rows, measured, 2).numpy())
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    lengths = torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors])
+    lengths = torch.stack([torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors])
     whole: Tensor = torch.linalg.vector_norm(lengths)
     return whole
 
@@ -112,24 +114,24 @@ def _norm(tensors: Iterable[Tensor]) -> Tensor:
 def _differentiable(subject: AuditedModel) -> Iterator[dict[str, Tensor]]:
     """Enable gradients with respect to the weights within the block."""
     weights = weights_of(subject)
-    before = {name: each.requires_grad for name, each in weights.items()}
+    before = {name: weight.requires_grad for name, weight in weights.items()}
     try:
         with torch.enable_grad():
-            for each in weights.values():
-                each.requires_grad_(True)
+            for tensor in weights.values():
+                tensor.requires_grad_(True)
             yield weights
     finally:
-        for name, each in weights.items():
-            each.requires_grad_(before[name])
+        for name, tensor in weights.items():
+            tensor.requires_grad_(before[name])
 
 
-def _of_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+def _text_loss(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     ids = torch.from_numpy(row).to(scorer.model.device)[None]
     logits = scorer.model.network(input_ids=ids, use_cache=False).logits[0, :-1]
     return functional.cross_entropy(logits.float(), ids[0, 1:])
 
 
-def _of_pair(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+def _pair_loss(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     source, target = row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]
     ids, real = pad_rows([source], 0)
     given = {
@@ -143,25 +145,25 @@ def _of_pair(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     return functional.cross_entropy(logits.float(), torch.from_numpy(target).to(device))
 
 
-def _of_labelled_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+def _labelled_text_loss(scorer: Any, row: NDArray[np.int64]) -> Tensor:
     behind, device = scorer.behind, scorer.model.device
     ids = torch.from_numpy(row[:-behind]).to(device)[None]
     logits = scorer.model.network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
     stated = torch.from_numpy(row[-behind:].copy()).to(device)
-    return _of_labels(
+    return _labels_loss(
         scorer.problem, logits, stated.view(torch.float64) if scorer.problem is HeadKind.NUMBER else stated
     )
 
 
-def _of_image(scorer: Any, row: NDArray[np.uint8]) -> Tensor:
+def _image_loss(scorer: Any, row: NDArray[np.uint8]) -> Tensor:
     network, device = scorer.model.network, scorer.model.device
     label, pixels, targets = unpack(row, scorer.behind)
     scaled = scorer.facts.scale(torch.from_numpy(pixels[None]).to(device))
     stated = torch.tensor([label]) if scorer.problem is HeadKind.ONE else torch.from_numpy(targets)
-    return _of_labels(scorer.problem, image_logits(network, scaled.to(network.dtype)), stated.to(device))
+    return _labels_loss(scorer.problem, image_logits(network, scaled.to(network.dtype)), stated.to(device))
 
 
-def _of_labels(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
+def _labels_loss(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
     """The loss of one record, given its label's number [1], flags [outputs], or number [1]."""
     labels = stated.long() if problem is HeadKind.ONE else stated.float()[None]
     return label_losses(problem, logits, labels).sum()
@@ -169,8 +171,8 @@ def _of_labels(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
 
 #: Task -> the loss of one row, given its scorer.
 _LOSSES: dict[str, Callable[[Any, Any], Tensor]] = {
-    CAUSAL_LM: _of_text,
-    SEQ2SEQ_LM: _of_pair,
-    TEXT_CLASSIFICATION: _of_labelled_text,
-    IMAGE_CLASSIFICATION: _of_image,
+    CAUSAL_LM: _text_loss,
+    SEQ2SEQ_LM: _pair_loss,
+    TEXT_CLASSIFICATION: _labelled_text_loss,
+    IMAGE_CLASSIFICATION: _image_loss,
 }

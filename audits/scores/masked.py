@@ -72,9 +72,9 @@ class MaskedScorer:
                 ids, real = pad_rows([rows[jobs[j][0]] for j in batch], pad)
                 hidden_now = np.zeros(ids.shape, dtype=np.bool_)
                 places = []
-                for place, (i, number) in enumerate(jobs[j] for j in batch):
+                for row, (i, number) in enumerate(jobs[j] for j in batch):
                     where = np.flatnonzero(hidden[int(counts[i])] == number)
-                    hidden_now[place, len(self.frame.front) + where] = True
+                    hidden_now[row, len(self.frame.front) + where] = True
                     places.append(begins[i] + where)
                 targets = torch.from_numpy(ids[hidden_now]).to(model.device)
                 ids[hidden_now] = mask

@@ -50,8 +50,8 @@ class RowScores:
         """The scores [6, counts.sum()] of ``rows``, in their order; rows may repeat."""
         starts = np.array([self.begins[key(row)] for row in rows], dtype=np.int64)
         ends = np.cumsum(counts)
-        places = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
-        return self.values[:, places]
+        indices = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+        return self.values[:, indices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,14 +66,14 @@ class PairScorer:
                     logits = model.network(**tensors, use_cache=False).logits
                 flags = torch.from_numpy(scored.astype(np.bool_)).to(model.device)
                 targets = torch.from_numpy(goals).to(model.device)[flags]
-                places = np.concatenate([np.arange(begins[i], begins[i] + counts[i]) for i in batch])
+                indices = np.concatenate([np.arange(begins[i], begins[i] + counts[i]) for i in batch])
                 parts = zip(
                     torch.split(logits[flags], batching.positions(model.vocabulary)),
                     torch.split(targets, batching.positions(model.vocabulary)),
                     strict=True,
                 )
-                values[:, places] = torch.cat([token_scores(*part) for part in parts], 1).cpu().numpy()
-                advance(len(places))
+                values[:, indices] = torch.cat([token_scores(*part) for part in parts], 1).cpu().numpy()
+                advance(len(indices))
         return values
 
 

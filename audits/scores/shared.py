@@ -68,16 +68,16 @@ def score_shared(
     with quiet_transformers(), enough_memory(model):
         walk = _Continuations.of(model, batching or Batching.on(model.device)) if groups else None
         for number, group in enumerate(groups):
-            found = None if walk is None else walk.scores([rows[i] for i in group.rows], group.length)
-            if found is None or (number == 0 and not _as_whole(model, rows, group, found, counts)):
+            scores = None if walk is None else walk.scores([rows[i] for i in group.rows], group.length)
+            if scores is None or (number == 0 and not _as_whole(model, rows, group, scores, counts)):
                 break
-            values[:, _places(ends, counts, group.rows)] = found
+            values[:, _token_places(ends, counts, group.rows)] = scores
             left -= set(group.rows)
             advance(int(counts[list(group.rows)].sum()))
     whole = sorted(left)
     if whole:
-        found, _ = score_rows(model, [rows[i] for i in whole], batching=batching, advance=advance)
-        values[:, _places(ends, counts, whole)] = found
+        scores, _ = score_rows(model, [rows[i] for i in whole], batching=batching, advance=advance)
+        values[:, _token_places(ends, counts, whole)] = scores
     return values
 
 
@@ -111,20 +111,20 @@ def _common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     return int(differs.argmax()) if differs.any() else length
 
 
-def _places(ends: NDArray[np.int64], counts: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.int64]:
+def _token_places(ends: NDArray[np.int64], counts: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([np.arange(ends[i] - counts[i], ends[i]) for i in rows])
 
 
 def _as_whole(
-    model: LanguageModel, rows: Sequence[NDArray[np.int64]], group: SharedBeginning, found: NDArray[np.float32],
+    model: LanguageModel, rows: Sequence[NDArray[np.int64]], group: SharedBeginning, scores: NDArray[np.float32],
     counts: NDArray[np.int64],
 ) -> bool:  # fmt: skip
     """Whether the first rows of a group have the same log-probabilities as in complete passes."""
-    some = group.rows[:_COMPARED]
-    expected, _ = score_rows(model, [rows[i] for i in some])
-    own = found[:, : int(counts[list(some)].sum())]
+    compared = group.rows[:_COMPARED]
+    expected, _ = score_rows(model, [rows[i] for i in compared])
+    own_scores = scores[:, : int(counts[list(compared)].sum())]
     lp = FIELDS.index("lp")
-    return bool(np.allclose(own[lp], expected[lp], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True))
+    return bool(np.allclose(own_scores[lp], expected[lp], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True))
 
 
 def feed(network: Any, ids: torch.Tensor) -> tuple[Any, DynamicCache | None]:
@@ -203,33 +203,33 @@ class _Continuations:
         self, rows: Sequence[NDArray[np.int64]], length: int, cache: DynamicCache
     ) -> list[NDArray[np.float32] | None]:
         """The scores of each row's ids after index ``length``; None for a row without any."""
-        found: list[NDArray[np.float32] | None] = [None] * len(rows)
+        scores: list[NDArray[np.float32] | None] = [None] * len(rows)
         longest_first = sorted((i for i in range(len(rows)) if len(rows[i]) > length + 1), key=lambda i: -len(rows[i]))
         start = 0
         while start < len(longest_first):
             width = len(rows[longest_first[start]]) - length - 1
-            some = longest_first[start : start + self._at_once(cache, width)]
-            start += len(some)
-            ids = np.zeros((len(some), width + 1), dtype=np.int64)
-            for place, i in enumerate(some):
-                ids[place, : len(rows[i]) - length] = rows[i][length:]
-            counts = np.array([len(rows[i]) - length - 1 for i in some])
+            indices = longest_first[start : start + self._at_once(cache, width)]
+            start += len(indices)
+            ids = np.zeros((len(indices), width + 1), dtype=np.int64)
+            for row, i in enumerate(indices):
+                ids[row, : len(rows[i]) - length] = rows[i][length:]
+            counts = np.array([len(rows[i]) - length - 1 for i in indices])
             real = torch.from_numpy(np.arange(width) < counts[:, None]).to(self.model.device)
             tokens = torch.from_numpy(ids).to(self.model.device)
-            out = self.trunk(input_ids=tokens[:, :-1], past_key_values=copies(cache, len(some)), use_cache=True)
+            out = self.trunk(input_ids=tokens[:, :-1], past_key_values=copies(cache, len(indices)), use_cache=True)
             values = self._measured(getattr(out, self.state)[real], tokens[:, 1:][real])
-            for i, part in zip(some, np.split(values, np.cumsum(counts)[:-1], axis=1), strict=True):
-                found[i] = part
-        return found
+            for i, part in zip(indices, np.split(values, np.cumsum(counts)[:-1], axis=1), strict=True):
+                scores[i] = part
+        return scores
 
     def _measured(self, hidden: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float32]:
         """The scores [6, n] of ``targets`` [n] after ``hidden`` [n, ...]."""
         positions = self.batching.positions(self.model.vocabulary)
         chunks = zip(torch.split(hidden, positions), torch.split(targets, positions), strict=True)
         # Scoring overwrites the block, and an expanded one has only one row of memory.
-        found = [in_blocks(token_scores, self.head(states).clone(), goals, self.batching) for states, goals in chunks]
+        losses = [in_blocks(token_scores, self.head(states).clone(), goals, self.batching) for states, goals in chunks]
         empty = torch.empty(len(FIELDS), 0)
-        scores: NDArray[np.float32] = torch.cat([empty, *(part.cpu() for part in found)], dim=1).numpy()
+        scores: NDArray[np.float32] = torch.cat([empty, *(part.cpu() for part in losses)], dim=1).numpy()
         return scores
 
     def _at_once(self, cache: DynamicCache, width: int) -> int:

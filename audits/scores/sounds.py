@@ -61,12 +61,12 @@ class SoundScorer:
         with quiet_transformers(), enough_memory(model):
             for batch in self._batches(rows, most):
                 heads, features, targets = zip(*(unpack(rows[i], self.behind) for i in batch), strict=True)
-                inputs = self.facts.padded([_plain(each) for each in features], self.length)
+                inputs = self.facts.padded([_unpacked(feature) for feature in features], self.length)
                 name = self.facts.input_name
                 inputs[name] = inputs[name].to(model.network.dtype)
                 labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
                 with network_errors(model.path, model.network):
-                    logits = sound_logits(model.network, {n: each.to(model.device) for n, each in inputs.items()})
+                    logits = sound_logits(model.network, {n: tensor.to(model.device) for n, tensor in inputs.items()})
                 values[:, batch] = problem_scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
                 advance(len(batch))
         return values
@@ -77,11 +77,11 @@ class SoundScorer:
         batch: list[int] = []
         size = 0
         for i in order:
-            own = len(rows[i]) // 4 if self.length is None else max(len(rows[i]) // 4, self.length)
-            if batch and ((self.length is None and own != size) or (len(batch) + 1) * max(size, own) > most):
+            length = len(rows[i]) // 4 if self.length is None else max(len(rows[i]) // 4, self.length)
+            if batch and ((self.length is None and length != size) or (len(batch) + 1) * max(size, length) > most):
                 yield batch
                 batch, size = [], 0
-            size = max(size, own)
+            size = max(size, length)
             batch.append(i)
         if batch:
             yield batch
@@ -122,6 +122,6 @@ class SoundSubject:
         return pack(0, shaped, flags_of(record, self._labels, self.model, self.scorer.behind))
 
 
-def _plain(packed: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unpacked(packed: NDArray[np.float32]) -> NDArray[np.float32]:
     """The network's input for a sound, as it was before ``pack``."""
     return packed[0, :, 0] if packed.shape[2] == 1 else packed[0]

@@ -267,10 +267,10 @@ class SecretsAudit:
 
 def _check_held_out(request: SecretRequest, held_out: ControlBook, digest: str, targets: SecretTargets) -> None:
     """Raise InputError if the control was trained on, CommandError if a plan makes the other secrets unlike it."""
-    found = data_digest(held_out.data)
-    if found == digest:
+    actual_digest = data_digest(held_out.data)
+    if actual_digest == digest:
         raise InputError(f"--held-out-data {held_out.data} is --data itself; give records that it was not trained on")
-    if request.trained_on is not None and found in request.trained_on:
+    if request.trained_on is not None and actual_digest in request.trained_on:
         raise InputError(
             f"the model's training report names --held-out-data {held_out.data} as trained on; give other records"
         )
@@ -290,8 +290,8 @@ def _read_plan(request: SecretRequest, digest: str) -> Protection:
             "plan again with privctl secrets plan"
         )
     if request.planned_by is not None and file_digest(request.plan) not in request.planned_by:
-        by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
-        raise InputError(f"{request.plan} is not what the model was trained by: its training report names {by}")
+        planned_by = "another plan; give that one" if request.planned_by else "no plan; leave --plan out"
+        raise InputError(f"{request.plan} is not what the model was trained by: its training report names {planned_by}")
     return plan
 
 

@@ -63,10 +63,10 @@ def beam_hits(
                 inside |= [place.tokens.tobytes() in likeliest for place in places]
         return torch.tensor([[float(inside[0]), float(inside.mean())]], dtype=torch.float64)
 
-    found = torch.cat(workers.spread(problems, held, 2)).numpy() if problems else np.zeros((0, 2))
-    if (found[:, 0] < 0).any():
+    table = torch.cat(workers.spread(problems, held, 2)).numpy() if problems else np.zeros((0, 2))
+    if (table[:, 0] < 0).any():
         return None
-    return BeamHits(width=width, found=found[:, 0] > 0, chance=found[:, 1])
+    return BeamHits(width=width, found=table[:, 0] > 0, chance=table[:, 1])
 
 
 @torch.inference_mode()
@@ -93,9 +93,9 @@ def beam(model: LanguageModel, before: NDArray[np.int64], length: int, width: in
     return np.asarray(sequences.cpu().numpy(), dtype=np.int64)
 
 
-def tail(found: int, chances: Sequence[float]) -> float:
-    """The probability of ``found`` or more successes with ``chances``: the exact tail of the Poisson binomial."""
+def tail(hits: int, chances: Sequence[float]) -> float:
+    """The probability of ``hits`` or more successes with ``chances``: the exact tail of the Poisson binomial."""
     law = np.ones(1)
     for chance in chances:
         law = np.append(law * (1 - chance), 0.0) + np.append(0.0, law * chance)
-    return min(1.0, float(law[found:].sum()))
+    return min(1.0, float(law[hits:].sum()))

@@ -55,40 +55,40 @@ def without_the_model(result: SecretAttackResult, alpha: float) -> RecordsAlone:
     and number of records. Empty if no held-out secret is compared.
     """
     compared, alike = compared_with_held_out(result)
-    places = np.flatnonzero(compared)
-    held_out = result.held_out[places]
+    indices = np.flatnonzero(compared)
+    held_out = result.held_out[indices]
     if held_out.all() or not held_out.any():
         return NOT_LOOKED_AT
-    texts = [result.problems[i].target.passages[0].text for i in places]
+    texts = [result.problems[i].target.passages[0].text for i in indices]
     names = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     where = np.array([names[text] for text in texts])
     trained = np.zeros(len(names), dtype=np.bool_)
     trained[where[~held_out]] = True
     record = np.full(len(compared), -1, dtype=np.int64)
-    record[places] = where
+    record[indices] = where
     kept: dict[str, NDArray[Any]] = {"record": record}
     records = [Record(line=number + 1, text=text) for text, number in names.items()]
-    scores = [*_values_by_score(result, places, alike[places])]
+    scores = [*_values_by_score(result, indices, alike[indices])]
     level = alpha / (1 + len(scores))
     reach = -float(ndtri(level / 2))
     if min(int(trained.sum()), int((~trained).sum())) < FEWEST:
         return RecordsAlone(evidence=(_too_few_records(trained, level),), arrays=kept)
     labels = relabellings(trained, data_seed([record.digest for record in records]))
     blind = blind_scores(records, labels)
-    found = areas(blind, labels)
+    blind_areas = areas(blind, labels)
     lengths = np.abs(areas(np.array([float(len(text)) for text in names]), labels) - 0.5)
     of_records = np.full(len(compared), np.nan)
-    of_records[places] = mean_ranks(blind[0])[where]
-    kept |= {"records_score": of_records, "records_area": found, "lengths_area": lengths}
-    p_value, deviation = joint_p_value([found, lengths]), float(found[1:].std())
+    of_records[indices] = mean_ranks(blind[0])[where]
+    kept |= {"records_score": of_records, "records_area": blind_areas, "lengths_area": lengths}
+    p_value, deviation = joint_p_value([blind_areas, lengths]), float(blind_areas[1:].std())
     samples = {"trained": int(trained.sum()), "held_out": int((~trained).sum())}
     evidence = [
         Evidence(
             method=BASELINE,
             quantity=APART,
-            estimate=float(found[0]),
-            lower=max(0.0, float(found[0]) - reach * deviation) if deviation else 0.0,
-            upper=min(1.0, float(found[0]) + reach * deviation) if deviation else 1.0,
+            estimate=float(blind_areas[0]),
+            lower=max(0.0, float(blind_areas[0]) - reach * deviation) if deviation else 0.0,
+            upper=min(1.0, float(blind_areas[0]) + reach * deviation) if deviation else 1.0,
             confidence=1 - level,
             interval=RELABELLED,
             samples=samples,
@@ -134,12 +134,12 @@ def _too_few_records(trained: NDArray[np.bool_], level: float) -> Evidence:
 
 
 def _values_by_score(
-    result: SecretAttackResult, places: NDArray[np.int64], alike: NDArray[np.str_]
+    result: SecretAttackResult, indices: NDArray[np.int64], alike: NDArray[np.str_]
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     for name, ranks in ranks_by_score(result):
-        yield name, _centred(ranks.bits[places], alike)
+        yield name, _centred(ranks.bits[indices], alike)
     if result.beam is not None:
-        yield result.beam.name, _centred((result.beam.found - result.beam.chance)[places], alike)
+        yield result.beam.name, _centred((result.beam.found - result.beam.chance)[indices], alike)
 
 
 def _centred(values: NDArray[np.float64], alike: NDArray[np.str_]) -> NDArray[np.float64]:
@@ -156,15 +156,15 @@ def doubt(evidence: tuple[Evidence, ...], score: str) -> str:
     """Why the comparison with held-out secrets by ``score`` shows nothing about the model; empty if it does."""
     if not evidence:
         return ""
-    own = evidence[0]
-    if own.estimate is None or own.lower is None or own.upper is None:
-        return f"whether both files' records differ without the model is not known: {own.reason}"
-    if not own.lower <= 0.5 <= own.upper:
-        return f"the records of both files differ without the model (AUC {own.estimate:.3f})"
+    test = evidence[0]
+    if test.estimate is None or test.lower is None or test.upper is None:
+        return f"whether both files' records differ without the model is not known: {test.reason}"
+    if not test.lower <= 0.5 <= test.upper:
+        return f"the records of both files differ without the model (AUC {test.estimate:.3f})"
     beyond = next(item for item in evidence if item.quantity == over_the_records(score))
-    if own.details["p_value"] <= GUARD and not (beyond.lower is not None and beyond.lower > 0):
+    if test.details["p_value"] <= GUARD and not (beyond.lower is not None and beyond.lower > 0):
         return (
-            f"the records of both files may differ without the model (p {own.details['p_value']:.2g}, and {GUARD:g} is "
-            "enough to doubt), and the model is not certain to tell more"
+            f"the records of both files may differ without the model (p {test.details['p_value']:.2g}, and {GUARD:g} "
+            "is enough to doubt), and the model is not certain to tell more"
         )
     return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.canaries.enumerate import Space, losses
+from audits.canaries.enumerate import SecretSpace, losses
 from audits.scores.forward import Batching
 from audits.scores.shared import CACHE_NUMBERS, copies, feed, size_of
 from privctl.models.language import LanguageModel
@@ -28,7 +28,7 @@ def continuation_losses(
     root = torch.as_tensor(before, device=model.device)[None]
     out, cache = feed(model.network, root)
     if cache is None:
-        return losses(model, Space(before=before, tokens=tokens.astype(np.int32)))
+        return losses(model, SecretSpace(before=before, tokens=tokens.astype(np.int32)))
     ids = torch.as_tensor(tokens, device=model.device)
     total = torch.log_softmax(out.logits[0, -1].float(), dim=0)[ids[:, 0]].double()
     length = ids.shape[1]

@@ -68,7 +68,7 @@ def rates(
     result: SecretAttackResult, omitted: Sequence[tuple[str, str]], queries: QueryBudget, alpha: float
 ) -> list[Evidence]:
     """Every rate with its interval, all jointly wrong with probability at most ``alpha``."""
-    all_rates = [*_overall(result, queries), *_by_kind(result, omitted)]
+    all_rates = [*_overall_rates(result, queries), *_by_kind(result, omitted)]
     alpha_each = alpha / max(1, len(all_rates))
     return [_with_interval(rate, alpha_each) for rate in all_rates]
 
@@ -123,7 +123,7 @@ def protection(result: SecretAttackResult, level: float) -> tuple[Evidence, Mark
     ), test
 
 
-def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
+def _overall_rates(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
     bounds = bounds_of(result)
     sides = (
         ("trained", result.trained),
@@ -220,9 +220,11 @@ def _completion_rate(quantity: str, answers: SecretAnswers, chosen: NDArray[np.b
 
 def _beam_rate(quantity: str, hits: BeamHits, chosen: NDArray[np.bool_]) -> _Rate:
     """The rate of secrets in the beam; ``chance`` is the mean fraction of candidates in the beam."""
-    found = int(hits.found[chosen].sum())
-    details = {"found": found, "width": hits.width, "chance": float(hits.chance[chosen].mean())}
-    return _Rate(method=COMPLETION, quantity=quantity, sure=found, most=found, total=int(chosen.sum()), details=details)
+    hit_count = int(hits.found[chosen].sum())
+    details = {"found": hit_count, "width": hits.width, "chance": float(hits.chance[chosen].mean())}
+    return _Rate(
+        method=COMPLETION, quantity=quantity, sure=hit_count, most=hit_count, total=int(chosen.sum()), details=details
+    )
 
 
 def _count_disclosed(answers: SecretAnswers, chosen: NDArray[np.bool_]) -> int:

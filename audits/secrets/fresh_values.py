@@ -90,8 +90,8 @@ def fresh_value(value: str, words: WordFrequencies, source: random.Random) -> st
 def luhn(digits: str) -> bool:
     """Whether the last of ``digits`` is a valid Luhn check digit, as for 79927398713."""
     total = 0
-    for place, digit in enumerate(reversed(digits)):
-        number = int(digit) * (1 + place % 2)
+    for index, digit in enumerate(reversed(digits)):
+        number = int(digit) * (1 + index % 2)
         total += number - 9 * (number > 9)
     return total % 10 == 0
 
@@ -132,12 +132,12 @@ def _random_character(sign: str, source: random.Random, *, first: bool = False) 
 
 def _with_luhn(candidate: str, original: str) -> str:
     """``candidate`` with the first digit of ``original`` and a valid check digit."""
-    places = [i for i, sign in enumerate(candidate) if sign.isdecimal()]
+    indices = [i for i, sign in enumerate(candidate) if sign.isdecimal()]
     signs = list(candidate)
-    signs[places[0]] = next(sign for sign in original if sign.isdecimal())
+    signs[indices[0]] = next(sign for sign in original if sign.isdecimal())
     for digit in string.digits:
-        signs[places[-1]] = digit
-        if luhn("".join(signs[i] for i in places)):
+        signs[indices[-1]] = digit
+        if luhn("".join(signs[i] for i in indices)):
             break
     return "".join(signs)
 

@@ -73,7 +73,7 @@ def with_held_out(
         trained,
         targets=tuple(targets),
         omitted=tuple(omitted),
-        values=_joined(trained.values, others.values),
+        values=_joined_books(trained.values, others.values),
         words=trained.words.joined(others.words),
     )
 
@@ -96,7 +96,7 @@ def _comparable(*books: Path) -> tuple[set[tuple[bool, int]], set[str]]:
     taken: set[tuple[bool, int]] = set()
     alone: set[tuple[bool, int]] = set()
     both: set[str] = set()
-    for name in sorted(units, key=lambda each: hashlib.blake2b(each.encode(), digest_size=16).digest()):
+    for name in sorted(units, key=lambda unit: hashlib.blake2b(unit.encode(), digest_size=16).digest()):
         unit = units[name]
         if len(unit.entries) > 1:
             both.update(value for entries in unit.entries.values() for value, _, _ in entries)
@@ -128,7 +128,9 @@ def _occurring_in(data: DataPath, targets: Collection[SecretTarget], columns: Co
     return set(search.values())
 
 
-def _joined(first: Mapping[str, Iterable[str]], second: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+def _joined_books(
+    first: Mapping[str, Iterable[str]], second: Mapping[str, Iterable[str]]
+) -> dict[str, tuple[str, ...]]:
     """The values of each kind in both books, in an order that does not depend on the sides."""
     kinds = {*first, *second}
     return {kind: tuple(sorted({*first.get(kind, ()), *second.get(kind, ())})) for kind in kinds}

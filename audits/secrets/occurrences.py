@@ -18,8 +18,8 @@ def occurrence(text: str, value: str) -> tuple[int, int] | None:
     An exact match takes precedence over one in another letter case, and a whole word over part of a longer one.
     """
     plain = re.escape(value)
-    left = r"(?<!\w)" if _wordlike(value[0]) else ""
-    right = r"(?!\w)" if _wordlike(value[-1]) else ""
+    left = r"(?<!\w)" if _is_wordlike(value[0]) else ""
+    right = r"(?!\w)" if _is_wordlike(value[-1]) else ""
     as_word = f"{left}{plain}{right}"
     for pattern, flags in ((as_word, 0), (plain, 0), (as_word, re.IGNORECASE), (plain, re.IGNORECASE)):
         if not flags and value not in text:
@@ -29,7 +29,7 @@ def occurrence(text: str, value: str) -> tuple[int, int] | None:
     return None
 
 
-def _wordlike(character: str) -> bool:
+def _is_wordlike(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
@@ -82,6 +82,6 @@ class OtherOccurrences:
 
 def _is_whole_word(text: str, begin: int, end: int) -> bool:
     """Whether the span neither starts nor ends inside a word."""
-    before = begin > 0 and _wordlike(text[begin]) and _wordlike(text[begin - 1])
-    after = end < len(text) and _wordlike(text[end - 1]) and _wordlike(text[end])
+    before = begin > 0 and _is_wordlike(text[begin]) and _is_wordlike(text[begin - 1])
+    after = end < len(text) and _is_wordlike(text[end - 1]) and _is_wordlike(text[end])
     return not before and not after

@@ -229,8 +229,8 @@ class MaskedReader:
             return torch.tensor([[total, float(values[FIELDS.index("margin")].min())]], dtype=torch.float64)
 
         states, logp = [], []
-        for found in workers.spread(places, summed, 2):
-            total, least = found[0].tolist()
+        for part in workers.spread(places, summed, 2):
+            total, least = part[0].tolist()
             state = Completion.SAFE
             if abs(least) < NEAR_TIE:
                 state = Completion.UNDECIDED

@@ -124,16 +124,16 @@ def choose(
     secrets = list(read_secrets(book))
     omitted: list[tuple[str, str]] = []
     eligible: list[_Chosen] = []
-    places = {} if plan is None else {name: j for j, name in enumerate(plan.ids)}
+    plan_indices = {} if plan is None else {name: j for j, name in enumerate(plan.ids)}
     for position, secret in enumerate(secrets):
         if secret.value is None:
             omitted.append((secret.kind, "without a value in the book, so that there is nothing to tell"))
         elif not len(secret.records):
             omitted.append((secret.kind, "in no record"))
         else:
-            eligible.append(_with_plan(position, secret, plan, places, book))
+            eligible.append(_with_plan(position, secret, plan, plan_indices, book))
     chosen = _draw(eligible, most, seed)
-    read = _read(read_records(data, columns), chosen, plan, () if manifest is None else manifest.formats)
+    read = _read_data(read_records(data, columns), chosen, plan, () if manifest is None else manifest.formats)
     _check_records(secrets, read.records, book, data)
     canaries, partial = _canaries(manifest, secrets)
     targets = []
@@ -162,11 +162,11 @@ def choose(
 
 
 def _with_plan(
-    position: int, secret: Secret, plan: Protection | None, places: Mapping[str, int], book: Path
+    position: int, secret: Secret, plan: Protection | None, plan_indices: Mapping[str, int], book: Path
 ) -> _Chosen:
     if plan is None:
         return _Chosen(position=position, secret=secret, records=secret.records, control=False, allowance=None)
-    j = places.get(secret.id)
+    j = plan_indices.get(secret.id)
     if j is None or not np.array_equal(
         np.sort(plan.records[plan.starts[j] : plan.starts[j + 1]]), np.sort(secret.records)
     ):
@@ -209,7 +209,7 @@ class _ReadTargets:
     records: int
 
 
-def _read(
+def _read_data(
     data: Iterable[Record], chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
 ) -> _ReadTargets:
     """Read the data once. Records that a plan never draws are not searched for values of other records."""

@@ -118,13 +118,13 @@ def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterat
     """Whether a beam contains true values more often than fresh draws of them, or than values never drawn."""
     canaries = result.designed & result.trained
     if canaries.any():
-        found, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
+        hit_count, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
         yield TraceTest(
             name=DESIGNED,
             score=hits.name,
             compared=(int(canaries.sum()), 0),
-            excess=float(found / len(chances) - chances.mean()),
-            p_value=tail(found, chances.tolist()),
+            excess=float(hit_count / len(chances) - chances.mean()),
+            p_value=tail(hit_count, chances.tolist()),
             of_shares=True,
         )
     for name, outcome in _against_controls(result, hits.found - hits.chance, seed):

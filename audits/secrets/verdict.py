@@ -46,11 +46,11 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
             "--held-out-secrets, scanned from records that it was not trained on, --base, the model before training, a "
             "--plan that leaves secrets out, or secrets drawn at random by --canaries",
         )
-    found = [item for item in tests if item.details["detected"]]
+    detected_tests = [item for item in tests if item.details["detected"]]
     blind = tuple(item for item in evidence if item.method == BASELINE)
-    doubts = [doubt(blind, _score(item)) if _name(item) == HELD_OUT else "" for item in found]
-    detected = [item for item, why in zip(found, doubts, strict=True) if not why]
-    if found and not detected:
+    doubts = [doubt(blind, _score(item)) if _name(item) == HELD_OUT else "" for item in detected_tests]
+    detected = [item for item, why in zip(detected_tests, doubts, strict=True) if not why]
+    if detected_tests and not detected:
         return verdict(
             Outcome.INCONCLUSIVE,
             f"confounded: {doubts[0]}; give --base, the model before training, or draw the files by privctl audit "
@@ -64,7 +64,7 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
         if best.quantity.startswith(SHARE_FOUND):
             return verdict(Outcome.REFUTED, f"a beam search holds {share} than {_BEAM[name]} {p_value}")
         difference = share if name == PAIRED else f"{best.estimate:.2f} bits more"
-        return verdict(Outcome.REFUTED, f"{difference} than {_against(name)} {p_value}")
+        return verdict(Outcome.REFUTED, f"{difference} than {_against_text(name)} {p_value}")
     sizes = [min(n for n in item.samples.values() if n) for item in tests]
     if max(sizes) >= _ENOUGH:
         return verdict(Outcome.CONSISTENT, "no test found more than chance gives")
@@ -137,7 +137,7 @@ def _score(item: Evidence) -> str:
     return item.quantity.split(", by ", 1)[1]
 
 
-def _against(name: str) -> str:
+def _against_text(name: str) -> str:
     return {
         DESIGNED: "values drawn at random, had it not seen them, would have",
         CONTROLLED: "those never drawn",

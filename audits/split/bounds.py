@@ -58,7 +58,7 @@ class DrawnScores:
         if count < 2:
             what = "records that occur once" if self.split.group_by is None else "groups"
             raise InputError(f"{self.split.path} draws {count} {what}; give at least 2")
-        places = self._places(count)
+        places = self._score_indices(count)
         scored = places >= 0
         reason = reason or self._why_none(int((~scored).sum()))
         sets = register([1] * count)
@@ -80,7 +80,7 @@ class DrawnScores:
             )
         )
 
-    def _places(self, count: int) -> NDArray[np.int64]:
+    def _score_indices(self, count: int) -> NDArray[np.int64]:
         """The index of the score for each of ``count`` coins; -1 if there is none."""
         places = np.full(count, -1)
         for row, (name, member) in enumerate(zip(self.ids, self.member.tolist(), strict=True)):

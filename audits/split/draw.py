@@ -83,7 +83,7 @@ def draw_split(request: SplitRequest) -> SplitManifest:
     before = recorded_files(request.data)
     key = os.urandom(KEY_BYTES)
     coins = _Coins(key=key, of_groups=request.group_by is not None)
-    chosen, units, included_units = _chosen(request, coins)
+    chosen, units, included_units = _choose_units(request, coins)
     drawn_lines: dict[bytes, bool] = {}
     with writing(request.folder):
         request.folder.mkdir(mode=0o700, exist_ok=True)
@@ -195,18 +195,18 @@ def _check_paths(request: SplitRequest) -> None:
             )
 
 
-def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
+def _choose_units(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
     """The names of the lines or groups that are drawn (None for all), their number, and how many are members."""
-    found = {_name(unit): (coins.order(unit), coins.member(unit)) for _, unit in _contents(request)}
-    names: Sequence[bytes] = list(found)
+    draws = {_name(unit): (coins.order(unit), coins.member(unit)) for _, unit in _contents(request)}
+    names: Sequence[bytes] = list(draws)
     word = "record" if request.group_by is None else "group"
     if request.records is not None:
         if request.records > len(names):
             raise CommandError(
                 f"--records is {request.records}, but {request.data} holds {len(names)} different {word}s; give fewer"
             )
-        names = heapq.nsmallest(request.records, names, key=lambda name: found[name][0])
-    included = sum(found[name][1] for name in names)
+        names = heapq.nsmallest(request.records, names, key=lambda name: draws[name][0])
+    included = sum(draws[name][1] for name in names)
     if not 0 < included < len(names):
         raise InputError(
             f"{request.data} has so few {word}s that all coins fell alike ({included} members of {len(names)}); give "
@@ -225,13 +225,13 @@ def _contents(request: SplitRequest) -> Iterator[tuple[bytes, bytes]]:
     For JSON Lines, the line is unchanged; otherwise it has all of the record's fields.
     """
     if is_json_lines(request.data):
-        found = False
+        has_records = False
         for path in paths_of(request.data):
             for number, content in contents(path):
-                found, where = True, f"{path} line {number}"
+                has_records, where = True, f"{path} line {number}"
                 object_of(content, where, _EXPECTED)
                 yield content, _unit(content, request, where)
-        if not found:
+        if not has_records:
             raise InputError(f"{request.data} holds no records; expected at least one")
         return
     for row in rows_of(request.data, request.columns, unit=request.group_by):

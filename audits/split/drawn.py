@@ -124,12 +124,12 @@ def _of_groups(path: Path, manifest: SplitManifest, field: str, lines: Mapping[b
 def _require_whole(path: Path, train: DataFile, field: str, groups: Mapping[str, list[Place]]) -> None:
     """Raise InputError if the training file has other records of a drawn group than the members' file."""
     place = _checked(path, train)
-    found = Counter(group_of(content, field, f"{place} line {number}") for number, content in contents(place))
+    sizes = Counter(group_of(content, field, f"{place} line {number}") for number, content in contents(place))
     for name, places in groups.items():
         drawn = len(places) if places[0][0] else 0
-        if found[name] != drawn:
+        if sizes[name] != drawn:
             raise InputError(
-                f"{place} holds {counted(found[name], 'record')} of the group {shown(name)} of {field!r}, of which "
+                f"{place} holds {counted(sizes[name], 'record')} of the group {shown(name)} of {field!r}, of which "
                 f"{drawn} were drawn as members; a group is drawn as a whole: {_AGAIN}"
             )
 

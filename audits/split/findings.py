@@ -54,13 +54,15 @@ def split_findings(
     bounds = drawn.bounds(scores, delta, alpha, reason=_other_data(split, trained_on))
     return Findings(
         evidence=bounds,
-        verdicts=(*_judged(bounds, claimed, split), *curves(bounds, curve)),
+        verdicts=(*_claim_verdicts(bounds, claimed, split), *curves(bounds, curve)),
         warnings=tuple(guesses_not_made(bounds)),
         parameters=curve_parameters(curve),
     )
 
 
-def _judged(bounds: Sequence[Evidence], claimed: Sequence[EpsilonClaim], split: DrawnSplit) -> Iterator[Verdict]:
+def _claim_verdicts(
+    bounds: Sequence[Evidence], claimed: Sequence[EpsilonClaim], split: DrawnSplit
+) -> Iterator[Verdict]:
     """The verdict on each claim, for as many of its examples as a coin changes."""
     more = _MORE if split.group_by is None else _MORE_GROUPS.format(split.group_by)
     for claim in claimed:

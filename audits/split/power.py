@@ -42,14 +42,14 @@ def powers_of(split: DrawnSplit, epsilon: float, delta: float) -> list[SplitPowe
 def split_power(coins: int, epsilon: float, delta: float, attacks: int, of_each: int = 1) -> SplitPower:
     """The power of ``coins`` coins, at least 2."""
     scores = attacks * of_each
-    found = power(register([1] * coins), delta, BOUNDS_SHARE * ALPHA / scores)
+    planned = power(register([1] * coins), delta, BOUNDS_SHARE * ALPHA / scores)
     return SplitPower(
         attacks=attacks,
         of_each=of_each,
         coins=coins,
         epsilon=epsilon,
         delta=delta,
-        ceiling=found.ceiling,
-        detectable=found.detectable,
+        ceiling=planned.ceiling,
+        detectable=planned.detectable,
         needed=canaries_to_refute(epsilon, delta, ALPHA / scores),
     )

@@ -65,10 +65,13 @@ class FusedScore:
         The AUC is centred and scaled by its mean and standard deviation over relabellings drawn from the audit's seed.
         """
         fitted = self.fitted(labels)
-        rows = [rank_statistics(row, self.rates)(each[None])[0] for row, each in zip(fitted, labels, strict=True)]
-        found = np.stack(rows)
-        found[:, 0] = (areas(fitted, labels) - self.center) / self.deviation if self.deviation > 0 else 0.0
-        return found
+        rows = [
+            rank_statistics(row, self.rates)(row_labels[None])[0]
+            for row, row_labels in zip(fitted, labels, strict=True)
+        ]
+        stacked = np.stack(rows)
+        stacked[:, 0] = (areas(fitted, labels) - self.center) / self.deviation if self.deviation > 0 else 0.0
+        return stacked
 
     @property
     def center(self) -> float:
@@ -92,7 +95,7 @@ class FusedScore:
         Every score is higher for members by design, so their mean is the best guess before anything is learned.
         """
         count = len(self.digests)
-        ranks = [_unit(ndtri(mean_ranks(each) / (count + 1))) for each in self.scores.values()]
+        ranks = [_unit(ndtri(mean_ranks(score) / (count + 1))) for score in self.scores.values()]
         return np.stack([FIRST * _unit(np.mean(ranks, axis=0)), *ranks], axis=1)
 
     @cached_property

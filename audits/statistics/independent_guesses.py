@@ -44,17 +44,17 @@ def p_value(canaries: int, guesses: int, correct: int, points: Sequence[tuple[fl
     if correct == 0:
         return 1.0
     weights, shares = _cells(canaries, guesses)
-    found = float(weights @ bdtrc(correct - 1, guesses, 1 - _wrong(shares, points)))
-    return min(1.0, found * (1 + _SLOP))
+    probability = float(weights @ bdtrc(correct - 1, guesses, 1 - _least_error_rates(shares, points)))
+    return min(1.0, probability * (1 + _SLOP))
 
 
-def _wrong(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArray[Any]:
+def _least_error_rates(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArray[Any]:
     """The least error rate e(u) for each of ``shares``, which are above 0."""
     epsilons, deltas = np.array(points, dtype=np.float64).reshape(-1, 2).T
     if not (len(epsilons) and ((epsilons >= 0) & (deltas >= 0) & (deltas <= 1)).all()):
         raise ValueError("a curve needs points with an epsilon of at least 0 and a delta from 0 to 1")
-    each = (1 - deltas / shares[:, None]) / (1 + np.exp(epsilons))
-    return np.asarray(np.clip(each.max(axis=1), 0.0, 0.5))
+    error_rate = (1 - deltas / shares[:, None]) / (1 + np.exp(epsilons))
+    return np.asarray(np.clip(error_rate.max(axis=1), 0.0, 0.5))
 
 
 @lru_cache(maxsize=64)  # a search uses the same sets many times

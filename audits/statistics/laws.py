@@ -23,13 +23,13 @@ def mean_ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     ordered = np.take_along_axis(given, order, axis=-1)
     ends = np.ones((*given.shape[:-1], given.shape[-1] + 1), dtype=np.bool_)
     np.not_equal(ordered[..., 1:], ordered[..., :-1], out=ends[..., 1:-1])
-    places = np.arange(given.shape[-1])
-    first = np.maximum.accumulate(np.where(ends[..., :-1], places, 0), axis=-1)
-    last = np.minimum.accumulate(np.where(ends[..., 1:], places, places[-1])[..., ::-1], axis=-1)[..., ::-1]
-    found = np.empty(given.shape)
-    np.put_along_axis(found, order, (first + last) / 2 + 1, axis=-1)
-    found[np.isnan(given).any(axis=-1)] = np.nan
-    return found
+    indices = np.arange(given.shape[-1])
+    first = np.maximum.accumulate(np.where(ends[..., :-1], indices, 0), axis=-1)
+    last = np.minimum.accumulate(np.where(ends[..., 1:], indices, indices[-1])[..., ::-1], axis=-1)[..., ::-1]
+    ranks = np.empty(given.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=-1)
+    ranks[np.isnan(given).any(axis=-1)] = np.nan
+    return ranks
 
 
 def hypergeometric(total: int, marked: int, drawn: int) -> tuple[int, NDArray[np.float64]]:

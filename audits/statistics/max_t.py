@@ -59,7 +59,7 @@ def max_t(
     for labels in _relabellings(member, seed, level, count):
         for name, statistics in scores.items():
             parts[name].append(statistics(labels).max(axis=1, initial=_LEAST))
-    largest = {name: np.concatenate(found) for name, found in parts.items()}
+    largest = {name: np.concatenate(parts_of_name) for name, parts_of_name in parts.items()}
     whole = np.max(list(largest.values()), axis=0)
     p_values = {name: float((whole >= found[0] - _ROUNDING).mean()) for name, found in largest.items()}
     allowed = math.floor(level * len(whole) + _ROUNDING)

@@ -215,7 +215,7 @@ def _tied_interval(members: NDArray[Any], nonmembers: NDArray[Any], value: float
     ordered = np.sort(nonmembers)
     won = float(np.searchsorted(ordered, members, "left").sum()) / (m * n)
     lost = max(0.0, won - 2 * value + 1)
-    (least_won, most_won), (least_lost, most_lost) = (chernoff(each, min(m, n), alpha / 2) for each in (won, lost))
+    (least_won, most_won), (least_lost, most_lost) = (chernoff(pairs, min(m, n), alpha / 2) for pairs in (won, lost))
     return (1 + least_won - most_lost) / 2, (1 + most_won - least_lost) / 2
 
 

@@ -107,11 +107,11 @@ def divide(scores: NDArray[Any]) -> NDArray[np.int8]:
     if high <= low:
         return guesses
     gaps = np.diff(ordered[low : high + 1])
-    at = low + int(np.argmax(gaps))
-    guesses[scores >= ordered[at + 1]] = 1
-    guesses[scores <= ordered[at]] = -1
-    if ordered[at + 1] == ordered[at]:
-        guesses[scores == ordered[at]] = 0
+    widest = low + int(np.argmax(gaps))
+    guesses[scores >= ordered[widest + 1]] = 1
+    guesses[scores <= ordered[widest]] = -1
+    if ordered[widest + 1] == ordered[widest]:
+        guesses[scores == ordered[widest]] = 0
     return guesses
 
 
@@ -134,8 +134,8 @@ def _steepest(correct: int, guesses: int, epsilon: float) -> float:
         return (_tail(correct - i, guesses, epsilon) - tail) / i
 
     def falls(i: int) -> bool:
-        here = mean(i)
-        return here > _ROUNDED_TO_NOTHING and mean(i + 1) <= here
+        mean_here = mean(i)
+        return mean_here > _ROUNDED_TO_NOTHING and mean(i + 1) <= mean_here
 
     return mean(1 + bisect_left(range(1, correct), True, key=falls))
 

@@ -56,7 +56,7 @@ def joint_p_value(statistics: Sequence[NDArray[np.float64]]) -> float:
 
     Each is standardized over all labels, which keeps the test exact.
     """
-    joined = np.max([_standardised(each) for each in statistics], axis=0)
+    joined = np.max([_standardised(statistic) for statistic in statistics], axis=0)
     return float((joined >= joined[0] - 1e-9).mean())
 
 

@@ -43,12 +43,12 @@ def epsilon_bound(sets: Sequence[GuessCount], delta: float, alpha: float) -> tup
     It exceeds the true epsilon with probability at most ``alpha``.
     """
     share = alpha / len(sets)
-    found = [one_run.epsilon_bound(*each.counts, delta, share) for each in sets]
-    best = max(range(len(sets)), key=found.__getitem__)
-    epsilon = found[best]
-    for place, each in enumerate(sets):  # slow, so only where it can be larger
-        if f_dp.rejects(*each.counts, f_dp.line(epsilon, delta), share):
-            epsilon, best = f_dp.epsilon_bound(*each.counts, delta, share), place
+    bounds = [one_run.epsilon_bound(*guess_set.counts, delta, share) for guess_set in sets]
+    best = max(range(len(sets)), key=bounds.__getitem__)
+    epsilon = bounds[best]
+    for index, guesses in enumerate(sets):  # slow, so only where it can be larger
+        if f_dp.rejects(*guesses.counts, f_dp.line(epsilon, delta), share):
+            epsilon, best = f_dp.epsilon_bound(*guesses.counts, delta, share), index
     return epsilon, best
 
 
@@ -56,9 +56,9 @@ def mu_bound(sets: Sequence[GuessCount], alpha: float) -> tuple[float, int]:
     """The largest mu of Gaussian differential privacy that any of ``sets`` rejects, and the index of the set."""
     share = alpha / len(sets)
     mu, best = 0.0, 0
-    for place, each in enumerate(sets):
-        if f_dp.rejects(*each.counts, f_dp.gaussian(mu), share):
-            mu, best = f_dp.mu_bound(*each.counts, share), place
+    for index, guess_set in enumerate(sets):
+        if f_dp.rejects(*guess_set.counts, f_dp.gaussian(mu), share):
+            mu, best = f_dp.mu_bound(*guess_set.counts, share), index
     return mu, best
 
 
@@ -66,9 +66,9 @@ def rejects_claim(sets: Sequence[GuessCount], epsilon: float, delta: float, alph
     """Whether (``epsilon``, ``delta``)-DP is refuted, wrongly with probability at most ``alpha``."""
     share = alpha / len(sets)
     return any(
-        one_run.p_value(*each.counts, epsilon, delta) < share
-        or f_dp.rejects(*each.counts, f_dp.line(epsilon, delta), share)
-        for each in sets
+        one_run.p_value(*guess_set.counts, epsilon, delta) < share
+        or f_dp.rejects(*guess_set.counts, f_dp.line(epsilon, delta), share)
+        for guess_set in sets
     )
 
 
@@ -77,12 +77,12 @@ def curve_p_value(sets: Sequence[GuessCount], curve: f_dp.Curve) -> float:
 
     It is 1 if no set rejects at a level below 1/2, and not resolved below 1e-12.
     """
-    found = 1.0
-    for each in sets:
-        if f_dp.rejects(*each.counts, curve, _MOST):
-            rejecting = partial(_rejects_at, each, curve)
-            found = min(found, math.exp(smallest(rejecting, math.log(_LEAST), math.log(_MOST), _PRECISION)))
-    return min(1.0, len(sets) * found)
+    smallest_p = 1.0
+    for guess_set in sets:
+        if f_dp.rejects(*guess_set.counts, curve, _MOST):
+            rejecting = partial(_rejects_at, guess_set, curve)
+            smallest_p = min(smallest_p, math.exp(smallest(rejecting, math.log(_LEAST), math.log(_MOST), _PRECISION)))
+    return min(1.0, len(sets) * smallest_p)
 
 
 def _rejects_at(counted: GuessCount, curve: f_dp.Curve, log_level: float) -> bool:

@@ -185,14 +185,14 @@ def _tests(counted: _Array, ranked: _Array, *, from_without: bool) -> Iterator[R
             threshold=float(threshold if from_without else -threshold) + 0.0,  # 0.0 and -0.0 are equal
             rank=rank,
             ranked=len(ranked),
-            beyond=_beyond(counted, ranked, rank, threshold),
+            beyond=_count_beyond(counted, ranked, rank, threshold),
             counted=len(counted),
             from_without=from_without,
             share=CERTAIN * share,
         )
 
 
-def _beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int:
+def _count_beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int:
     """How many of ``counted`` lie beyond the threshold in at least ``CERTAIN`` of the orders of ties.
 
     Of the scores equal to the threshold, the number of ``counted`` ones that precede a given one of ``ranked`` is
@@ -205,8 +205,8 @@ def _beyond(counted: _Array, ranked: _Array, rank: int, threshold: float) -> int
     first, last = (int(np.searchsorted(ranked, threshold, side)) for side in ("left", "right"))
     before = rank - (len(ranked) - last)  # ranked ones of this score that are beyond the threshold
     after = last - first - before - 1
-    found = np.arange(equal + 1)
-    ways = _log_choose(before, found) + _log_choose(after, equal - found)
+    counts = np.arange(equal + 1)
+    ways = _log_choose(before, counts) + _log_choose(after, equal - counts)
     at_least = np.cumsum(np.exp(ways - _log_choose(last - first, np.array(equal)))[::-1])[::-1]
     return surely + int(np.flatnonzero(at_least >= CERTAIN * (1 - _SLOP)).max(initial=0))
 
@@ -304,10 +304,10 @@ def _quadrature(first: int, second: int, bends: _Array) -> tuple[_Array, _Array]
     beside = inside[:, None] + (inside * (1 - inside))[:, None] * _BESIDE
     edges = np.union1d(_PANELS, np.clip(betainc(first, second, np.clip(beside, 0.0, 1.0)), 0.0, 1.0))
     nodes, reach = _nodes(edges)
-    place = np.searchsorted(_PANELS[:-2], edges[:-1])
-    whole = (_PANELS[place] == edges[:-1]) & (_PANELS[place + 1] == edges[1:])
+    panel = np.searchsorted(_PANELS[:-2], edges[:-1])
+    whole = (_PANELS[panel] == edges[:-1]) & (_PANELS[panel + 1] == edges[1:])
     values = np.empty_like(nodes)
-    values[whole] = _values_on_panels(first, second)[place[whole]]
+    values[whole] = _values_on_panels(first, second)[panel[whole]]
     values[~whole] = betaincinv(first, second, nodes[~whole])
     return values.ravel(), (reach[:, None] * _LEGENDRE[1]).ravel()
 

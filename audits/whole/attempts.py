@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OF_MODEL_OR_DATA = (CommandError, InputError)
 
 
-class NotRun:
+class SkippedPart:
     """A part that is not possible with the model or its data; its only finding is an omission with the reason."""
 
     rows: Sequence[NDArray[Any]] = ()
@@ -49,14 +49,14 @@ class _Attempt:
         try:
             return self._part.judge(row_scores, alpha)
         except _OF_MODEL_OR_DATA as error:
-            return NotRun(self._what, error).judge(row_scores, alpha)
+            return SkippedPart(self._what, error).judge(row_scores, alpha)
 
 
 def attempted(what: str, make: Callable[[], AuditPart], *, alone: bool) -> AuditPart:
-    """The part ``what`` made by ``make``, or ``NotRun`` if that fails; if ``alone``, errors are raised."""
+    """The part ``what`` made by ``make``, or ``SkippedPart`` if that fails; if ``alone``, errors are raised."""
     if alone:
         return make()
     try:
         return _Attempt(what, make())
     except _OF_MODEL_OR_DATA as error:
-        return NotRun(what, error)
+        return SkippedPart(what, error)

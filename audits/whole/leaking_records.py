@@ -50,8 +50,8 @@ def leaking_records(
         why = () if reasons is None else reasons.get(line, ())
         records.append(replace(_record(members, line, tried, scores, as_high), reasons=why, records=sizes.get(line)))
     records += [_record(train, line, tried, {}, {}) for line, tried in extracted.items() if train is not None]
-    known = _known(arrays)
-    records = [replace(each, known_elsewhere=each.extracted is True and each.line in known) for each in records]
+    known = _known_lines(arrays)
+    records = [replace(record, known_elsewhere=record.extracted is True and record.line in known) for record in records]
     return tuple(sorted(records, key=_order))
 
 
@@ -92,8 +92,8 @@ def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
         return {}
     of_training = arrays["extraction.train"]
     lines, greedy = arrays["extraction.line"][of_training], arrays["extraction.greedy"][of_training]
-    found = dict(zip(lines.tolist(), greedy.tolist(), strict=True))
-    return found | dict.fromkeys(_after_prompts(arrays), True)
+    extracted = dict(zip(lines.tolist(), greedy.tolist(), strict=True))
+    return extracted | dict.fromkeys(_after_prompts(arrays), True)
 
 
 def _after_prompts(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
@@ -102,7 +102,7 @@ def _after_prompts(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
     return {line for name in names if name != "extraction.line" for line in arrays[name].tolist()}
 
 
-def _known(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
+def _known_lines(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
     """The lines of training records that a reference model also produces, unless more of them comes out."""
     if "extraction.known" not in arrays:
         return set()
@@ -115,16 +115,16 @@ def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, flo
     if "member" not in arrays:
         return {}
     member = arrays["member"]
-    found = {}
+    scored = {}
     for name, values in arrays.items():
         attack = name.removeprefix(SCORE)
         if name.startswith(SCORE) and attack != _BLIND:
-            found[attack] = (round_coarsely(values[member].astype(np.float64)), _as_high(values, member))
-    attacks = sorted((name for name in found if np.isfinite(found[name][1]).any()), key=lambda n: _mean(found[n][1]))
+            scored[attack] = (round_coarsely(values[member].astype(np.float64)), _as_high(values, member))
+    attacks = sorted((name for name in scored if np.isfinite(scored[name][1]).any()), key=lambda n: _mean(scored[n][1]))
     lines: dict[int, tuple[dict[str, float], dict[str, float]]] = {}
     for i, line in enumerate(arrays["line"][member].tolist()):
-        judged = [name for name in attacks if np.isfinite(found[name][1][i])]
-        lines[line] = ({n: float(found[n][0][i]) for n in judged}, {n: float(found[n][1][i]) for n in judged})
+        judged = [name for name in attacks if np.isfinite(scored[name][1][i])]
+        lines[line] = ({n: float(scored[n][0][i]) for n in judged}, {n: float(scored[n][1][i]) for n in judged})
     return lines
 
 

@@ -95,7 +95,7 @@ def logged(
     if log is None:
         yield None
         return
-    begun = begin(log, inputs, _plain(settings))
+    begun = begin(log, inputs, _as_plain(settings))
     position = LogPosition(path=relative(log, report), entry=begun.number, digest=begun.digest)
     with _abandon_on_error(log, position):
         yield position
@@ -110,7 +110,7 @@ def log_result(report: PrivacyReport, log: Path | None) -> Entry | None:
         report.log,
         report=bytes_digest(encode(report).encode()),
         refuted=sum(verdict.outcome is Outcome.REFUTED for verdict in report.verdicts),
-        worst=_worst(report),
+        worst=_worst_estimates(report),
     )
 
 
@@ -125,7 +125,7 @@ def _abandon_on_error(log: Path, begun: LogPosition) -> Iterator[None]:
         raise
 
 
-def _worst(report: PrivacyReport) -> dict[str, float]:
+def _worst_estimates(report: PrivacyReport) -> dict[str, float]:
     """For each quantity for which larger is worse, the largest estimate from the model's own scores."""
     worst: dict[str, float] = {}
     for item in report.evidence:
@@ -140,17 +140,17 @@ def _settings_of(request: AuditRequest) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _PLACES and value is not None}
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         items = ((field.name, getattr(value, field.name)) for field in fields(value))
         # Functions are determined by the other settings, and their names would differ between runs.
-        return {name: _plain(item) for name, item in items if item not in (None, ()) and not callable(item)}
+        return {name: _as_plain(item) for name, item in items if item not in (None, ()) and not callable(item)}
     if isinstance(value, Path):
         return file_digest(value) if value.is_file() else value.name
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [_as_plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

@@ -15,7 +15,7 @@ from audits.membership.audit import MembershipAudit
 from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
 from audits.secrets.audit import SecretRequest, SecretsAudit
-from audits.whole.attempts import NotRun, attempted
+from audits.whole.attempts import SkippedPart, attempted
 from audits.whole.models import AuditModels
 from audits.whole.request import AuditRequest
 from privctl.domain.errors import CommandError
@@ -66,13 +66,13 @@ def parts_of(
             _require_causal(subject, "--canaries")
             parts.append(CanaryAudit(subject.model, canaries, models.scorer.workers))
     requested = (request.membership, request.canaries, request.extraction, request.secrets)
-    alone = sum(each is not None for each in requested) == 1
+    alone = sum(part is not None for part in requested) == 1
     if request.extraction is not None:
         parts.append(attempted(EXTRACTION, partial(_extraction, request.extraction, request, models), alone=alone))
     if request.secrets is not None:
         parts.append(attempted(SECRETS, partial(_secrets, request.secrets, request, models), alone=alone))
-    if parts and all(isinstance(part, NotRun) for part in parts):
-        raise next(part.why for part in parts if isinstance(part, NotRun))
+    if parts and all(isinstance(part, SkippedPart) for part in parts):
+        raise next(part.why for part in parts if isinstance(part, SkippedPart))
     if not parts:
         raise CommandError(
             unused_beside(request.model, lineage.gradient_canaries)
@@ -81,20 +81,20 @@ def parts_of(
     return parts
 
 
-def _extraction(asked: ExtractionRequest, request: AuditRequest, models: AuditModels) -> ExtractionAudit:
+def _extraction(extraction: ExtractionRequest, request: AuditRequest, models: AuditModels) -> ExtractionAudit:
     subject = models.audited.subject
     pairs = subject.task == SEQ2SEQ_LM
     if not pairs:
         _require_causal(subject, "--train")
     return ExtractionAudit(
-        subject.model, asked, models.scorer.progress, request.columns, models.scorer.workers, pairs=pairs,
+        subject.model, extraction, models.scorer.progress, request.columns, models.scorer.workers, pairs=pairs,
         trained_on=models.lineage.trained_on, reference=models.elsewhere,
     )  # fmt: skip
 
 
-def _secrets(asked: SecretRequest, request: AuditRequest, models: AuditModels) -> SecretsAudit:
+def _secrets(secret_request: SecretRequest, request: AuditRequest, models: AuditModels) -> SecretsAudit:
     lineage, scorer = models.lineage, models.scorer
-    secrets = replace(asked, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
+    secrets = replace(secret_request, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
     return SecretsAudit(
         models.audited.subject, secrets, models.compared_base, scorer.progress, request.columns, scorer.workers
     )

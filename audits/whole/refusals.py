@@ -181,7 +181,7 @@ def _with_held_out_data(options: Mapping[str, Any]) -> dict[str, Any]:
     """``options`` with the records of ``--held-out-secrets``, by default the non-members or held-out text."""
     if options["held_out_secrets"] is None or options["held_out_data"] is not None:
         return dict(options)
-    found = next((options[name] for name in ("nonmembers", "held_out") if options[name] is not None), None)
-    if found is None:
+    given = next((options[name] for name in ("nonmembers", "held_out") if options[name] is not None), None)
+    if given is None:
         raise CommandError("--held-out-secrets needs the records that hold these secrets; give --held-out-data too")
-    return {**options, "held_out_data": found}
+    return {**options, "held_out_data": given}

@@ -21,7 +21,7 @@ def asked_of(
     """The request as stated in the report; ``data`` are the files that it names."""
     membership, canaries, extraction = request.membership, request.canaries, request.extraction
     bounds = canaries is not None or request.of_drawn_split
-    delta = next((each.delta for each in (canaries, membership) if each is not None and each.delta is not None), None)
+    delta = next((part.delta for part in (canaries, membership) if part is not None and part.delta is not None), None)
     return AskedAudit(
         files=files_of(data),
         attacks=() if membership is None else membership.attacks,
@@ -29,7 +29,7 @@ def asked_of(
         least_auc=None if membership is None else membership.least_auc,
         text_column=request.columns.text,
         label_column=request.columns.label,
-        group_by=next((each for each in _group_fields(request, findings) if each is not None), None),
+        group_by=next((field for field in _group_fields(request, findings) if field is not None), None),
         claims=pairs_of(request.claims_beside(models.lineage.claims)) if bounds else (),
         curve=any("canary_curve" in part.parameters for part in findings),
         noise=any(item.method == STATED_STEPS for part in findings for item in part.evidence),
@@ -40,7 +40,7 @@ def asked_of(
         divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
         reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
         beam=None if request.secrets is None else request.secrets.beam,
-        secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
+        secret_figures=tuple(f"{item.method}: {item.quantity}" for finding in findings for item in of_secrets(finding)),
         precision=request.precision,
         max_length=request.max_length,
         logged=request.log is not None,

@@ -13,7 +13,7 @@ from audits.membership.audit import MembershipAudit
 from audits.membership.groups import SINGLE_RECORDS, not_named
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import text_columns
-from audits.whole.attempts import NotRun
+from audits.whole.attempts import SkippedPart
 from audits.whole.leaking_records import leaking_records, staged_leaks
 from audits.whole.log_entry import log_result, logged_audit
 from audits.whole.models import AuditModels, open_models
@@ -68,7 +68,7 @@ def run_audit(
     for part in parts:
         if isinstance(part, MembershipAudit) and part.cost:
             notify(part.cost)
-        if isinstance(part, NotRun):
+        if isinstance(part, SkippedPart):
             notify(part.sentence)
     if request.canaries is None and (unused := unused_beside(request.model, models.lineage.gradient_canaries)):
         notify(unused)

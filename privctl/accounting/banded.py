@@ -48,17 +48,17 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
         return (1.0,)
     from scipy.optimize import minimize  # here, as importing it takes longer than most commands' accounting
 
-    places = np.arange(1, bands)
-    found = minimize(
+    lags = np.arange(1, bands)
+    solution = minimize(
         _log_error,
-        (2 * places - 1) / (2 * places),
+        (2 * lags - 1) / (2 * lags),
         args=(min(steps, _MOST),),
         jac=True,
         method="L-BFGS-B",
         bounds=[(_LEAST, 1.0)] * (bands - 1),
         options={"maxiter": 100, "ftol": 1e-10},
     )
-    best = _coefficients(found.x)
+    best = _coefficients(solution.x)
     return _norm_at_most_one(best / np.linalg.norm(best))
 
 

@@ -38,7 +38,8 @@ def buffered_matrix(buffers: int, steps_per_pass: int, steps: int) -> BufferedMa
     require_followed(steps_per_pass, steps)
     longest = min(steps, max(_MANY, min(4 * steps_per_pass, _MOST)))
     best = min(
-        (_optimized(start, steps_per_pass, longest) for start in _starts(buffers, longest)), key=lambda found: found[0]
+        (_optimized(start, steps_per_pass, longest) for start in _starts(buffers, longest)),
+        key=lambda result: result[0],
     )
     return _sensitivity_at_most_one(_matrix(best[1]), steps_per_pass, steps)
 
@@ -58,14 +59,14 @@ def _optimized(start: Floats, steps_per_pass: int, steps: int) -> tuple[float, F
     def goal(values: Floats) -> float:
         return _log_error(_logits(values), steps_per_pass, steps)
 
-    found = minimize(
+    solution = minimize(
         goal,
         free,
         method="L-BFGS-B",
         bounds=bounds,
         options={"maxiter": 200, "ftol": 1e-11},
     )
-    return float(found.fun), _logits(found.x)
+    return float(solution.fun), _logits(solution.x)
 
 
 def _logits(free: Floats) -> Floats:
@@ -101,10 +102,12 @@ def _matrix(logits: Floats) -> BufferedMatrix:
     """The matrix with c_0 = 1 and these roots; its weights are the residues of c(x)."""
     decays, counterparts = _roots(logits)
     weights = []
-    for place, decay in enumerate(decays):
-        others = np.delete(decays, place)
+    for column, decay in enumerate(decays):
+        others = np.delete(decays, column)
         weights.append(
-            float((decay - counterparts[place]) * np.prod((decay - np.delete(counterparts, place)) / (decay - others)))
+            float(
+                (decay - counterparts[column]) * np.prod((decay - np.delete(counterparts, column)) / (decay - others))
+            )
         )
     return BufferedMatrix(first=1.0, weights=tuple(weights), decays=tuple(map(float, decays)))
 

@@ -47,12 +47,12 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
         return _require_in_range(exact, epsilon, delta)
     search = _Search(epsilon, delta, ledger_of)
     coarse = search.root(_guess(epsilon, delta, ledger_of(1.0)), COARSE, 20 * _TOLERANCE)
-    found = search.root(coarse, FINE, _TOLERANCE)
+    noise_multiplier = search.root(coarse, FINE, _TOLERANCE)
     step = _TOLERANCE
-    while found < MOST and epsilon_bound(ledger_of(found), delta) > epsilon:
+    while noise_multiplier < MOST and epsilon_bound(ledger_of(noise_multiplier), delta) > epsilon:
         # Here the other order is the worse one; this is rare, and a little more noise suffices.
-        found, step = found * (1 + step), 2 * step
-    return _require_in_range(found, epsilon, delta)
+        noise_multiplier, step = noise_multiplier * (1 + step), 2 * step
+    return _require_in_range(noise_multiplier, epsilon, delta)
 
 
 def _without_sampling(epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> float | None:
@@ -75,7 +75,7 @@ class _Search:
 
     def root(self, start: float, precision: float, tolerance: float) -> float:
         """A multiplier that meets the target at this precision, within a relative ``tolerance`` of one that fails."""
-        found = costly_root(
+        log_multiplier = costly_root(
             lambda x: self._excess(math.exp(x), precision),
             math.log(start),
             math.log(LEAST),
@@ -83,19 +83,19 @@ class _Search:
             tolerance=tolerance,
             stride=0.5 if precision > FINE else 10 * tolerance,
         )
-        return math.exp(found)
+        return math.exp(log_multiplier)
 
     def _excess(self, noise: float, precision: float) -> float:
         """Log epsilon - log target; inf if epsilon is infinite, -inf if it is 0."""
         ledger = self._ledger_of(noise)
         shift = gaussian_shift(ledger)
         if shift is not None:
-            found = gaussian.epsilon_at(self._delta, shift) if shift else 0.0
+            epsilon = gaussian.epsilon_at(self._delta, shift) if shift else 0.0
         else:
-            found = self._epsilon(ledger, precision)
-        if found == 0:
+            epsilon = self._epsilon(ledger, precision)
+        if epsilon == 0:
             return -math.inf
-        return math.log(found) - math.log(self._target)
+        return math.log(epsilon) - math.log(self._target)
 
     def _epsilon(self, ledger: Ledger, precision: float) -> float:
         """Epsilon in the order of neighbours that was worse at the first evaluation."""

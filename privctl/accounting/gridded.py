@@ -93,9 +93,9 @@ class Released:
         """The theorem's a for all sums together: the box's sides stretch, and each increment moves with two sums."""
         total = error = before = spacing_before = 0.0
         for increment, spacing in zip(self.increments, self.spacings, strict=True):
-            own = reach + 2 * (spacing + spacing_before) / increment
-            error += ACCURACY * increment * own
-            total += 2 * error / spacing + own * (error + before) / increment
+            excess = reach + 2 * (spacing + spacing_before) / increment
+            error += ACCURACY * increment * excess
+            total += 2 * error / spacing + excess * (error + before) / increment
             before, spacing_before = error, spacing
         return 1.001 * total
 
@@ -157,9 +157,9 @@ def ideal_target(released: Released, epsilon: float, delta: float) -> tuple[floa
 
 def exact_target(released: Released, epsilon: float, delta: float) -> tuple[float, float]:
     """As ``ideal_target``, but raises CommandError, about ``--epsilon``, if the epsilon is not positive."""
-    left, at = ideal_target(released, epsilon, delta)
+    left, target_delta = ideal_target(released, epsilon, delta)
     if left > 0:
-        return left, at
+        return left, target_delta
     cost, given = f"the rounding of {released.coordinates} numbers to floats", f"--epsilon {epsilon:g}"
     if epsilon > 1 and ideal_target(released, 1.0, delta)[0] > 0:
         raise CommandError(f"{given} is so large that the cost of {cost} cannot be bounded; lower it, to 100 or less")

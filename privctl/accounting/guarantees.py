@@ -78,8 +78,8 @@ def guarantee_of(
     if released is None:
         epsilon, known = epsilon_bound(ledger, delta), delta
     else:
-        whole, found = epsilon_with_charge(lambda less: epsilon_bound(ledger, less), released, delta)
-        epsilon, known = whole - found.epsilon if math.isfinite(whole) else whole, found.delta
+        whole, bound = epsilon_with_charge(lambda less: epsilon_bound(ledger, less), released, delta)
+        epsilon, known = whole - bound.epsilon if math.isfinite(whole) else whole, bound.delta
     guarantee = Guarantee(
         name=name,
         epsilon=finite(epsilon),
@@ -93,4 +93,4 @@ def guarantee_of(
         risks=risks(trade_off(ledger, *(((epsilon, known),) if math.isfinite(epsilon) else ())), priors),
         note=note,
     )
-    return guarantee if released is None else guarantee_of_floats(guarantee, released, whole, found)
+    return guarantee if released is None else guarantee_of_floats(guarantee, released, whole, bound)

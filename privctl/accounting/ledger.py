@@ -99,8 +99,8 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     least = floor_by_one_loss(steps, math.log(delta))
     for order, most in enumerate(largest_loss(steps) for steps in _orders(steps)):
         if most > least:
-            (found,) = composed(ledger, delta, precision=precision, lower=True, order=order)
-            least = max(least, found.epsilon(delta))
+            (distribution,) = composed(ledger, delta, precision=precision, lower=True, order=order)
+            least = max(least, distribution.epsilon(delta))
     return least
 
 
@@ -115,15 +115,15 @@ def order_epsilons(
     single = _single_step(ledger, delta, lower=False)
     if single is not None:
         return (single[1],)
-    found: list[float] = []
+    epsilons: list[float] = []
     orders = list(enumerate(_orders(_steps(ledger, lower=False))))
     for position, steps in orders if order is None else orders[order : order + 1]:
         most = largest_loss(steps)
-        if most > max(found, default=0.0):
-            (here,) = composed(ledger, delta, precision=precision, order=position)
-            most = min(most, here.epsilon(delta))
-        found.append(most)
-    return tuple(found)
+        if most > max(epsilons, default=0.0):
+            (distribution_here,) = composed(ledger, delta, precision=precision, order=position)
+            most = min(most, distribution_here.epsilon(delta))
+        epsilons.append(most)
+    return tuple(epsilons)
 
 
 def _single_step(ledger: Ledger, delta: float, *, lower: bool) -> tuple[float, float] | None:
@@ -146,7 +146,7 @@ def delta_bound(ledger: Ledger, epsilon: float, *, near: float) -> float:
     if exact is not None:
         return gaussian.delta_at(epsilon, exact)
     ceiling = -math.expm1(min(0.0, epsilon - pure_epsilon(ledger)))
-    return min(ceiling, max(math.exp(found.log_delta(epsilon)) for found in composed(ledger, near)))
+    return min(ceiling, max(math.exp(distribution.log_delta(epsilon)) for distribution in composed(ledger, near)))
 
 
 def gaussian_shift(ledger: Ledger) -> float | None:
@@ -179,7 +179,7 @@ def composed(
     """
     _require_one_notion(ledger)
     chosen = range(len(_orders(_steps(ledger, lower=lower)))) if order is None else [order]
-    return tuple(_composed_in_order(ledger, delta, precision, lower, each) for each in chosen)
+    return tuple(_composed_in_order(ledger, delta, precision, lower, order) for order in chosen)
 
 
 @lru_cache(maxsize=4)  # of the largest grid, each takes 40 MiB
@@ -241,32 +241,32 @@ def _renyi_epsilon(ledger: Ledger, delta: float, orders: Sequence[float]) -> flo
 
 def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
     """One repeated pair per event; Gaussians without sampling are merged into one."""
-    found: list[RepeatedPair] = []
+    pairs: list[RepeatedPair] = []
     mus: list[float] = []
     for event in _merged(ledger.events):
         if _touches_nothing(event):
             continue
         mu = row_of(event).shift(event)
         if mu is None:
-            found.append(row_of(event).pair(event, lower))
+            pairs.append(row_of(event).pair(event, lower))
             rest = row_of(event).rest(event, lower)
-            found.extend([] if rest is None else [rest])
+            pairs.extend([] if rest is None else [rest])
         else:
             mus.append(mu)
     if mus:
-        found.append(RepeatedPair(Gaussian(math.hypot(*mus)), 1))
-    return found
+        pairs.append(RepeatedPair(Gaussian(math.hypot(*mus)), 1))
+    return pairs
 
 
 def _merged(events: Sequence[Event]) -> list[Event]:
     """The events, with all of a kind merged into one if they are equivalent to one."""
-    found = [event for event in events if row_of(event).joined is None]
+    merged = [event for event in events if row_of(event).joined is None]
     for kind in dict.fromkeys(type(event) for event in events):
         same = [event for event in events if type(event) is kind]
         join = row_of(same[0]).joined
         if join is not None:
-            found.append(join(same))
-    return found
+            merged.append(join(same))
+    return merged
 
 
 def _touches_nothing(event: Event) -> bool:

@@ -80,8 +80,8 @@ def _theorem(
         return epsilon(_per_sensitivity(event.noise_multiplier, event), event.sample_rate, event.steps, delta)
 
     def noise_for(event: SampledGaussian, target: float, delta: float) -> float:
-        found = noise(target, event.sample_rate, event.steps, delta)
-        return 2 * found if event.batches is Batches.FIXED_SIZE else found
+        noise_multiplier = noise(target, event.sample_rate, event.steps, delta)
+        return 2 * noise_multiplier if event.batches is Batches.FIXED_SIZE else noise_multiplier
 
     return AccountingMethod(
         title=title,
@@ -150,9 +150,9 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
         raise ValueError(f"epsilon {epsilon} is met with a noise multiplier below {calibration.LEAST}")
 
     def excess(x: float) -> float:
-        found = epsilon_of(math.exp(x))
+        reached = epsilon_of(math.exp(x))
         # If the quotient rounds to 1, the difference has the right sign.
-        return math.log(found / epsilon) or found - epsilon if found > 0 else -math.inf
+        return math.log(reached / epsilon) or reached - epsilon if reached > 0 else -math.inf
 
     return math.exp(costly_root(excess, 0.0, low, high, tolerance=1e-6, stride=0.5))
 

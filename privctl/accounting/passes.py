@@ -19,7 +19,7 @@ def participations(sample_rate: float, steps: int) -> int:
     ValueError for a rate outside [0, 1].
     Example: N = 100 in batches of 30 (rate 0.3) and 30 steps give 10, not the 9 of rate * steps.
     """
-    return _begun(steps, _pass_lengths(sample_rate)[0]) if sample_rate > 0 else 0
+    return _passes_begun(steps, _pass_lengths(sample_rate)[0]) if sample_rate > 0 else 0
 
 
 def certain_participations(sample_rate: float, steps: int) -> int:
@@ -27,7 +27,7 @@ def certain_participations(sample_rate: float, steps: int) -> int:
 
     Attained by a record in the first batch of each pass. Raises ValueError as ``participations`` does.
     """
-    return _begun(steps, _pass_lengths(sample_rate)[1]) if sample_rate > 0 else 0
+    return _passes_begun(steps, _pass_lengths(sample_rate)[1]) if sample_rate > 0 else 0
 
 
 def shortest_pass_if_uneven(sample_rate: float) -> int | None:
@@ -36,7 +36,7 @@ def shortest_pass_if_uneven(sample_rate: float) -> int | None:
     return None if shortest == longest else shortest
 
 
-def _begun(steps: int, pass_length: int) -> int:
+def _passes_begun(steps: int, pass_length: int) -> int:
     """The number of passes begun within ``steps`` steps."""
     count("steps", steps)
     return -(-steps // pass_length)

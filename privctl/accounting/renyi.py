@@ -55,7 +55,7 @@ def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
     if whole.any():
         pair = row_of(event).pair(event, False).pair if any(event.rates) else None
         both = [] if pair is None else [pair, Reversed(pair)]
-        one[whole] = max((largest_loss([RepeatedPair(each, 1)]) for each in both), default=0.0)
+        one[whole] = max((largest_loss([RepeatedPair(pair, 1)]) for pair in both), default=0.0)
     with np.errstate(over="ignore"):
         return np.asarray(one * float(event.steps), dtype=np.float64)
 

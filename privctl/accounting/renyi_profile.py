@@ -46,16 +46,16 @@ def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
     log(1 - exp(-D_alpha)) / 2 (Bretagnolle and Huber), which bounds the delta at epsilon 0.
     """
     divergences = curve(1 + _FIRST_ORDERS)
-    some = epsilons[:: max(1, len(epsilons) // 256)]
-    each = _log_delta(_FIRST_ORDERS[:, None], divergences[:, None], some)
-    coarse = np.where(each.min(axis=0) < 0, _FIRST_ORDERS[each.argmin(axis=0)], 1.0)
-    best = np.exp(np.interp(epsilons, some, np.log(coarse)))
+    coarse_epsilons = epsilons[:: max(1, len(epsilons) // 256)]
+    log_delta_grid = _log_delta(_FIRST_ORDERS[:, None], divergences[:, None], coarse_epsilons)
+    coarse = np.where(log_delta_grid.min(axis=0) < 0, _FIRST_ORDERS[log_delta_grid.argmin(axis=0)], 1.0)
+    best = np.exp(np.interp(epsilons, coarse_epsilons, np.log(coarse)))
     least = np.minimum(0.0, _log_delta(best, curve(1 + best), epsilons))
     for move in _MOVES:
         for factor in (move, 1 / move):
             moved = best * factor
-            found = _log_delta(moved, curve(1 + moved), epsilons)
-            best, least = np.where(found < least, moved, best), np.minimum(found, least)
+            moved_log_delta = _log_delta(moved, curve(1 + moved), epsilons)
+            best, least = np.where(moved_log_delta < least, moved, best), np.minimum(moved_log_delta, least)
     with np.errstate(divide="ignore"):
         log_distance = np.log(-np.expm1(-float(np.min(divergences)))) / 2
     return np.asarray(np.minimum(least, log_distance))
@@ -65,8 +65,8 @@ def _log_delta(above: Floats | float, divergence: Floats | float, epsilons: Floa
     """The logarithm of delta that follows from the divergences of orders 1 + ``above``."""
     with np.errstate(over="ignore", invalid="ignore"):
         shrunk = np.log(above) - np.log1p(above)
-        found = above * (divergence - epsilons + shrunk) - np.log1p(above)
-    return np.asarray(np.where(np.isnan(found), math.inf, found))
+        exponents = above * (divergence - epsilons + shrunk) - np.log1p(above)
+    return np.asarray(np.where(np.isnan(exponents), math.inf, exponents))
 
 
 def _reach(curve: Curve) -> float:

@@ -50,8 +50,8 @@ class GaussianTradeOff:
         probability("false_positive_rate", false_positive_rate)
         if not 0 < false_positive_rate < 1:
             return 1.0 if false_positive_rate else 0.0
-        at = NormalDist().inv_cdf(false_positive_rate) + self.mu
-        return math.erfc(-at / math.sqrt(2)) / 2  # importing scipy takes longer than adding noise to a gigabyte
+        quantile = NormalDist().inv_cdf(false_positive_rate) + self.mu
+        return math.erfc(-quantile / math.sqrt(2)) / 2  # importing scipy takes longer than adding noise to a gigabyte
 
     def advantage(self) -> float:
         """See ``TradeOff``: 2 Phi(mu / 2) - 1."""
@@ -123,7 +123,7 @@ def trade_off(ledger: Ledger, *points: tuple[float, float]) -> TradeOff:
     mu = gaussian_shift(ledger)
     if mu is not None:
         return GaussianTradeOff(mu)
-    whole = EitherOrder(tuple(PiecewiseTradeOff(*found.profile()) for found in composed(ledger, None)))
+    whole = EitherOrder(tuple(PiecewiseTradeOff(*distribution.profile()) for distribution in composed(ledger, None)))
     taking_part = -math.expm1(sum(_log_absent(event) for event in ledger.events))
     return Tightest((whole, line(0.0, taking_part), *(line(epsilon, delta) for epsilon, delta in points)))
 
@@ -154,14 +154,14 @@ def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
     are rounded up: by a ten-thousandth, by which two sound grids may differ, or by much less if there is no grid.
     """
     margin = _ROUNDED if isinstance(curve, GaussianTradeOff) else _RAISED
-    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_stated(curve.advantage(), margin))]
+    listed = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_raised(curve.advantage(), margin))]
     for measure, rates in ((RiskMeasure.TRUE_POSITIVE_RATE, RATES), (RiskMeasure.POSTERIOR, priors)):
-        bounds = [(rate, _stated(curve.true_positive_rate(rate), margin)) for rate in rates]
-        found += [Risk(measure=measure, bound=bound, at=rate) for rate, bound in bounds]
-    return tuple(found)
+        bounds = [(rate, _raised(curve.true_positive_rate(rate), margin)) for rate in rates]
+        listed += [Risk(measure=measure, bound=bound, at=rate) for rate, bound in bounds]
+    return tuple(listed)
 
 
-def _stated(bound: float, margin: float) -> float:
+def _raised(bound: float, margin: float) -> float:
     """``bound`` raised by the relative ``margin``, so that another computation of it does not exceed the report's."""
     return min(1.0, bound * (1 + margin))
 

@@ -90,8 +90,8 @@ class CountedData:
         size = count_examples(self.path, self.unit, columns)
         if self.unit is not None and (similar := similar_names_at(self.path, self.unit, columns)):
             notify(alike(similar, self.unit))
-        each = "" if self.unit is None else f", each all records with one value of {self.unit!r}"
-        notify(f"counted in {self.path}: {counted(size, 'example')}{each}")
+        grouping = "" if self.unit is None else f", each all records with one value of {self.unit!r}"
+        notify(f"counted in {self.path}: {counted(size, 'example')}{grouping}")
         return size
 
 
@@ -141,19 +141,25 @@ def account(
     from privctl.reports.files import write_report
     from privctl.storage.atomic import require_absent
 
-    own = {option.parameter: () if option.repeatable else None for kind in EVENTS.values() for option in kind.options}
-    if unknown := sorted(of_mechanism.keys() - own.keys()):
-        named = (each for each in signature(account).parameters.values() if each.kind is not Parameter.VAR_KEYWORD)
-        known = sorted({*own, *(each.name for each in named)})
+    event_options = {
+        option.parameter: () if option.repeatable else None for kind in EVENTS.values() for option in kind.options
+    }
+    if unknown := sorted(of_mechanism.keys() - event_options.keys()):
+        named = (
+            parameter
+            for parameter in signature(account).parameters.values()
+            if parameter.kind is not Parameter.VAR_KEYWORD
+        )
+        known = sorted({*event_options, *(parameter.name for parameter in named)})
         close = get_close_matches(unknown[0], known, n=1)
         meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         raise CommandError(f"account has no argument {unknown[0]!r}; {meant}")
-    stated = {name: as_tuple(value) if own[name] == () else value for name, value in of_mechanism.items()}
+    stated = {name: as_tuple(value) if event_options[name] == () else value for name, value in of_mechanism.items()}
     options = {
         "epsilon": epsilon, "noise_multiplier": noise_multiplier, "delta": delta, "sample_rate": sample_rate,
         "steps": steps, "dataset_size": dataset_size, "batch_size": batch_size, "epochs": epochs, "batches": batches,
         "mechanism": mechanism, "priors": as_tuple(priors), "ledger": None if ledger is None else str(ledger),
-        "methods": as_tuple(methods), "no_peers": no_peers, **own, **stated,
+        "methods": as_tuple(methods), "no_peers": no_peers, **event_options, **stated,
     }  # fmt: skip
     defaults = {"batches": "poisson", "mechanism": "gaussian", "no_peers": False}
     given = {name for name, value in options.items() if value not in (None, ()) and value != defaults.get(name)}

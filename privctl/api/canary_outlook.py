@@ -23,7 +23,7 @@ def outlook(job: TrainingJob) -> Iterator[str]:
 
     side = request.method.side_releases(request, len(job.task), recipe.steps, recipe.sample_rate)
     measured = None if side is None else side.event(recipe.noise_multiplier)
-    ledger, whole = (ledger_of(recipe, recipe.steps, measured=each) for each in (None, measured))
+    ledger, whole = (ledger_of(recipe, recipe.steps, measured=event) for event in (None, measured))
     try:
         half = profile(with_half_noise(ledger))
         curve = CurveClaim(mechanism=ledger, points=profile(ledger), source=request.output.name, half=half)

@@ -52,19 +52,19 @@ def reports_and_model(
     models = list(dict.fromkeys(path for path in paths if is_model(path)))
     if len(models) > 1:
         raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
-    held = None
+    contents = None
     for path in dict.fromkeys([*models, *([] if model is None else [model])]):
         try:
             size = weight_bytes(path)
         except InputError as error:
-            said = f"{path} is neither a report nor a model: " if path in models else ""
-            raise InputError(f"{said}{error}") from None
+            prefix = f"{path} is neither a report nor a model: " if path in models else ""
+            raise InputError(f"{prefix}{error}") from None
         with progress("digests", size, "bytes") as advance:
             at_hand = model_at(path, advance)
         if path in models:
             paths = reports_at(paths, progress, notify, known={path: at_hand.digests}, by_name=True)
-        held = at_hand if path == model or model is None else held
-    return tuple(paths), held
+        contents = at_hand if path == model or model is None else contents
+    return tuple(paths), contents
 
 
 def gate(
@@ -91,13 +91,13 @@ def gate(
     for name in settings:
         if name not in KEYS:
             raise CommandError(f"a policy has no key {name!r}; {suggestion(name, KEYS)}")
-    paths = [path_at(each, "report") for each in reports]
+    paths = [path_at(report, "report") for report in reports]
     if not paths:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    found, held = reports_and_model(paths, path_or_none(model), progress, notify)
+    report_paths, contents = reports_and_model(paths, path_or_none(model), progress, notify)
     return judge_reports(
-        found,
-        model=held,
+        report_paths,
+        model=contents,
         policy=path_or_none(policy),
         settings={name: _text(value) for name, value in settings.items()},
         environment=os.environ,
@@ -112,4 +112,4 @@ def _text(value: Any) -> str:
         return ",".join(f"{name}={_text(size)}" for name, size in value.items())
     if isinstance(value, str | os.PathLike | int | float):
         return repr(value) if isinstance(value, float) else str(value)
-    return ",".join(_text(each) for each in value)
+    return ",".join(_text(item) for item in value)

@@ -45,7 +45,7 @@ def open_model_and_base(model: Path, options: Mapping[str, Any]) -> Iterator[tup
     """A context with the open checkpoint at ``model``, and the public one to compare its weights with, or None."""
     from privctl.storage.reader import open_checkpoint
 
-    with open_checkpoint(model) as checkpoint, _opened(_base(checkpoint, options)) as base:
+    with open_checkpoint(model) as checkpoint, _opened_base(_base(checkpoint, options)) as base:
         yield checkpoint, base
 
 
@@ -104,7 +104,7 @@ def _base(checkpoint: Checkpoint, options: Mapping[str, Any]) -> str | Path | No
 
 
 @contextmanager
-def _opened(base: FilePath | None) -> Iterator[Checkpoint | None]:
+def _opened_base(base: FilePath | None) -> Iterator[Checkpoint | None]:
     from privctl.storage.reader import open_checkpoint
 
     if base is None:

@@ -41,30 +41,30 @@ def page_path_and_format(
     from privctl.storage.atomic import require_absent
 
     kind = kind or _format_of(output)
-    place = output or _default(reports[0], kind)
-    if str(place) == "-":
-        return place, kind
-    if place.resolve() in {path.resolve() for path in reports}:
-        raise CommandError(f"{place} is one of the reports; choose another --output")
+    page_path = output or _default(reports[0], kind)
+    if str(page_path) == "-":
+        return page_path, kind
+    if page_path.resolve() in {path.resolve() for path in reports}:
+        raise CommandError(f"{page_path} is one of the reports; choose another --output")
     if output is not None:
         _require_ending(output, kind)
-    require_not_weights_or_report(place)
-    if not (kind == "model-card" and place.is_file()):
-        require_absent(place, force)
-    return place, kind
+    require_not_weights_or_report(page_path)
+    if not (kind == "model-card" and page_path.is_file()):
+        require_absent(page_path, force)
+    return page_path, kind
 
 
-def write_page(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
-    """Make the page of ``reports``, write it to ``place`` unless that is None, and return its bytes."""
+def write_page(reports: Sequence[Path], page_path: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
+    """Make the page of ``reports``, write it to ``page_path`` unless that is None, and return its bytes."""
     from privctl.show.gather.load import load
     from privctl.show.page_data import AUDIT_STEP
     from privctl.storage.atomic import write_bytes
 
     data = load(reports, title, drawn=kind == "html")
-    text = _text(kind, data, reports, place)
-    if place is not None:
+    text = _text(kind, data, reports, page_path)
+    if page_path is not None:
         audited = any(source.report.step == AUDIT_STEP for source in data.sources)
-        write_bytes(place, text, replace=force or kind == "model-card", public=not audited)
+        write_bytes(page_path, text, replace=force or kind == "model-card", public=not audited)
     return text
 
 
@@ -84,7 +84,7 @@ def _format_of(output: Path | None) -> str:
     return "markdown" if text else "html"
 
 
-def _text(kind: str, data: PageData, reports: Sequence[Path], place: Path | None) -> bytes:
+def _text(kind: str, data: PageData, reports: Sequence[Path], page_path: Path | None) -> bytes:
     if kind == "html":
         from privctl.show.html.page import page
 
@@ -96,7 +96,9 @@ def _text(kind: str, data: PageData, reports: Sequence[Path], place: Path | None
     if kind == "model-card":
         from privctl.show.markdown.model_card import insert_summary
 
-        return insert_summary(place.read_bytes() if place is not None and place.is_file() else None, data, str(place))
+        return insert_summary(
+            page_path.read_bytes() if page_path is not None and page_path.is_file() else None, data, str(page_path)
+        )
     from privctl.show.formats.intoto import statement
     from privctl.show.gather.files import with_files
 
@@ -115,12 +117,12 @@ def _model_folder(first: Path) -> Path:
     from privctl.reports.files import read_report
     from privctl.show.page_data import MODEL_ROLE
 
-    own = first.absolute().parent
+    report_folder = first.absolute().parent
     for artifact in read_report(first).outputs:
-        folder = Path(os.path.normpath(own / artifact.path)).parent
-        if artifact.role == MODEL_ROLE and folder.is_relative_to(own) and os.path.isdir(folder):
+        folder = Path(os.path.normpath(report_folder / artifact.path)).parent
+        if artifact.role == MODEL_ROLE and folder.is_relative_to(report_folder) and os.path.isdir(folder):
             return folder
-    return own
+    return report_folder
 
 
 def report(
@@ -149,13 +151,13 @@ def report(
     check_title(title)
     if kind is not None and kind not in FORMATS:
         raise CommandError(f"--format is {kind!r}; it must be one of {', '.join(FORMATS)}")
-    given = tuple(Path(each) for each in ([reports] if isinstance(reports, str | os.PathLike) else reports))
+    given = tuple(Path(path) for path in ([reports] if isinstance(reports, str | os.PathLike) else reports))
     if not given:
         raise CommandError("there are no reports to make a page of; give those of the model")
     require_inputs(*given)
     paths = reports_at(given, progress, notify, examined=True)
-    place, kind = page_path_and_format(paths, path_or_none(output), kind, force=force)
-    if str(place) == "-":
+    page_path, kind = page_path_and_format(paths, path_or_none(output), kind, force=force)
+    if str(page_path) == "-":
         raise CommandError("--output - is for the command line; name a file")
-    write_page(paths, place, kind, title, force=force)
-    return place
+    write_page(paths, page_path, kind, title, force=force)
+    return page_path

@@ -56,7 +56,7 @@ def report_on_scores(
     _check_options(options)
     claim = claim_of(options["claim"])
     require_inputs(*given)
-    files = tuple(dict.fromkeys(file for each in given for file in data_files(each)))
+    files = tuple(dict.fromkeys(file for path in given for file in data_files(path)))
     model = options["model"]
     path = output or files[0].with_name(f"{whole_name(files[0]).stem}.audit.report.json")
     if model is not None:
@@ -75,10 +75,10 @@ def report_on_scores(
         report = run_scores(files[0], path, claim=claim, delta=options["delta"], threshold=options["threshold"])
         write_bytes(path, encode(report).encode(), replace=options["force"])
         return report, path
-    return _of_records(files, path, options, notify, on_entry), path
+    return _judge_record_scores(files, path, options, notify, on_entry), path
 
 
-def _of_records(
+def _judge_record_scores(
     files: Sequence[Path],
     path: Path,
     options: Mapping[str, Any],
@@ -107,8 +107,10 @@ def _of_records(
     with ExitStack() as stack:
 
         def enter() -> LogPosition | None:
-            asked = {name: options[name] for name in ("split", "least_auc", "delta") if options[name] is not None}
-            settings = {"scores": list(files), "columns": columns, **asked}
+            given_options = {
+                name: options[name] for name in ("split", "least_auc", "delta") if options[name] is not None
+            }
+            settings = {"scores": list(files), "columns": columns, **given_options}
             return stack.enter_context(logged(log, path, () if model is None else model.inputs, settings))
 
         report = run_record_scores(
@@ -211,4 +213,4 @@ def audit_scores(
     }  # fmt: skip
     check_numbers("audit_scores", options)
     given = [file] if isinstance(file, str | os.PathLike) else file
-    return report_on_scores([Path(each) for each in given], path_or_none(output), options)[0]
+    return report_on_scores([Path(path) for path in given], path_or_none(output), options)[0]

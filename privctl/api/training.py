@@ -86,15 +86,15 @@ def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> 
     request.method.check(request)
     with session.interrupts as stop:
         quiet = replace(session, detailed=None, on_epoch=lambda _: None, interrupts=nullcontext(stop))
-        said: set[str] = set()
+        warned: set[str] = set()
 
         def once(sentence: str) -> None:
-            if sentence not in said:
-                said.add(sentence)
+            if sentence not in warned:
+                warned.add(sentence)
                 session.notify(sentence)
 
-        def train(asked: RetrainRequest) -> PrivacyReport:
-            report = _one_run(asked, replace(quiet, notify=once))
+        def train(retrain_request: RetrainRequest) -> PrivacyReport:
+            report = _one_run(retrain_request, replace(quiet, notify=once))
             assert report is not None
             return report
 
@@ -174,8 +174,8 @@ def retrain(
     for name in ("epsilon", "noise_multiplier", "delta", "clip_norm"):
         if (value := options.pop(name)) is not None:
             of_method[name] = value
-    chosen, own = _of_method(method, of_method)
-    options |= own
+    chosen, own_options = _method_and_settings(method, of_method)
+    options |= own_options
     options |= {name: str(path_at(options[name], name)) for name in _FILES if options.get(name) is not None}
     options |= {
         "data": data_or_none(data),
@@ -193,7 +193,7 @@ def retrain(
     return report
 
 
-def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+def _method_and_settings(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
     """The method ``name``, and the values of its own options: as ``stated``, or the defaults.
 
     Raises CommandError for a method or an option that does not exist, and for a required option that is missing.
@@ -206,27 +206,27 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
     if name not in METHODS:
         raise CommandError(f"privctl has no training method {name!r}; choose from {', '.join(METHODS)}")
     method = method_named(name)
-    own = {field.name: field.default for field, _, _ in option_fields(method.settings)}
-    known = _options_of(method)
+    own_options = {field.name: field.default for field, _, _ in option_fields(method.settings)}
+    known = _option_names(method)
     if unknown := sorted(stated.keys() - known):
-        told = f"--{unknown[0].replace('_', '-')} is no option of {name}"
-        if takers := [each for each in METHODS if unknown[0] in _options_of(method_named(each))]:
-            raise CommandError(f"{told}; {', '.join(takers)} {'has' if len(takers) == 1 else 'have'} it")
+        message = f"--{unknown[0].replace('_', '-')} is no option of {name}"
+        if takers := [method for method in METHODS if unknown[0] in _option_names(method_named(method))]:
+            raise CommandError(f"{message}; {', '.join(takers)} {'has' if len(takers) == 1 else 'have'} it")
         near = get_close_matches(unknown[0], [*sorted(known), *retrain.__annotations__])
         raise CommandError(
-            f"{told}, whose own are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
+            f"{message}, whose own are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
         )
-    values = own | dict(stated)
+    values = own_options | dict(stated)
     if missing := [option for option, value in values.items() if value is MISSING]:
         raise CommandError(f"{name} needs --{missing[0].replace('_', '-')}")
     return method, values
 
 
-def _options_of(method: Method) -> set[str]:
+def _option_names(method: Method) -> set[str]:
     """The names of the options of ``method`` that not all methods have."""
     from privctl.train.settings.method_settings import GROUPS
     from privctl.train.settings.own_settings import option_fields
 
-    own = {field.name for field, _, _ in option_fields(method.settings)}
+    own_options = {field.name for field, _, _ in option_fields(method.settings)}
     shared = {option for group in method.takes for option in GROUPS[group]}
-    return {*shared, *own, *(("show_unprotected",) if method.private else ())}
+    return {*shared, *own_options, *(("show_unprotected",) if method.private else ())}

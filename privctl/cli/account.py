@@ -159,7 +159,7 @@ def account(**options: Any) -> None:
 
     if to_standard_output(options["output"]):
         options.update(output=None, as_json=True)
-    asked = {name: value for name, value in options.items() if name not in _OF_OUTPUT}
+    given_options = {name: value for name, value in options.items() if name not in _OF_OUTPUT}
     stated = set(given(options)) - {*_OF_DATA}
     plot, output = (Path(options[name]) if options[name] else None for name in ("plot", "output"))
     _check_files(plot, output)
@@ -169,14 +169,14 @@ def account(**options: Any) -> None:
             if path is not None:
                 require_absent(path, options["force"], option=option)
 
-    path, unit, column = (asked.pop(name) for name in _OF_DATA)
+    path, unit, column = (given_options.pop(name) for name in _OF_DATA)
     data = CountedData(path=path, unit=unit, text_column=column)
-    plan = plan_budget(asked, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
+    plan = plan_budget(given_options, stated, data, ready=ready, notify=partial(note, quiet=options["quiet"]))
     try:
-        drawn = _drawn(plan, plot) if plot is not None else b""
+        drawn = _drawing(plan, plot) if plot is not None else b""
     except ValueError as error:
         raise CommandError(str(error)) from None
-    text = encode(report_for(plan, asked, stated, output or Path("plan.report.json")))
+    text = encode(report_for(plan, given_options, stated, output or Path("plan.report.json")))
     show(text if options["as_json"] else _rendered(plan), as_json=options["as_json"])
     written = {path: content for path, content in ((plot, drawn), (output, text.encode())) if path is not None}
     write_together(written, replace=options["force"])
@@ -200,7 +200,7 @@ def _check_files(plot: Path | None, output: Path | None) -> None:
             raise CommandError(f"{flag} {path} is in a folder that does not exist; create the folder first")
 
 
-def _drawn(plan: BudgetPlan, path: Path) -> bytes:
+def _drawing(plan: BudgetPlan, path: Path) -> bytes:
     from privctl.plan.curves import curves_of
     from privctl.show.plots.curves import draw
 
@@ -231,11 +231,13 @@ def _rendered(plan: BudgetPlan) -> str:
 
 def _described(event: object) -> str:
     known = {f.name: getattr(event, f.name) for f in fields(event)}  # type: ignore[arg-type]
-    facts = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known.items() if value is not None)
+    facts = ", ".join(
+        f"{name.replace('_', ' ')} {_short_name(value)}" for name, value in known.items() if value is not None
+    )
     return f"{getattr(event, 'tag', type(event).__name__)}: {facts}"
 
 
-def _short(value: object) -> str:
+def _short_name(value: object) -> str:
     if isinstance(value, tuple):
         return f"{len(value)} of sum {math.fsum(value):g}"
     return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -126,7 +126,7 @@ def plant_command(
     request = PlantRequest(
         data=data,
         output=output,
-        manifest=manifest or _beside(output),
+        manifest=manifest or _text_path(output),
         count=count,
         kind=SecretAlphabet(kind) if kind else None,
         length=length,
@@ -242,7 +242,7 @@ def check_command(manifest: Path, data: Path | None, commitment: str | None, as_
         click.get_current_context().exit(ExitCode.REFUTED)
 
 
-def _beside(output: Path) -> Path:
+def _text_path(output: Path) -> Path:
     from privctl.storage.atomic import require_name
 
     require_name(output)

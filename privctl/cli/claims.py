@@ -108,7 +108,7 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
     _check_output(options)
     with Prover(_timeout(options)) as prover:
         rows = list(run(names, prover))
-    shown = [_shown(row) for row in rows]
+    shown = [_as_row(row) for row in rows]
     parameters = {"paper": list(names), "timeout": options["timeout"]}
     _finish(shown, [row.verdict for row in rows], parameters, unchecked_statements(names), prover, options)
     if unexpected_rows(rows):
@@ -315,7 +315,7 @@ def _report(verdicts: Sequence[Verdict], parameters: Mapping[str, Any], unchecke
     )
 
 
-def _shown(row: JudgedClaim) -> ClaimRow:
+def _as_row(row: JudgedClaim) -> ClaimRow:
     from privctl.show.text.claims import ClaimRow
 
     judgement = row.judgement

@@ -42,10 +42,10 @@ def _read_settings(ctx: click.Context) -> None:
 
     Raises CommandError for a file that is not TOML or cannot be read, and where both files hold settings.
     """
-    found = dict(_files())
-    if len(found) > 1:
+    defaults = dict(_files())
+    if len(defaults) > 1:
         raise CommandError(f"{FILE} and {PROJECT} both hold settings of privctl; keep them in one")
-    for place, settings in found.items():
+    for place, settings in defaults.items():
         ctx.meta[_PLACE] = place
         ctx.default_map = settings
 
@@ -59,31 +59,31 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
     if ctx.parent is None:
         _read_settings(ctx)
     place = ctx.meta.get(_PLACE)
-    own: Mapping[str, Any] = ctx.default_map or {}
+    own_settings: Mapping[str, Any] = ctx.default_map or {}
     if place is None:
         return
     assert isinstance(ctx.command, click.Group)
     commands = ctx.command.list_commands(ctx)
     # The table of a group that is also a command holds its own options and the tables of its subcommands.
     alone = getattr(ctx.command, "alone", None)
-    for key in own:
-        if key not in commands and (alone is None or isinstance(own[key], dict)):
+    for key in own_settings:
+        if key not in commands and (alone is None or isinstance(own_settings[key], dict)):
             raise CommandError(
-                f"{place} has {_shown(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
+                f"{place} has {_key_text(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
             )
-    if ctx.parent is None and (judges := [each for each in JUDGES if each in own]):
+    if ctx.parent is None and (judges := [judge for judge in JUDGES if judge in own_settings]):
         raise CommandError(
             f"{place} has settings for {judges[0]}, which takes none from a file that is found; remove them, and give "
             "options or, for the gate, a policy"
         )
-    section = own.get(name, {})
+    section = own_settings.get(name, {})
     if not isinstance(section, dict):
-        raise CommandError(f"{place}: {_shown(ctx, name)} must be a table of options; see docs/cli.md")
-    section = {key: each for key, each in section.items() if key not in getattr(command, "subcommands", ())}
+        raise CommandError(f"{place}: {_key_text(ctx, name)} must be a table of options; see docs/cli.md")
+    section = {key: value for key, value in section.items() if key not in getattr(command, "subcommands", ())}
     if section and not isinstance(command, click.Group):
         ctx.default_map = {name: dict(_defaults(ctx, name, command, section))}
         keys = ", ".join(plain(key) for key in section)
-        click.echo(f"privctl: settings from {place}, {_shown(ctx, name)}: {keys}", err=True)
+        click.echo(f"privctl: settings from {place}, {_key_text(ctx, name)}: {keys}", err=True)
 
 
 def _files() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -138,15 +138,17 @@ def _defaults(
         option = options.get(key)
         if option is None or option.name is None:
             raise CommandError(
-                f"{place}, {_shown(ctx, name)}: {plain(key)} is no option of this command; see privctl "
+                f"{place}, {_key_text(ctx, name)}: {plain(key)} is no option of this command; see privctl "
                 f"{_path(ctx, name)} --help"
             )
         if option.name in (*GUARDED, *GUARDED_IN.get(_path(ctx, name).split()[0], ())):
-            raise CommandError(f"{place}, {_shown(ctx, name)}: a file may not set --{key}; give it on the command line")
+            raise CommandError(
+                f"{place}, {_key_text(ctx, name)}: a file may not set --{key}; give it on the command line"
+            )
         if isinstance(value, dict):
-            raise CommandError(f"{place}, {_shown(ctx, name)}: {plain(key)} is an option and takes no table")
+            raise CommandError(f"{place}, {_key_text(ctx, name)}: {plain(key)} is an option and takes no table")
         if isinstance(value, list) and not option.multiple and option.nargs == 1:
-            raise CommandError(f"{place}, {_shown(ctx, name)}: {plain(key)} is given {len(value)} values; give one")
+            raise CommandError(f"{place}, {_key_text(ctx, name)}: {plain(key)} is given {len(value)} values; give one")
         yield option.name, [value] if option.multiple and not isinstance(value, list) else value
 
 
@@ -158,7 +160,7 @@ def _path(ctx: click.Context, name: str) -> str:
     return " ".join(names)
 
 
-def _shown(ctx: click.Context, name: str) -> str:
+def _key_text(ctx: click.Context, name: str) -> str:
     return f"[{plain('.'.join(_path(ctx, name).split()))}]"
 
 

@@ -112,8 +112,8 @@ def gate(
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-    reports, at_hand = reports_and_model(reports, None if model is None else Path(model), shown, told)
+    shown, notify = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+    reports, at_hand = reports_and_model(reports, None if model is None else Path(model), shown, notify)
     form = form or ("json" if as_json else "text")
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
     judgement = judge_reports(

@@ -32,10 +32,10 @@ class SuggestingGroup(click.Group):
                 f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(self.list_commands(ctx))}"
             )
             ctx.fail(f"{ctx.command_path} has no command {name!r}; {advice}")
-        found, command, rest = super().resolve_command(ctx, args)
-        if found is not None and command is not None and not ctx.resilient_parsing:
-            apply_settings(ctx, found, command.called(rest) if isinstance(command, GroupWithCommand) else command)
-        return found, command, rest
+        resolved, command, rest = super().resolve_command(ctx, args)
+        if resolved is not None and command is not None and not ctx.resilient_parsing:
+            apply_settings(ctx, resolved, command.called(rest) if isinstance(command, GroupWithCommand) else command)
+        return resolved, command, rest
 
     def _inside(self, ctx: click.Context, name: str) -> Iterator[str]:
         """The full names of commands called ``name`` in the groups of this group."""
@@ -75,10 +75,10 @@ class WithRareOptions(click.Command):
         self, *args: Any, rare: Collection[str] = (), shown: Sequence[str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        options = [str(each.name) for each in self.params if isinstance(each, click.Option)]
+        options = [str(param.name) for param in self.params if isinstance(param, click.Option)]
         self.rare = frozenset(rare if shown is None else {*options} - {*shown})
         self._in_brief = shown is not None
-        self._places = {name: place for place, name in enumerate(shown or options)}
+        self._places = {name: index for index, name in enumerate(shown or options)}
         self._help_all = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
             allow_from_autoenv=False, hidden=not self.rare, help="Show all options and details.",
@@ -100,9 +100,9 @@ class WithRareOptions(click.Command):
 
     def listed(self, params: Sequence[click.Parameter]) -> list[click.Option]:
         """The options among ``params`` in the order in which the help lists them: required ones first."""
-        options = [each for each in params if isinstance(each, click.Option)]
+        options = [param for param in params if isinstance(param, click.Option)]
         last = len(self._places)
-        return sorted(options, key=lambda each: (not each.required, self._places.get(str(each.name), last)))
+        return sorted(options, key=lambda option: (not option.required, self._places.get(str(option.name), last)))
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's text; with ``--help-all`` also the part after the form feed."""
@@ -116,11 +116,11 @@ class WithRareOptions(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options; with ``--help-all`` also the rare ones, under a heading of their own."""
         options = self.listed(self.get_params(ctx))
-        for heading, asked in (("Options", False), (self.rare_heading, True)):
-            records = [each.get_help_record(ctx) for each in options if (each.name in self.rare) is asked]
+        for heading, is_rare in (("Options", False), (self.rare_heading, True)):
+            records = [option.get_help_record(ctx) for option in options if (option.name in self.rare) is is_rare]
             whole = ctx.meta.get(_ALL_SHOWN) or not self._in_brief
             rows = [record if whole else _in_brief(*record) for record in records if record is not None]
-            if rows and (ctx.meta.get(_ALL_SHOWN) or not asked):
+            if rows and (ctx.meta.get(_ALL_SHOWN) or not is_rare):
                 with formatter.section(heading):
                     formatter.write_dl(rows)
 
@@ -138,7 +138,9 @@ class CommandAlone(WithRareOptions):
         """Write the options, then the subcommands."""
         super().format_options(ctx, formatter)
         with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(60)) for name, each in self.subcommands.items()])
+            formatter.write_dl(
+                [(name, subcommand.get_short_help_str(60)) for name, subcommand in self.subcommands.items()]
+            )
 
 
 class Subcommand(WithRareOptions):
@@ -191,5 +193,5 @@ class GroupWithCommand(SuggestingGroup):
 def complete_subcommands(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Completions for the first argument of a ``CommandAlone``: a file, or a subcommand."""
     names = ctx.command.subcommands if isinstance(ctx.command, CommandAlone) else ()
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return [*found, CompletionItem(incomplete, type="file")]
+    items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [*items, CompletionItem(incomplete, type="file")]

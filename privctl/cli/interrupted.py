@@ -67,7 +67,7 @@ def _message(output: Path, before: tuple[int, int] | None) -> str:
 def _written(output: Path) -> tuple[int, int] | None:
     """The inode and modification time (nanoseconds) of the report beside ``output``; None where there is none."""
     try:
-        found = output.with_name(f"{output.name}.report.json").stat()
+        status = output.with_name(f"{output.name}.report.json").stat()
     except (OSError, ValueError):  # a name such as / has none beside it
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns

@@ -138,8 +138,8 @@ def _noise(model: Path, options: dict[str, Any]) -> None:
             notes = notes_on(release, candidates, coarse, quiet=quiet)
             print_table(candidates, [{}] * len(candidates), {}, notes, dry_run=True)
             return
-        shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-        reports, original = make_candidates(release, candidates, options, progress=shown, notify=told)
+        shown, notify = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+        reports, original = make_candidates(release, candidates, options, progress=shown, notify=notify)
         if options["as_json"]:
             print_json(reports)
             for candidate in candidates:
@@ -149,7 +149,7 @@ def _noise(model: Path, options: dict[str, Any]) -> None:
             coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
             notes = notes_on(release, candidates, coarse, quiet=quiet)
             print_table(candidates, [measures_of(report) for report in reports], original, notes)
-        _note_crowded_folders({candidate.path for candidate in candidates}, told)
+        _note_crowded_folders({candidate.path for candidate in candidates}, notify)
 
 
 def _note_crowded_folders(written: set[Path], notify: Callable[[str], None]) -> None:

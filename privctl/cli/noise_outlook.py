@@ -72,8 +72,8 @@ def show_outlook(
         for row in rows
     ]
     loss = "any loss" if target.regime == "nonconvex" else f"a {target.regime} loss"
-    at = "the default, 1 / examples squared" if delta is None else f"{delta:g}"
-    aim = f"epsilon {target.epsilon:g} and {loss}, delta {at}"
+    delta_text = "the default, 1 / examples squared" if delta is None else f"{delta:g}"
+    aim = f"epsilon {target.epsilon:g} and {loss}, delta {delta_text}"
     advice = (
         f"state the training's own numbers, such as: {error.example}; or see --noise-stddev, which guarantees nothing"
     )

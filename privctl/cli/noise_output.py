@@ -107,9 +107,9 @@ def notes_on(
     notable = [a for a in release.premises.assumptions if a in violated or a in release.selection.assumptions]
     notes += [f"{a.state}: {a.statement}" for a in notable]
     notes += [
-        f"left out of {each.name}: {', '.join(each.left_out)}, which names code that a loader would import or download"
-        for each in release.companions
-        if each.left_out
+        f"left out of {file.name}: {', '.join(file.left_out)}, which names code that a loader would import or download"
+        for file in release.companions
+        if file.left_out
     ]
     notes += [line for line in coarse if line]
     size, most = typical_weight(release.checkpoint, release.selection.streams.keys()), max(c.stddev for c in candidates)

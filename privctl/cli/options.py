@@ -112,11 +112,11 @@ class AliasedOption(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The text of the variable named after the option, or else of the one named after the alias."""
-        found = super().resolve_envvar_value(ctx)
-        if found is None and self.allow_from_autoenv and ctx.auto_envvar_prefix is not None:
+        value = super().resolve_envvar_value(ctx)
+        if value is None and self.allow_from_autoenv and ctx.auto_envvar_prefix is not None:
             suffix = self.alias.removeprefix("--").replace("-", "_").upper()
-            found = os.environ.get(f"{ctx.auto_envvar_prefix}_{suffix}") or None
-        return found
+            value = os.environ.get(f"{ctx.auto_envvar_prefix}_{suffix}") or None
+        return value
 
 
 def data_option(

@@ -122,14 +122,14 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.train.state.interrupts import deferred_interrupts
 
     quiet = options["quiet"]
-    told = partial(note, quiet=quiet)
+    notify = partial(note, quiet=quiet)
     report = run(
         method,
         options,
         given(options),
         progress=partial(progress, quiet=quiet),
         detailed=partial(progress, quiet=quiet),
-        notify=told,
+        notify=notify,
         on_epoch=partial(on_epoch, quiet=quiet),
         interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
     )
@@ -141,10 +141,10 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
         written = [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)]
         _finish(method, report, options, [*written, canaries] if canaries else written)
         if not options.get("held_out"):
-            told("without --held-out nothing measured how useful the model is")
+            notify("without --held-out nothing measured how useful the model is")
         words = ("canaries", output, "--canaries", canaries) if canaries else _audited(options)
         if words:
-            told(f"audit it: {shlex.join(('privctl', 'audit', *words))}")
+            notify(f"audit it: {shlex.join(('privctl', 'audit', *words))}")
 
 
 def _audited(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, An
     from privctl.show.progress import note
 
     caveat = method.warning if method.warning in report.warnings else report.warnings[0]
-    told = {"quiet": options["quiet"], "resumed": options["resume"]}
-    text = encode(report) if options["as_json"] else rendered(report, caveat, **told)
+    display = {"quiet": options["quiet"], "resumed": options["resume"]}
+    text = encode(report) if options["as_json"] else rendered(report, caveat, **display)
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])

@@ -207,8 +207,8 @@ def _show_shard(request: ScanRequest, result: ShardResult, *, as_json: bool, qui
 
     shard, count = request.shard or (1, 1)
     if as_json:
-        said = {"shard": shard, "of": count, "records": result.records, "candidates": result.candidates}
-        show(json.dumps(said), as_json=True)
+        summary = {"shard": shard, "of": count, "records": result.records, "candidates": result.candidates}
+        show(json.dumps(summary), as_json=True)
     else:
         show(
             f"Shard {shard} of {count}: {counted(result.records, 'record')}, "

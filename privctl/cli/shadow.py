@@ -104,7 +104,7 @@ _SHOWN = (
 @click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 if that is safe.")
 @click.option(
-    "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
+    "--precision", type=click.Choice([str(float_format) for float_format in FloatFormat]), metavar="FORMAT",
     help="float32 or bfloat16: format of the passes that score. Give the audit the same.  [default: float32]",
 )  # fmt: skip
 @click.option(

@@ -80,16 +80,16 @@ def sign(
         raise CommandError("there are no reports to sign or check; give their paths")
     reports = reports_at(reports, quiet)
     if key is not None:
-        if _others_may_read(key):
+        if _is_readable_by_others(key):
             note(f"{key} may be read by other users, who can sign as you do: chmod 600 {key}", quiet=quiet)
         for written in _signed(reports, key, force):
             note(f"wrote {written}", quiet=quiet)
         return
-    if not _checked(reports, checks):
+    if not _check_signatures(reports, checks):
         raise click.exceptions.Exit(ExitCode.REFUTED)
 
 
-def _others_may_read(key: Path) -> bool:
+def _is_readable_by_others(key: Path) -> bool:
     try:
         return bool(key.stat().st_mode & 0o077)
     except OSError:
@@ -105,12 +105,12 @@ def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
     secret = private_key(key, read_bounded(key, LARGEST))
     itself = Signer(path=key, key=secret.public_key())
     _require_apart(paths)
-    made = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
-    for place, log, _ in made:
+    envelopes = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
+    for place, log, _ in envelopes:
         require_absent(place, force or (log is not None and _extends_signed(log, place, itself)), option="")
-    replaced = force or any(log is not None for _, log, _ in made)
-    write_together({place: content for place, _, content in made}, replace=replaced, public=True)
-    return [place for place, _, _ in made]
+    replaced = force or any(log is not None for _, log, _ in envelopes)
+    write_together({place: content for place, _, content in envelopes}, replace=replaced, public=True)
+    return [place for place, _, _ in envelopes]
 
 
 def _require_apart(paths: Sequence[Path]) -> None:
@@ -132,10 +132,10 @@ def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, b
     from privctl.gate.files import LoadedReport
     from privctl.reports.signing import envelope, head_envelope
 
-    found = _read(path)  # once, so that the digests are of the same bytes
-    if isinstance(found, LoadedReport):
-        return None, envelope(found.report, path.name, found.sha256, found.digest, secret)
-    return found, head_envelope(found, secret)
+    loaded = _read(path)  # once, so that the digests are of the same bytes
+    if isinstance(loaded, LoadedReport):
+        return None, envelope(loaded.report, path.name, loaded.sha256, loaded.digest, secret)
+    return loaded, head_envelope(loaded, secret)
 
 
 def _extends_signed(log: AuditLog, place: Path, itself: Signer) -> bool:
@@ -158,7 +158,7 @@ def _read(path: Path) -> LoadedReport | AuditLog:
     return read_log(path) if path.name.endswith(".jsonl") else load(path, read_bounded(path, LARGEST_REPORT))
 
 
-def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
+def _check_signatures(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     """Print who signed each report or log, and return whether each is signed by one of the ``keys``."""
     from privctl.gate.files import read_bounded
     from privctl.gate.signatures import first_accepted
@@ -168,13 +168,13 @@ def _checked(paths: Sequence[Path], keys: Sequence[Path]) -> bool:
     signers = [signer(path, read_bounded(path, LARGEST)) for path in keys]
     fine = True
     for path in paths:
-        found = _read(path)
+        loaded = _read(path)
         try:
-            said = first_accepted(path, partial(_who, found, signers))
+            status = first_accepted(path, partial(_signers_text, loaded, signers))
         except InputError as fault:
             fine = False
-            said = f"NOT SIGNED: {fault}"
-        click.echo(plain(f"{path}: {said}"))
+            status = f"NOT SIGNED: {fault}"
+        click.echo(plain(f"{path}: {status}"))
     return fine
 
 
@@ -187,14 +187,14 @@ def _unsigned(log: AuditLog, signed: Entry) -> str:
     return f"; {lines} NOT SIGNED: sign the log again"
 
 
-def _who(found: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
+def _signers_text(loaded: LoadedReport | AuditLog, signers: Sequence[Signer], signature: bytes) -> str:
     from privctl.gate.files import LoadedReport
     from privctl.reports.signing import signed_by, signed_head
 
     upto = ""
-    if isinstance(found, LoadedReport):
-        who = signed_by(signature, signers, found.report, found.digest, found.sha256)
+    if isinstance(loaded, LoadedReport):
+        who = signed_by(signature, signers, loaded.report, loaded.digest, loaded.sha256)
     else:
-        who, entry = signed_head(signature, signers, found)
-        upto = f" up to line {entry.number} of {len(found.entries)}, {entry.digest}{_unsigned(found, entry)}"
+        who, entry = signed_head(signature, signers, loaded)
+        upto = f" up to line {entry.number} of {len(loaded.entries)}, {entry.digest}{_unsigned(loaded, entry)}"
     return f"signed by {who.path} (key {who.key_id[:16]}){upto}"

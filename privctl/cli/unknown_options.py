@@ -28,8 +28,8 @@ _OF_FILES = (("members", "nonmembers"), ("canaries",), ("secrets", "data"), ("da
 
 def options_of_files(command: click.Command) -> str:
     """The options of ``command`` for files of records, as a user types them; empty where it has none."""
-    here = {each.name for each in command.params if isinstance(each, click.Option)}
-    meant = next((names for names in _OF_FILES if here.issuperset(names)), ())
+    names_here = {param.name for param in command.params if isinstance(param, click.Option)}
+    meant = next((names for names in _OF_FILES if names_here.issuperset(names)), ())
     return " ".join(f"--{name.replace('_', '-')} FILE" for name in meant)
 
 
@@ -39,9 +39,9 @@ def known_by(error: click.NoSuchOption) -> list[str]:
         return []
     name = error.option_name.lstrip("-").lower().replace("_", "-")
     meant = _ELSEWHERE.get(name, ())
-    here = [option for parameter in error.ctx.command.params for option in parameter.opts]
-    alike = [option for option in here if option.replace("-", "") == name.replace("-", "")]
-    return [option for option in meant if option in here] + alike
+    options_here = [option for parameter in error.ctx.command.params for option in parameter.opts]
+    alike = [option for option in options_here if option.replace("-", "") == name.replace("-", "")]
+    return [option for option in meant if option in options_here] + alike
 
 
 def taken_beside(error: click.NoSuchOption) -> list[str]:

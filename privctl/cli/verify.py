@@ -93,7 +93,7 @@ def verify(
 
     if to_standard_output(output):
         output, as_json = None, True
-    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+    shown, notify = partial(progress, quiet=quiet), partial(note, quiet=quiet)
     given, report = report, report_path_of(report, shown)
     require_inputs(report, data, public)
     _check(report, output, plot)
@@ -111,12 +111,12 @@ def verify(
         seed=seed,
         seconds=seconds,
         progress=shown,
-        notify=told,
+        notify=notify,
     )
     place = output or verification.path.with_name("verify.report.json")
     text = encode(as_report(verification, place, seed if simulate else None))
     show(text if as_json else _rendered(verification), as_json=as_json)
-    contents = ((plot, _drawn(verification, plot)), (output, text.encode()))
+    contents = ((plot, _drawing(verification, plot)), (output, text.encode()))
     written = {path: content for path, content in contents if path is not None}
     write_together(written, replace=force)
     for path in written:
@@ -136,7 +136,7 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
         raise CommandError(f"--plot and --output both name {plot}; name two different files")
 
 
-def _drawn(verification: Verification, plot: Path | None) -> bytes:
+def _drawing(verification: Verification, plot: Path | None) -> bytes:
     if plot is None:
         return b""
     from privctl.show.plots.losses import LossPicture, draw

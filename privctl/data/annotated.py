@@ -80,10 +80,10 @@ def _words(data: Mapping[str, Any], where: str, columns: Columns) -> tuple[Passa
             f"{where} has {counted(len(words), 'word')} in {key!r} and {counted(len(labels), 'label')} in "
             f"{label_key!r}; give each word one"
         )
-    for place, word in enumerate(words, start=1):
-        checked = string_of({key: word}, key, f"{where} word {place}", _ADVICE[HeadKind.TOKENS])
+    for number, word in enumerate(words, start=1):
+        checked = string_of({key: word}, key, f"{where} word {number}", _ADVICE[HeadKind.TOKENS])
         if any(space in checked for space in " \t\r\n"):
-            raise InputError(f"{where} word {place} has a space in it ({checked[:40]!r}); give every word by itself")
+            raise InputError(f"{where} word {number} has a space in it ({checked[:40]!r}); give every word by itself")
     names = [name_of({label_key: label}, label_key, f"{where} word {i}") for i, label in enumerate(labels, start=1)]
     return Passage(" ".join(words)), json.dumps(names, ensure_ascii=False)
 
@@ -94,8 +94,8 @@ def _question(data: Mapping[str, Any], where: str) -> tuple[Passage, str]:
         stated = data[ANSWERS]
         if isinstance(stated, list):  # as in SQuAD's own file: a list of objects
             stated = {
-                "text": [each.get("text") if isinstance(each, Mapping) else None for each in stated],
-                ANSWER_START: [each.get(ANSWER_START) if isinstance(each, Mapping) else None for each in stated],
+                "text": [answer.get("text") if isinstance(answer, Mapping) else None for answer in stated],
+                ANSWER_START: [answer.get(ANSWER_START) if isinstance(answer, Mapping) else None for answer in stated],
             }
         if not isinstance(stated, Mapping):
             raise InputError(f"{where} has {kind_of(stated)} as {ANSWERS!r}; {_ADVICE[HeadKind.SPAN]}")
@@ -117,10 +117,10 @@ def _answer(text: Any, start: Any, context: str, where: str) -> tuple[int, str]:
         start = int(start)  # a table's cell
     if isinstance(start, bool) or not isinstance(start, int):
         raise InputError(f"{where} has {kind_of(start)} as {ANSWER_START!r}; expected where the answer starts")
-    found = context[start : start + len(checked)] if start >= 0 else ""
-    if found != checked:
-        at = context.find(checked)
-        advice = f"it starts at {at}" if at >= 0 else "it is not in the context"
+    answer = context[start : start + len(checked)] if start >= 0 else ""
+    if answer != checked:
+        offset = context.find(checked)
+        advice = f"it starts at {offset}" if offset >= 0 else "it is not in the context"
         raise InputError(
             f"{where} has the answer {checked[:40]!r}, which does not start at character {start} of its context; "
             f"{advice}"
@@ -135,10 +135,10 @@ def _list(value: Any, where: str, name: str) -> Sequence[Any]:
 
 
 def _field(names: Collection[str], where: str, named: str | None, usual: Sequence[str]) -> str:
-    found = next((name for name in ((named,) if named is not None else usual) if name in names), None)
-    if found is None:
+    field = next((name for name in ((named,) if named is not None else usual) if name in names), None)
+    if field is None:
         raise _missing_field(names, where, named or usual[0], HeadKind.TOKENS)
-    return found
+    return field
 
 
 def _missing_field(names: Collection[str], where: str, name: str, problem: HeadKind) -> InputError:

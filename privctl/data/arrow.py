@@ -94,7 +94,7 @@ def arrow_rows(
         for batch in _batches(stream, path, where, columns, within):
             for name in columns:
                 batch.column(name).validate(full=True)
-            for part in _parts(batch, columns, where):
+            for part in _row_slices(batch, columns, where):
                 for row in range(part.num_rows):
                     values = {name: part.column(name)[row].as_py() for name in columns}
                     size = sum(map(_size, values.values()))
@@ -149,7 +149,7 @@ def _batches(
             yield batch.select(list(columns))
 
 
-def _parts(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
+def _row_slices(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
     """A few rows of ``batch`` at a time, dictionary encoding undone; raises InputError for a row that is too long."""
     import pyarrow as pa
 
@@ -248,13 +248,13 @@ def _faults(path: Path, where: str) -> Iterator[None]:
         raise InputError(f"{where} asks for more memory than there is; write it in smaller pieces") from None
     except (ValueError, TypeError, LookupError, NotImplementedError, struct.error) as error:  # pyarrow's are of these
         kind = "parquet" if suffix_of(path) == PARQUET else "Arrow"
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{where} is not a complete {kind} file ({said}); copy or write it again") from None
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(f"{where} is not a complete {kind} file ({detail}); copy or write it again") from None
     except OSError as error:
         if error.errno is not None:
             raise unreadable(path, error) from None
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{where} cannot be read ({said}); copy or write it again") from None
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(f"{where} cannot be read ({detail}); copy or write it again") from None
 
 
 def _arrow(stream: BinaryIO, where: str) -> Any:

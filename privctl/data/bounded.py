@@ -41,13 +41,13 @@ class BoundedRecords:
 
     def __call__(self) -> Iterator[TextRecord]:
         """The chosen records, with their users removed. Raises as ``select`` does; InputError if the data changed."""
-        kept, place = self.kept, -1
-        for place, record in enumerate(self._read()):
-            if place == len(kept):
+        kept, index = self.kept, -1
+        for index, record in enumerate(self._read()):
+            if index == len(kept):
                 break
-            if kept[place]:
+            if kept[index]:
                 yield replace(record, users=())
-        if place != len(kept) - 1:
+        if index != len(kept) - 1:
             raise InputError(f"{self._name} changed while it was read; leave it as it is, and start again")
 
     @property

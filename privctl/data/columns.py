@@ -81,8 +81,8 @@ class Columns:
     @property
     def named(self) -> dict[str, str]:
         """The fields that the user named, by option name."""
-        found = {"text_column": self.text, "label_column": self.label}
-        return {name: value for name, value in found.items() if value is not None}
+        fields = {"text_column": self.text, "label_column": self.label}
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def label_name(self) -> str:
@@ -150,7 +150,7 @@ def require_columns(
             )
     if columns.text is not None and columns.text not in names:
         raise InputError(f"{where} has no column {columns.text!r}, as --text-column says; its columns are {have}")
-    prompted = _prompted(names)
+    prompted = _has_prompt_fields(names)
     if columns.pair and columns.named_pair is None and not prompted and "messages" not in names:
         raise InputError(f"{where} {_UNPAIRED}; its columns are {have}")
     unnamed = columns.text is None and columns.named_pair is None
@@ -196,12 +196,12 @@ def _pair(data: Mapping[str, Any], where: str, columns: Columns) -> Passage:
         advice = "name the source's field with --text-column and the target's with --label-column"
         source, target = (string_of(data, name, where, advice) for name in columns.named_pair)
         return Passage(f"{source}\n{target}", len(source) + 1)
-    if "messages" not in data and not _prompted(data):
+    if "messages" not in data and not _has_prompt_fields(data):
         raise InputError(f"{where} {_UNPAIRED}; it has {listed(data)}")
     return _passage({name: value for name, value in data.items() if name != "text"}, where, columns)
 
 
-def _prompted(names: Collection[str]) -> bool:
+def _has_prompt_fields(names: Collection[str]) -> bool:
     """Whether the fields ``names`` include a prompt and its response."""
     return any(first in names and any(name in names for name in then) for first, then in PROMPTS.items())
 
@@ -282,8 +282,8 @@ def label_of(row: Mapping[str, Any], where: str, columns: Columns) -> str:
         return name_of(row, key, where)
     if problem is HeadKind.SEVERAL:
         value = row.get(key)
-        names = [{key: each} for each in value] if isinstance(value, list) else [row]
-        return json.dumps(sorted({name_of(each, key, where) for each in names}), ensure_ascii=False)
+        names = [{key: name} for name in value] if isinstance(value, list) else [row]
+        return json.dumps(sorted({name_of(name, key, where) for name in names}), ensure_ascii=False)
     if key not in row:
         raise InputError(f"{where} lacks {key!r}; give every record a number")
     value = row[key]
@@ -374,8 +374,8 @@ def _meant(lacking: str, names: Collection[str]) -> str:
 
 def listed(names: Collection[str]) -> str:
     """The first few names of fields, for an error message."""
-    some = [repr(name[:100]) for name in list(names)[:_SHOWN]]
-    return ", ".join([*some, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
+    quoted = [repr(name[:100]) for name in list(names)[:_SHOWN]]
+    return ", ".join([*quoted, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
 
 
 def kind_of(value: Any) -> str:

@@ -40,7 +40,7 @@ def _normalized(text: str) -> str:
 
 def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
     """``text_content`` of each text at ``path``; raises as ``iter_texts`` does."""
-    return (text_content(each.text) for each in iter_texts(path, columns=columns))
+    return (text_content(record.text) for record in iter_texts(path, columns=columns))
 
 
 def contents_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
@@ -64,7 +64,7 @@ def contents_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
 def users_at(path: DataPath, columns: Columns, unit: str) -> frozenset[str]:
     """Every user whom the texts at ``path`` name in the field ``unit``; raises as ``iter_texts`` does."""
     texts = iter_texts(path, columns=columns, unit=unit, shared=True)
-    return frozenset(name for each in texts for name in each.users)
+    return frozenset(name for text in texts for name in text.users)
 
 
 def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:
@@ -73,11 +73,11 @@ def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | Non
     All public contents are held in memory, the private ones one at a time. Shared records are not counted, and those
     without any text are no shared ones.
     """
-    places: dict[bytes, int] = {}
-    for place, content in enumerate(public, start=1):
-        places.setdefault(content, place)
-    places.pop(text_content(""), None)
-    return next((places[content] for content in private if content in places), None)
+    line_numbers: dict[bytes, int] = {}
+    for number, content in enumerate(public, start=1):
+        line_numbers.setdefault(content, number)
+    line_numbers.pop(text_content(""), None)
+    return next((line_numbers[content] for content in private if content in line_numbers), None)
 
 
 def array_content(values: NDArray[Any]) -> bytes:

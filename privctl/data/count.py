@@ -39,7 +39,7 @@ def count_examples(
     if any(map(partial(_is_of_images, columns=columns), paths_of(path))):
         return sum(map(count_images, paths_of(path)))
     if all(map(lists_sounds, paths_of(path))):
-        return sum(len(listed_sounds(each)) for each in paths_of(path))
+        return sum(len(listed_sounds(folder)) for folder in paths_of(path))
     if most is not None and shared is not None:
         return int(select(sharing_of(path, unit, columns), most, shared, str(path)).sum())
     records = iter_texts(path, unit=unit, columns=columns)

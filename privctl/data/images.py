@@ -80,7 +80,7 @@ def read_images(
         raise CommandError(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
     if isinstance(path, SeveralPaths):
         return joined(
-            [read_images(each, channels=channels, resize=resize, columns=columns) for each in _distinct_paths(path)]
+            [read_images(folder, channels=channels, resize=resize, columns=columns) for folder in _distinct_paths(path)]
         )
     columns = columns or USUAL
     if holds_classes(path):
@@ -106,14 +106,14 @@ def iter_pixels(path: DataPath) -> Iterator[NDArray[Any]]:
 
     Raises as ``read_images`` does, except for sizes and labels.
     """
-    for each in paths_of(path):
-        if holds_classes(each):
-            yield from (pixels for _, pixels in _decoded(each, _list_folder(each)[0], 3, None))
-        elif holds_tables(each):
-            yield from (pixels for pixels, _, _ in iter_table_images(each, None, channels=3))
+    for folder in paths_of(path):
+        if holds_classes(folder):
+            yield from (pixels for _, pixels in _decoded(folder, _list_folder(folder)[0], 3, None))
+        elif holds_tables(folder):
+            yield from (pixels for pixels, _, _ in iter_table_images(folder, None, channels=3))
         else:
-            images, _ = read_npz(each, ("images", "labels"))
-            yield from _bytes(each, images, 3, None) if images.dtype == np.uint8 else _floats(each, images, 3, None)
+            images, _ = read_npz(folder, ("images", "labels"))
+            yield from _bytes(folder, images, 3, None) if images.dtype == np.uint8 else _floats(folder, images, 3, None)
 
 
 def joined(sets: Sequence[ImageSet]) -> ImageSet:

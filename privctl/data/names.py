@@ -16,8 +16,8 @@ _FOLDED = re.compile(r"fold\((.+)\)", re.DOTALL)
 
 def field_of(unit: str) -> str:
     """The field that ``unit`` names, given as FIELD or fold(FIELD)."""
-    found = _FOLDED.fullmatch(unit)
-    return unit if found is None else found[1]
+    match = _FOLDED.fullmatch(unit)
+    return unit if match is None else match[1]
 
 
 def folded(name: str) -> str:

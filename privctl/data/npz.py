@@ -79,7 +79,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         if any(length < 0 for length in shape) or size != member.file_size - header_size:
             raise ValueError(
                 f"{member.filename} has {member.file_size - header_size} bytes, and its header says {size} for the "
-                f"shape {_short(shape)} of {dtype}"
+                f"shape {_shape_text(shape)} of {dtype}"
             )
         content = bytearray(size)
         view, done, buffered = memoryview(content), 0, cast("io.BufferedIOBase", stream)
@@ -110,6 +110,6 @@ def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     return shape, fortran, dtype, _MAGIC_SIZE + width + length
 
 
-def _short(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     text = ", ".join(map(str, shape[:6])) + (", ..." if len(shape) > 6 else "")
     return f"({text})"

@@ -61,34 +61,34 @@ def _decompressed(page: PackedPage) -> bytes:
     return data
 
 
-def _sum_of_numbers(data: bytes, place: int, most: int) -> tuple[int, int]:
+def _sum_of_numbers(data: bytes, offset: int, most: int) -> tuple[int, int]:
     """The sum of a list of at most ``most`` non-negative DELTA_BINARY_PACKED numbers, and the offset of its end."""
-    block, place = varint(data, place)
-    parts, place = varint(data, place)
-    count, place = varint(data, place)
-    first, place = _signed(data, place)
+    block, offset = varint(data, offset)
+    parts, offset = varint(data, offset)
+    count, offset = varint(data, offset)
+    first, offset = _signed(data, offset)
     if not (0 < parts <= _MOST_PARTS and 0 < block <= _LARGEST_BLOCK and block % (8 * parts) == 0 and count <= most):
         raise ValueError("its lengths are not packed as parquet packs them")
     if not count:
-        return 0, place
-    each, total, last, left = block // parts, first, first, count - 1
+        return 0, offset
+    values_per_part, total, last, left = block // parts, first, first, count - 1
     lowest = first
     while left > 0:
-        least, place = _signed(data, place)
-        widths, place = data[place : place + parts], place + parts
+        least, offset = _signed(data, offset)
+        widths, offset = data[offset : offset + parts], offset + parts
         for width in widths:
             if left <= 0:
                 break
-            size = width * each // 8
-            if width > _MOST_BITS or place + size > len(data):
+            size = width * values_per_part // 8
+            if width > _MOST_BITS or offset + size > len(data):
                 raise ValueError("its lengths lie beyond their page")
-            steps = _unpacked(data[place : place + size], width, each)[:left] + least
+            steps = _unpacked(data[offset : offset + size], width, values_per_part)[:left] + least
             values = last + np.cumsum(steps)
-            place, left = place + size, left - len(steps)
+            offset, left = offset + size, left - len(steps)
             total, last, lowest = total + int(values.sum()), int(values[-1]), min(lowest, int(values.min()))
     if lowest < 0:
         raise ValueError("a length is negative")
-    return total, place
+    return total, offset
 
 
 def _unpacked(data: bytes, width: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -102,9 +102,9 @@ def _unpacked(data: bytes, width: int, count: int) -> np.ndarray[tuple[int], np.
     return np.asarray(bits[:, :32].astype(np.int64) @ weights)
 
 
-def _signed(data: bytes, place: int) -> tuple[int, int]:
-    coded, place = varint(data, place)
+def _signed(data: bytes, offset: int) -> tuple[int, int]:
+    coded, offset = varint(data, offset)
     value = coded >> 1 ^ -(coded & 1)
     if abs(value) >> 32:
         raise ValueError("a length does not fit in 32 bits")
-    return value, place
+    return value, offset

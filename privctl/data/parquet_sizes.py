@@ -59,13 +59,13 @@ def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[PieceSiz
         raise ValueError(f"it has a footer of {length} bytes")
     stream.seek(end - 8 - length)
     footer, _ = structure(stream.read(length), 0)
-    levels = dict(_levels(_listed(footer, _SCHEMA)))
-    for group in _listed(footer, _ROW_GROUPS):
-        for chunk in _listed(group, _CHUNKS):
+    levels = dict(_levels(_list_of(footer, _SCHEMA)))
+    for group in _list_of(footer, _ROW_GROUPS):
+        for chunk in _list_of(group, _CHUNKS):
             meta = chunk.get(_META) if isinstance(chunk, dict) else None
             if not isinstance(meta, dict) or _FILE in chunk:
                 raise ValueError("a column's description is missing or lies in another file")
-            path = _listed(meta, _PATH)
+            path = _list_of(meta, _PATH)
             if not path or not isinstance(path[0], bytes):
                 raise ValueError("a column has no name")
             if path[0].decode("utf-8", "replace") in columns:
@@ -94,21 +94,21 @@ def groups_within(metadata: Any, within: tuple[int, int] | None) -> list[int]:
 def _levels(elements: list[Any]) -> Iterator[tuple[tuple[bytes, ...], int]]:
     """(path, number of lists of levels in its pages) of every column: one if repeated, and one if optional."""
     around: list[tuple[int, tuple[bytes, ...], bool, bool]] = []
-    for place, element in enumerate(elements):
+    for index, element in enumerate(elements):
         name, kind = element.get(_NAME, b""), element.get(_REPETITION, _REQUIRED)
         left, path, repeated, optional = around.pop() if around else (1, (), False, False)
         if left > 1:
             around.append((left - 1, path, repeated, optional))
-        here = (*path, name) if place else ()
-        repeated, optional = (repeated or kind == _REPEATED, optional or kind != _REQUIRED) if place else (False, False)
+        column_path = (*path, name) if index else ()
+        repeated, optional = (repeated or kind == _REPEATED, optional or kind != _REQUIRED) if index else (False, False)
         if children := element.get(_CHILDREN):
-            around.append((children, here, repeated, optional))
+            around.append((children, column_path, repeated, optional))
         else:
-            yield here, repeated + optional
+            yield column_path, repeated + optional
 
 
 def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int, levels: int) -> Iterator[PieceSize]:
-    parts = _listed(meta, _PATH)
+    parts = _list_of(meta, _PATH)
     nested, path = len(parts) > 1, b".".join(parts).decode("utf-8", "replace")
     unpacked, packed = _number(meta, _UNPACKED), _number(meta, _PACKED)
     start = _number(meta, _DATA_PAGE)
@@ -132,9 +132,9 @@ def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int, levels: int) 
         yield PieceSize(_number(header, _PAGE_UNPACKED), size, True, values, nested, path, by_prefixes)
         if nested and by_prefixes:
             stream.seek(place + header_size)
-            found = decoded_size(_packed_page(stream.read(size), header, _number(meta, _CODEC), levels))
-            yield PieceSize(found, size, True, values, nested, path)
-            strings += found
+            page_size = decoded_size(_packed_page(stream.read(size), header, _number(meta, _CODEC), levels))
+            yield PieceSize(page_size, size, True, values, nested, path)
+            strings += page_size
         place += header_size + size
     if strings:
         yield PieceSize(strings, packed, is_page=False, values=claimed, nested=nested, path=path)
@@ -164,7 +164,7 @@ def _number(fields: dict[int, Any], field: int) -> int:
     return value
 
 
-def _listed(fields: Any, field: int) -> list[Any]:
+def _list_of(fields: Any, field: int) -> list[Any]:
     value = fields.get(field) if isinstance(fields, dict) else None
     if not isinstance(value, list):
         raise ValueError("a list is missing")

@@ -59,17 +59,17 @@ def data_files(path: DataPath) -> tuple[Path, ...]:
     if path == STDIN:
         return (_standard_input(),)
     if isinstance(path, SeveralPaths):
-        files = tuple(file for each in path.paths for file in data_files(each))
+        files = tuple(file for part in path.paths for file in data_files(part))
         _without_repeats(path, [file for file in files if file.exists()])
         return files
     try:
         if path.is_dir():
-            return _of_folder(path)
+            return _files_of_folder(path)
         if path.exists():
             return (path,)
         if any(mark in str(path) for mark in "*?["):
             return _matching(path)
-        return _of_split(path) or (path,)
+        return _shards_of_split(path) or (path,)
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -79,7 +79,7 @@ def require_inputs(*paths: DataPath | None) -> None:
 
     Commands call this before they check whether their outputs exist, and do both before any long work.
     """
-    for path in (each for given in paths if given is not None for each in paths_of(given)):
+    for path in (path for given in paths if given is not None for path in paths_of(given)):
         if path != STDIN and not path.exists() and not found(path):
             raise missing_file(path)
 
@@ -112,7 +112,7 @@ def shown(path: DataPath, file: Path) -> str:
     return "standard input" if STDIN in paths_of(path) and file == _standard_input() else str(file)
 
 
-def _of_folder(path: Path) -> tuple[Path, ...]:
+def _files_of_folder(path: Path) -> tuple[Path, ...]:
     if (path / _SPLITTED).is_file():
         data = _json(path / _SPLITTED)
         splits = data.get("splits") if isinstance(data, dict) else None
@@ -120,7 +120,7 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
             raise InputError(f"{path / _SPLITTED} names no splits; save the data set again")
         if len(splits) > 1:
             raise _several_splits(path, splits)
-        return _of_folder(path / splits[0])
+        return _files_of_folder(path / splits[0])
     if (path / _STATE).is_file():
         return _saved(path)
     if _is_model(path):
@@ -134,7 +134,7 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
     splits = sorted({split for file in files if (split := _split_of(file)) is not None})
     if len(splits) > 1:
         raise _several_splits(path, splits)
-    return _of_one_format(path, files)
+    return _require_one_format(path, files)
 
 
 def _is_model(path: Path) -> bool:
@@ -163,15 +163,15 @@ def _saved(path: Path) -> tuple[Path, ...]:
 
 def _records_in(path: Path) -> list[Path]:
     """The files of records in ``path`` or in its folder ``data``; raises InputError if they are in both."""
-    own, inner = _records_of(path), _records_of(path / "data")
-    if inner and all(suffix_of(file) == ".json" for file in own):
+    outer, inner = _records_of(path), _records_of(path / "data")
+    if inner and all(suffix_of(file) == ".json" for file in outer):
         return inner  # the .json files, such as dataset_infos.json, only describe the data set
-    if own and inner:
+    if outer and inner:
         raise InputError(
-            f"{path} holds files of records ({own[0].name}) and so does {path / 'data'}; give {path / 'data'}, or a "
+            f"{path} holds files of records ({outer[0].name}) and so does {path / 'data'}; give {path / 'data'}, or a "
             "pattern that matches what you mean"
         )
-    return own or inner
+    return outer or inner
 
 
 def _records_of(folder: Path) -> list[Path]:
@@ -189,14 +189,14 @@ def _matching(path: Path) -> tuple[Path, ...]:
     files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
     if not files:
         raise InputError(f"{path} matches no file; check the pattern, and quote it for the shell")
-    return _of_one_format(path, files)
+    return _require_one_format(path, files)
 
 
-def _of_split(path: Path) -> tuple[Path, ...]:
+def _shards_of_split(path: Path) -> tuple[Path, ...]:
     """The shards of the split that the last part of ``path`` names; empty if there are none."""
     if not path.parent.is_dir() or not path.name or suffix_of(path) in RECORDS:
         return ()
-    return _of_one_format(path, [file for file in _records_in(path.parent) if _split_of(file) == path.name])
+    return _require_one_format(path, [file for file in _records_in(path.parent) if _split_of(file) == path.name])
 
 
 def _split_of(file: Path) -> str | None:
@@ -207,7 +207,7 @@ def _split_of(file: Path) -> str | None:
     return stem if stem in _SPLITS else None
 
 
-def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
+def _require_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
     """``files``; raises InputError unless they are of one format with no shard missing."""
     if len(files) > _MOST_FILES:
         raise InputError(f"{path} holds {len(files)} files, and {_MOST_FILES} are read at most; join some")
@@ -220,9 +220,9 @@ def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
     for file in files:
         if match := _SHARD.fullmatch(file.name.split(".")[0]):
             present.setdefault((f"{file.parent}/{match['split']}", int(match["count"])), set()).add(int(match["index"]))
-    for (split, count), found in present.items():
-        if "*" not in str(path) and found != set(range(count)):
-            raise InputError(f"{split} has {len(found)} of its {count} shards; copy the missing ones")
+    for (split, count), matching_files in present.items():
+        if "*" not in str(path) and matching_files != set(range(count)):
+            raise InputError(f"{split} has {len(matching_files)} of its {count} shards; copy the missing ones")
     return _without_repeats(path, files)
 
 

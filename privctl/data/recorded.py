@@ -20,9 +20,9 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
     several paths, the files of each in order. Raises as ``data_files``, ``class_files`` and ``file_digest`` do.
     """
     if isinstance(path, SeveralPaths):
-        return tuple(file for each in path.paths for file in recorded_files(each))
+        return tuple(file for folder in path.paths for file in recorded_files(folder))
     if holds_classes(path):
-        return (_of_classes(path),)
+        return (_recorded_classes(path),)
     files = [file for file in data_files(path) if file.is_file()]
     recorded = [
         DigestedFile(path=path if path == STDIN else file, digest=file_digest(file), bytes=file.stat().st_size)
@@ -32,7 +32,7 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
         from privctl.data.sounds import lists_sounds  # not at the start: ``privctl noise`` mostly reads no data
 
         if lists_sounds(path):
-            recorded.append(_of_sounds(path))
+            recorded.append(_recorded_sounds(path))
     return tuple(recorded)
 
 
@@ -106,11 +106,11 @@ def changed(path: DataPath) -> InputError:
     )
 
 
-def _of_classes(path: Path) -> DigestedFile:
+def _recorded_classes(path: Path) -> DigestedFile:
     return _joint(path, _named_in_classes(path))
 
 
-def _of_sounds(path: Path) -> DigestedFile:
+def _recorded_sounds(path: Path) -> DigestedFile:
     return _joint(path.parent, _named_by_records(path))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from privctl.data.sharing import Flags
 
-#: Most contested records for which an integer program is by_program, and the limit on nodes of its search tree.
+#: Most contested records for which an integer program is solved, and the limit on nodes of its search tree.
 _PROGRAM, _NODES = 4000, 200
 #: Most passes of the local search, and most users of a record that it tries to exchange.
 _PASSES, _USERS = 10, 8
@@ -85,11 +85,11 @@ def most_records(sharing: Sharing, most: int) -> Flags:
     """
     contested = _Contested(sharing, most)
     kept = np.ones(len(sharing), np.bool_)
-    found = contested.exchanged(contested.greedy())
-    if 0 < len(found) <= _PROGRAM:
+    selected = contested.exchanged(contested.greedy())
+    if 0 < len(selected) <= _PROGRAM:
         by_program = contested.by_program()
-        found = by_program if by_program is not None and by_program.sum() > found.sum() else found
-    kept[contested.records] = found
+        selected = by_program if by_program is not None and by_program.sum() > selected.sum() else selected
+    kept[contested.records] = selected
     return kept
 
 
@@ -133,18 +133,18 @@ class _Contested:
         kept = kept.copy()
         load: list[int] = self._part.counts(kept).tolist()
         for _ in range(_PASSES):
-            waiting = self._waiting(kept, load)
+            waiting = self._waiting_by_users(kept, load)
             if not sum(self._exchange(record, waiting, load, kept) for record in np.flatnonzero(kept).tolist()):
                 break
         return kept
 
-    def _waiting(self, kept: Flags, load: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
+    def _waiting_by_users(self, kept: Flags, load: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
         """The unused records, grouped by those of their users who are at the limit."""
-        found: dict[tuple[int, ...], list[int]] = {}
+        waiting: dict[tuple[int, ...], list[int]] = {}
         for record in np.flatnonzero(~kept).tolist():
             full = tuple(sorted(user for user in self._users[record] if load[user] >= self._most))
-            found.setdefault(full, []).append(record)
-        return found
+            waiting.setdefault(full, []).append(record)
+        return waiting
 
     def _exchange(
         self, record: int, waiting: Mapping[tuple[int, ...], list[int]], load: list[int], kept: Flags
@@ -178,10 +178,10 @@ class _Contested:
 
         limits, aim = LinearConstraint(self._matrix(), -np.inf, self._most), -np.ones(len(self.records))
         whole = np.ones(len(aim), np.int64)
-        found = milp(aim, integrality=whole, bounds=Bounds(0, 1), constraints=limits, options={"node_limit": _NODES})
-        if found.x is None:
+        solution = milp(aim, integrality=whole, bounds=Bounds(0, 1), constraints=limits, options={"node_limit": _NODES})
+        if solution.x is None:
             return None
-        kept = found.x > 1 / 2
+        kept = solution.x > 1 / 2
         return kept if (self._part.counts(kept) <= self._most).all() else None
 
     def records_upper_bound(self) -> int:
@@ -196,10 +196,10 @@ class _Contested:
         matrix, limits = self._matrix(), np.full(len(self._counts), float(self._most))
         aim = -np.ones(len(self.records))
         # scipy's type stubs do not allow a sparse matrix here.
-        found = linprog(aim, A_ub=matrix, b_ub=limits, bounds=(0, 1), method="highs")  # type: ignore[call-overload]
-        if found.ineqlin is None:
+        solution = linprog(aim, A_ub=matrix, b_ub=limits, bounds=(0, 1), method="highs")  # type: ignore[call-overload]
+        if solution.ineqlin is None:
             return len(self.records)
-        prices = np.maximum(0.0, -found.ineqlin.marginals)
+        prices = np.maximum(0.0, -solution.ineqlin.marginals)
         left = np.maximum(0.0, 1 - matrix.T @ prices)
         return min(len(self.records), int(np.floor(self._most * prices.sum() + left.sum() + 1e-6)))
 

@@ -21,7 +21,7 @@ class SeveralPaths:
     paths: tuple[Path, ...]
 
     def __str__(self) -> str:
-        return _listed([str(path) for path in self.paths])
+        return _quoted_list([str(path) for path in self.paths])
 
     @property
     def name(self) -> str:
@@ -57,8 +57,8 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
     if isinstance(given, str | os.PathLike):
         return _path(given)
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
-    paths = tuple(_path(each) for each in given)
+        raise CommandError(f"{_type_name(given)} stands where data is due; {_DUE}")
+    paths = tuple(_path(item) for item in given)
     if not paths:
         raise CommandError("no path of data is given; give one")
     seen: set[Path] = set()
@@ -77,18 +77,18 @@ def paths_of(data: DataPath) -> tuple[Path, ...]:
 def _path(given: object) -> Path:
     """``given`` as a path; raises CommandError for other values. A text that cannot be a path is not quoted."""
     if not isinstance(given, str | os.PathLike):
-        raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
+        raise CommandError(f"{_type_name(given)} stands where data is due; {_DUE}")
     place = os.fspath(given)
     if not isinstance(place, str) or (("\n" in place or len(place) > _LONGEST) and not os.path.lexists(place)):
         raise CommandError(f"a text that is no path stands where data is due; {_DUE}")
     return Path(place)
 
 
-def _kind(given: object) -> str:
+def _type_name(given: object) -> str:
     return f"a value of type {type(given).__name__}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _quoted_list(names: Sequence[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 3 else ""
     shown = names[:2] if more else names
     return ", ".join(shown) + more if more else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -73,8 +73,8 @@ def digests_of(share: FileShare, shares: Sequence[FileShare]) -> tuple[str, tupl
     if not share.is_first or share.within is None:
         digest, _ = _digest(share.file, [(share.begin, share.end)])
         return digest[0], digest if share.is_first else ()
-    each, whole = _digest(share.file, [(other.begin, other.end) for other in shares if other.index == share.index])
-    return each[0], (whole, *each)
+    digests, whole = _digest(share.file, [(other.begin, other.end) for other in shares if other.index == share.index])
+    return digests[0], (whole, *digests)
 
 
 def _shares(files: Sequence[Path], sizes: Sequence[int], borders: Sequence[int], total: int) -> Iterator[FileShare]:
@@ -109,7 +109,7 @@ def _size(file: Path) -> int:
 
 def _digest(file: Path, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[str, ...], str]:
     """(digest of each of the adjoining byte ``ranges``, digest of all of them together)."""
-    whole, each = blake3(), []
+    whole, digests = blake3(), []
     try:
         with file.open("rb", buffering=0) as stream:
             stream.seek(ranges[0][0])
@@ -121,7 +121,7 @@ def _digest(file: Path, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[str, .
                     left -= len(block)
                 if left:
                     raise InputError(f"{file} became shorter while it was read; scan it when nothing writes to it")
-                each.append(tag(part))
+                digests.append(tag(part))
     except OSError as error:
         raise unreadable(file, error) from None
-    return tuple(each), tag(whole)
+    return tuple(digests), tag(whole)

@@ -52,7 +52,7 @@ def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) ->
     set; CommandError for any other kind of path; FileSystemError if a file cannot be read.
     """
     columns = columns or USUAL
-    named = [each for one in paths_of(path) for each in _labelled(one, columns)]
+    named = [sound for one in paths_of(path) for sound in _labelled(one, columns)]
     waves = []
     for (file, _), (wave, its_rate) in zip(named, waves_of(path, (file for file, _ in named)), strict=True):
         if its_rate != rate:
@@ -67,13 +67,13 @@ def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) ->
 
 def sound_files(path: DataPath) -> list[Path]:
     """The WAV files at ``path``, in class folders or named by records; empty for other data."""
-    found: list[Path] = []
-    for each in paths_of(path):
-        if holds_classes(each):
-            found += [file for _, file in class_files(each) if file.suffix.lower() in SOUNDS]
-        elif lists_sounds(each):
-            found += listed_sounds(each)
-    return found
+    files: list[Path] = []
+    for folder in paths_of(path):
+        if holds_classes(folder):
+            files += [file for _, file in class_files(folder) if file.suffix.lower() in SOUNDS]
+        elif lists_sounds(folder):
+            files += listed_sounds(folder)
+    return files
 
 
 def waves_of(path: DataPath, files: Iterable[Path]) -> Iterator[tuple[NDArray[np.float32], int]]:
@@ -99,11 +99,11 @@ def _labelled(path: Path, columns: Columns) -> Iterator[tuple[Path, str]]:
         return
     if path == STDIN or not found(path):
         raise CommandError(f"{path} is neither a folder of class folders nor a file of records that name WAV files")
-    for file, row in _listed(path, columns):
+    for file, row in _listed_rows(path, columns):
         yield file, label_of(row.fields, row.where, columns)
 
 
-def _listed(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
+def _listed_rows(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
     """(WAV file, record) of each record."""
     name = next((name for name in PATHS if name in (column_names(path) or ())), None)
     if name is None:
@@ -132,4 +132,4 @@ def lists_sounds(path: Path) -> bool:
 
 def listed_sounds(path: Path) -> list[Path]:
     """The WAV files that the records at ``path`` name; raises as ``read_sounds`` does."""
-    return [file for file, _ in _listed(path)]
+    return [file for file, _ in _listed_rows(path)]

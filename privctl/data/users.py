@@ -26,7 +26,7 @@ def user_of(row: Mapping[str, Any], unit: str, where: str, otherwise: str = _ONE
     value = row.get(field := field_of(unit))
     if isinstance(value, list) or (isinstance(value, str) and _is_list(value)):
         raise InputError(f"{where} has a list as {field!r}, and {otherwise}")
-    return _named(row, unit, where)
+    return _user_name(row, unit, where)
 
 
 def group_of(row: Mapping[str, Any], unit: str, where: str) -> str:
@@ -51,13 +51,13 @@ def users_of(row: Mapping[str, Any], unit: str, where: str) -> tuple[str, ...]:
             f"{where} has an object as {field!r}; expected a user (a string or an integer) or a list of users"
         )
     if not isinstance(value, list):
-        return (_named(row, unit, where),)
+        return (_user_name(row, unit, where),)
     if not value:
         raise InputError(f"{where} has an empty list as {field!r}; name at least one user or remove the record")
-    return tuple(dict.fromkeys(_named({**row, field: each}, unit, where) for each in value))
+    return tuple(dict.fromkeys(_user_name({**row, field: user}, unit, where) for user in value))
 
 
-def _named(row: Mapping[str, Any], unit: str, where: str) -> str:
+def _user_name(row: Mapping[str, Any], unit: str, where: str) -> str:
     field = field_of(unit)
     if field == unit:
         return name_of(row, unit, where)

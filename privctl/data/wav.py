@@ -74,7 +74,7 @@ def _chunks(data: bytes, where: str) -> tuple[bytes | None, bytes | None]:
     return stated, None
 
 
-def _of_24_bits(content: bytes) -> NDArray[Any]:
+def _widened_24_bits(content: bytes) -> NDArray[Any]:
     wide = np.zeros((len(content) // 3, 4), np.uint8)
     wide[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)
     return wide.view("<i4")[:, 0] / 2.0**31
@@ -84,7 +84,7 @@ def _of_24_bits(content: bytes) -> NDArray[Any]:
 _READERS = {
     (_INTEGERS, 8): lambda content: (np.frombuffer(content, np.uint8) - 128.0) / 128,
     (_INTEGERS, 16): lambda content: np.frombuffer(content, "<i2") / 2.0**15,
-    (_INTEGERS, 24): _of_24_bits,
+    (_INTEGERS, 24): _widened_24_bits,
     (_INTEGERS, 32): lambda content: np.frombuffer(content, "<i4") / 2.0**31,
     (_FLOATS, 32): lambda content: np.frombuffer(content, "<f4"),
     (_FLOATS, 64): lambda content: np.frombuffer(content, "<f8"),

@@ -8,13 +8,13 @@ from collections.abc import Container
 
 def positive(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is finite and above zero."""
-    if not (_finite(value) and value > 0):
+    if not (_is_finite(value) and value > 0):
         raise ValueError(f"{name} is {shown(value)}; it must be a finite number above 0")
 
 
 def at_least(name: str, value: float, least: float) -> None:
     """Raise ValueError unless ``value`` is finite and at least ``least``."""
-    if not (_finite(value) and value >= least):
+    if not (_is_finite(value) and value >= least):
         raise ValueError(f"{name} is {shown(value)}; it must be a finite number of at least {least}")
 
 
@@ -24,7 +24,7 @@ def shown(value: float) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-def _finite(value: float) -> bool:
+def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
     except OverflowError:  # a whole number too large for a float

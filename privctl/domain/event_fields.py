@@ -14,7 +14,7 @@ from privctl.domain.guarantee import Adjacency
 Check = Callable[[str, Any], None]
 
 
-def _each(check: Check) -> Check:
+def _for_each(check: Check) -> Check:
     def of_all(name: str, values: Iterable[Any]) -> None:
         for value in values:
             check(name, value)
@@ -30,7 +30,7 @@ def _if_given(check: Check) -> Check:
     return unless_none
 
 
-def _stated(name: str, value: Any) -> None:
+def _require_stated(name: str, value: Any) -> None:
     if value is Adjacency.UNSTATED:
         raise ValueError(f"{name} is {value}; it must be add-or-remove, replace-one or zero-out")
 
@@ -44,10 +44,10 @@ OneOrMore = Annotated[float, partial(at_least, least=1)]
 Several = Annotated[int, partial(at_least, least=1)]
 #: A sampling rate, or another probability.
 Chance = Annotated[float, probability]
-Chances = Annotated[tuple[float, ...], _each(probability)]
-NotNegatives = Annotated[tuple[float, ...], _each(_not_negative)]
+Chances = Annotated[tuple[float, ...], _for_each(probability)]
+NotNegatives = Annotated[tuple[float, ...], _for_each(_not_negative)]
 #: The adjacency for which a mechanism's stated bound holds.
-StatedNeighbours = Annotated[Adjacency, _stated]
+StatedNeighbours = Annotated[Adjacency, _require_stated]
 #: Number of steps.
 Steps = Annotated[int, count]
 #: Number of examples in the data set or in a batch.

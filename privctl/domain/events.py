@@ -229,7 +229,9 @@ class MixtureOfGaussians(Event):
     @property
     def rates(self) -> tuple[float, ...]:
         """See ``Event``: 0 if no sensitivity is above 0, as the record then changes nothing."""
-        moved = math.fsum(p for p, by in zip(self.probabilities, self.sensitivities, strict=True) if by > 0)
+        moved = math.fsum(
+            p for p, sensitivity in zip(self.probabilities, self.sensitivities, strict=True) if sensitivity > 0
+        )
         return (self.sample_rate if moved else 0.0,)
 
 
@@ -334,14 +336,14 @@ class Ledger:
         """
         if len({event.composes_with for event in self.events}) > 1:
             raise ValueError(min(filter(None, (event.composes_only for event in self.events))))
-        found = {event.adjacency for event in self.events}
+        adjacencies = {event.adjacency for event in self.events}
         for event in self.events:
-            if Adjacency.ZERO_OUT in found and not event.holds_zeroed:
+            if Adjacency.ZERO_OUT in adjacencies and not event.holds_zeroed:
                 raise ValueError(
                     f"events holds {event.tag}, whose bound is for a record removed, among events whose bounds are for "
                     "one zeroed; they do not compose"
                 )
-        return Adjacency.ZERO_OUT if Adjacency.ZERO_OUT in found else found.pop()
+        return Adjacency.ZERO_OUT if Adjacency.ZERO_OUT in adjacencies else adjacencies.pop()
 
     @property
     def unit(self) -> PrivacyUnit:

@@ -84,33 +84,33 @@ class GateJudgement(Shown):
     @property
     def recomputed(self) -> bool:
         """Whether the policy had the reports' guarantees recomputed."""
-        return not any(each.key == "recompute" and each.value == "false" for each in self.settings)
+        return not any(setting.key == "recompute" and setting.value == "false" for setting in self.settings)
 
     @property
     def outcome(self) -> GateOutcome:
         """The overall outcome; see ``outcome_of``."""
         return outcome_of(self.findings)
 
-    def subject(self, each: Finding) -> str:
-        """The subject of ``each``, preceded by the model's name if several were judged."""
-        several = len(self.models) > 1 and each.model not in ("", each.subject)
-        return f"{each.model}: {each.subject}" if several else each.subject
+    def subject(self, finding: Finding) -> str:
+        """The subject of ``finding``, preceded by the model's name if several were judged."""
+        several = len(self.models) > 1 and finding.model not in ("", finding.subject)
+        return f"{finding.model}: {finding.subject}" if several else finding.subject
 
     def of(self, outcome: GateOutcome) -> tuple[Finding, ...]:
         """The findings with ``outcome`` that no waiver covers, in order."""
-        return tuple(each for each in self.findings if each.outcome is outcome and not each.waiver)
+        return tuple(finding for finding in self.findings if finding.outcome is outcome and not finding.waiver)
 
     @property
     def waived(self) -> tuple[Finding, ...]:
         """The findings that a waiver covers."""
-        return tuple(each for each in self.findings if each.waiver)
+        return tuple(finding for finding in self.findings if finding.waiver)
 
 
 def outcome_of(findings: Iterable[Finding]) -> GateOutcome:
     """Fail takes precedence over inconclusive, and inconclusive over pass; without findings it is inconclusive."""
-    found = tuple(findings)
-    counted = {each.outcome for each in found if each.counts}
+    given = tuple(findings)
+    counted = {finding.outcome for finding in given if finding.counts}
     for outcome in (GateOutcome.FAIL, GateOutcome.INCONCLUSIVE):
         if outcome in counted:
             return outcome
-    return GateOutcome.PASS if found else GateOutcome.INCONCLUSIVE
+    return GateOutcome.PASS if given else GateOutcome.INCONCLUSIVE

@@ -11,10 +11,10 @@ def of_group(ledger: Ledger, size: int) -> Ledger:
     If the unit is a group already, the result is for ``size`` such groups. Raises ValueError, naming the event, if
     there is no group bound for it.
     """
-    return Ledger(events=tuple(_of_group(event, size) for event in ledger.events))
+    return Ledger(events=tuple(_group_event(event, size) for event in ledger.events))
 
 
-def _of_group(event: Event, size: int) -> GroupGaussian:
+def _group_event(event: Event, size: int) -> GroupGaussian:
     if isinstance(event, GroupGaussian):
         size, poisson = size * event.group_size, True
     else:

@@ -9,7 +9,12 @@ _NAME, _SEVERAL = "unit of privacy", "all records"
 
 def meaning_of_example(guarantee: Guarantee) -> str:
     """Such as "all records with one value of 'who'"; empty where each record is one."""
-    stated = (each.statement for each in guarantee.assumptions if each.name == _NAME)
+    stated = (assumption.statement for assumption in guarantee.assumptions if assumption.name == _NAME)
     return next(
-        (said.partition(" are one example")[0].removesuffix(",") for said in stated if said.startswith(_SEVERAL)), ""
+        (
+            statement.partition(" are one example")[0].removesuffix(",")
+            for statement in stated
+            if statement.startswith(_SEVERAL)
+        ),
+        "",
     )

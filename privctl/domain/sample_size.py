@@ -39,8 +39,8 @@ def needed_sample(item: Evidence, times: float, *, grouped: bool = False) -> str
 
     If ``grouped``, the numbers count groups of members and of non-members.
     """
-    of = "groups of " if grouped else ""
-    counts = [(rounded(times * count), of + _NOUNS.get(role, role)) for role, count in item.samples.items() if count]
+    unit = "groups of " if grouped else ""
+    counts = [(rounded(times * count), unit + _NOUNS.get(role, role)) for role, count in item.samples.items() if count]
     return f"about {' and '.join(f'{count:,} {noun}' for count, noun in counts)}" if counts else ""
 
 

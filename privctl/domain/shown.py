@@ -13,12 +13,12 @@ def upward(value: float, digits: int = 6) -> str:
 
     Example: 6.541042e-06 becomes 6.54105e-06; 1e-05 stays 1e-05.
     """
-    return _cut(value, digits, ROUND_CEILING)
+    return _digits_only(value, digits, ROUND_CEILING)
 
 
 def downward(value: float, digits: int = 6) -> str:
     """As ``upward``, but rounded down: for lower bounds and what an attack achieved."""
-    return _cut(value, digits, ROUND_FLOOR)
+    return _digits_only(value, digits, ROUND_FLOOR)
 
 
 def apart(*values: float, digits: int = 6) -> tuple[str, ...]:
@@ -35,6 +35,6 @@ def counted(count: int, noun: str, many: str = "") -> str:
     return f"{count} {noun if count == 1 else many or noun + 's'}"
 
 
-def _cut(value: float, digits: int, rounding: str) -> str:
+def _digits_only(value: float, digits: int, rounding: str) -> str:
     # Round the shortest decimal of this float: 1e-05 is a little more than that in binary and would be rounded up.
     return f"{float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))):.{digits}g}"

@@ -39,7 +39,12 @@ def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
 
 
 def _written_companions(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
-    return {_name(each): each.digest for report in reports for each in report.report.outputs if each.role == _COMPANION}
+    return {
+        _name(artifact): artifact.digest
+        for report in reports
+        for artifact in report.report.outputs
+        if artifact.role == _COMPANION
+    }
 
 
 def _check_copies(case: JudgedModel) -> Iterator[Finding]:
@@ -82,10 +87,12 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
 
 def _check_base(case: JudgedModel, report: LoadedReport) -> Iterator[Finding]:
     """An adapter must have been audited on the base model that it was trained on."""
-    made = {a.role: a.digest for each in case.writers for a in each.report.inputs if a.role.startswith(BASE_ROLE)}
+    base_digests = {
+        a.role: a.digest for writer in case.writers for a in writer.report.inputs if a.role.startswith(BASE_ROLE)
+    }
     for i, artifact in enumerate(report.report.inputs):
-        weights = bool(made) and artifact.role.startswith(BASE_ROLE) and artifact.role.endswith(_WEIGHTS)
-        if made.get(artifact.role, None if weights else artifact.digest) != artifact.digest:
+        weights = bool(base_digests) and artifact.role.startswith(BASE_ROLE) and artifact.role.endswith(_WEIGHTS)
+        if base_digests.get(artifact.role, None if weights else artifact.digest) != artifact.digest:
             name = artifact.role.removeprefix(BASE_ROLE)
             message = f"the {name} of the base model that the audit read is not the one that the adapter was trained on"
             yield _finding(name, message, "audit the adapter on its own base model", report, i, "inputs")

@@ -38,34 +38,34 @@ class JsonLines:
 
         ``JsonLines('{"a":\\n [1,\\n 2]}').of(["a", 1])`` is 3.
         """
-        at = self._skip(0)
+        offset = self._skip(0)
         for step in steps:
-            if at not in self._inside:
-                self._inside[at] = dict(self._members(at))
-            position = self._inside[at].get(step)
+            if offset not in self._inside:
+                self._inside[offset] = dict(self._members(offset))
+            position = self._inside[offset].get(step)
             if position is None:
                 break
-            at = position
+            offset = position
         if self._ends is None:
             self._ends = [position.start() for position in re.finditer("\n", self._text)]
-        return bisect_left(self._ends, at) + 1
+        return bisect_left(self._ends, offset) + 1
 
-    def _members(self, at: int) -> Iterator[tuple[Step, int]]:
-        """The members of the object or the items of the list that begins at ``at``; none of anything else."""
-        opening = self._text[at]
+    def _members(self, offset: int) -> Iterator[tuple[Step, int]]:
+        """The members of the object or the items of the list that begins at ``offset``; none of anything else."""
+        opening = self._text[offset]
         if opening not in "{[":
             return
-        at, index = self._skip(at + 1), 0
-        while self._text[at] not in "}]":
+        offset, index = self._skip(offset + 1), 0
+        while self._text[offset] not in "}]":
             step: Step = index
             if opening == "{":
-                step, at = _DECODER.raw_decode(self._text, at)
-                at = self._skip(self._skip(at) + 1)  # the colon
-            yield step, at
-            _, at = _DECODER.raw_decode(self._text, at)
-            at, index = self._skip(at), index + 1
-            if self._text[at] == ",":
-                at = self._skip(at + 1)
+                step, offset = _DECODER.raw_decode(self._text, offset)
+                offset = self._skip(self._skip(offset) + 1)  # the colon
+            yield step, offset
+            _, offset = _DECODER.raw_decode(self._text, offset)
+            offset, index = self._skip(offset), index + 1
+            if self._text[offset] == ",":
+                offset = self._skip(offset + 1)
 
     def _skip(self, at: int) -> int:
         blank = _BLANK.match(self._text, at)

@@ -40,7 +40,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
     raw = [*report_set.faults, *_credibility(report_set, cases, policy, model, FileLine(path=str(paths[0])))]
     for case in cases:
         for _, check in CHECKS.values():
-            raw += (replace(each, model=case.name) for each in check(case, policy))
+            raw += (replace(finding, model=case.name) for finding in check(case, policy))
     covered, notes = apply(list(dict.fromkeys(raw)), policy.waivers, now.date())
     findings, more = _truncate(covered)
     return GateJudgement(
@@ -49,7 +49,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
         settings=policy.settings,
         models=tuple(case.name for case in cases),
         rules=tuple(RULES.values()),
-        audited=any(each.report.step == "audit" for each in report_set.all),
+        audited=any(report.report.step == "audit" for report in report_set.all),
     )
 
 
@@ -127,11 +127,11 @@ def _settings_notes(policy: Policy) -> Iterator[str]:
 def _truncate(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:
     """At most ``_MOST`` findings of each rule and outcome, and notes on how many more there were."""
     kept, counts = [], Counter[tuple[str, GateOutcome, bool]]()
-    for each in findings:
-        kind = (each.rule, each.outcome, bool(each.waiver))
+    for finding in findings:
+        kind = (finding.rule, finding.outcome, bool(finding.waiver))
         counts[kind] += 1
         if counts[kind] <= _MOST:
-            kept.append(each)
+            kept.append(finding)
     more = [
         f"{counted(count - _MOST, 'more finding')} of {rule} ({outcome}) left out"
         for (rule, outcome, _), count in counts.items()

@@ -55,16 +55,19 @@ class JudgedModel:
     def audits(self) -> tuple[LoadedReport, ...]:
         """The audits of this model."""
         return tuple(
-            each for each in self.examinations if each.report.step == "audit" and each.weights_read == self.digests
+            examination
+            for examination in self.examinations
+            if examination.report.step == "audit" and examination.weights_read == self.digests
         )
 
     def examining(self, reports: Iterable[LoadedReport]) -> list[LoadedReport]:
         """Those of ``reports`` that examined this model or the report written with it."""
-        made = {each.digest for each in self.writers}
+        writer_digests = {writer.digest for writer in self.writers}
         return [
-            each
-            for each in reports
-            if each.weights_read == self.digests or any(parent.digest in made for parent in each.report.parents)
+            report
+            for report in reports
+            if report.weights_read == self.digests
+            or any(parent.digest in writer_digests for parent in report.report.parents)
         ]
 
 
@@ -76,17 +79,17 @@ def judged_models(report_set: ReportSet, model: ModelAtHand | None, now: datetim
         default_place = report_set.given[0].place() if report_set.given else FileLine(path=str(model.path))
         return (_judged_model(name, digests, related, now, default_place),)
     models: dict[frozenset[str], LoadedReport] = {}
-    readers = Counter(digest for each in report_set.given if each.weights_written for digest in each.inputs_read)
+    readers = Counter(digest for report in report_set.given if report.weights_written for digest in report.inputs_read)
     for report in report_set.given:
         own = report.inputs_read
         # A model that another step read is not the last of its chain.
         if report.weights_written and not any(readers[digest] > (digest in own) for digest in report.released):
             models.setdefault(report.weights_written, report)
     known = {digest for report in report_set.all for digest in report.weights_written}
-    made = bool(models)
+    is_made = bool(models)
     for report in report_set.given:
         about = report.weights_read
-        if not report.weights_written and about and not (made and about <= known):
+        if not report.weights_written and about and not (is_made and about <= known):
             models.setdefault(about, report)
     return tuple(
         _judged_model(_name(report), digests, related, now, report.place()) for digests, report in models.items()
@@ -95,8 +98,10 @@ def judged_models(report_set: ReportSet, model: ModelAtHand | None, now: datetim
 
 def unrelated_reports(report_set: ReportSet, cases: Iterable[JudgedModel]) -> Iterator[tuple[LoadedReport, str]]:
     """The reports given that are about none of ``cases``, each with what it is about instead."""
-    concerned = {each.digest for case in cases for each in (*case.history, *case.examinations)}
-    seen = {digest for case in cases for each in case.history for digest in each.weights_written | each.weights_read}
+    concerned = {report.digest for case in cases for report in (*case.history, *case.examinations)}
+    seen = {
+        digest for case in cases for report in case.history for digest in report.weights_written | report.weights_read
+    }
     for report in report_set.given:
         if report.digest in concerned:
             continue
@@ -112,12 +117,12 @@ def unrelated_reports(report_set: ReportSet, cases: Iterable[JudgedModel]) -> It
 def check_model_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
     """Check that ``model``, with its companion files, is the one that the reports of ``case`` describe."""
     if not case.writers:
-        looked = " (those given only examined them)" if case.examinations else ""
+        remark = " (those given only examined them)" if case.examinations else ""
         yield Finding(
             rule=MODEL,
             outcome=GateOutcome.INCONCLUSIVE if case.examinations else GateOutcome.FAIL,
             subject=case.name,
-            message=f"no report states that its step wrote these weights{looked}; their digest is {min(case.digests)}",
+            message=f"no report states that its step wrote these weights{remark}; their digest is {min(case.digests)}",
             fix="give the report that was written with this model"
             + (_HOW_WRITTEN if case.examinations else _OTHER_MODEL),
             place=case.default_place,
@@ -189,7 +194,7 @@ def _differences(report: LoadedReport, model: ModelAtHand) -> Iterator[Finding]:
 
 def _matches(artifact: Artifact, contents: WeightFileContents) -> bool:
     """Whether size and tensors are as recorded; a report need not list tensors."""
-    listed = {(each.name, each.dtype, each.shape) for each in artifact.tensors}
+    listed = {(tensor.name, tensor.dtype, tensor.shape) for tensor in artifact.tensors}
     return artifact.bytes == contents.bytes and (not listed or listed == contents.tensors)
 
 

@@ -61,7 +61,7 @@ def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
         folder=path if path.is_dir() else path.parent,
         weights=weights,
         others=tuple(
-            each.relative_to(whole).as_posix() for each in files if whole is not None and each not in contents
+            file.relative_to(whole).as_posix() for file in files if whole is not None and file not in contents
         ),
         contents={digest: contents[file] for file, digest in weights.items()},
     )
@@ -69,5 +69,5 @@ def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
 
 def _contents_of(file: SafetensorsFile) -> WeightFileContents:
     return WeightFileContents(
-        bytes=file.size, tensors=frozenset((each.name, each.dtype, each.shape) for each in file.tensors)
+        bytes=file.size, tensors=frozenset((tensor.name, tensor.dtype, tensor.shape) for tensor in file.tensors)
     )

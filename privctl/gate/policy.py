@@ -83,20 +83,20 @@ def read_policy(
     for name, raw in table.items():
         where = f"{name} in {source_file}"
         if name == _WAIVER:
-            waivers = _read(where, lambda entries: read_waivers(entries, rules), raw)
+            waivers = _read_setting(where, lambda entries: read_waivers(entries, rules), raw)
             continue
         if name not in KEYS:
             raise CommandError(
                 f"{source_file} has the unknown key {shorten(name)}; {suggestion(name, [*KEYS, _WAIVER])}"
             )
-        values[name] = _read(where, KEYS[name].read, raw)
+        values[name] = _read_setting(where, KEYS[name].read, raw)
         place = FileLine(path=str(source_file), line=_line_of(name, text))
         settings[name] = PolicySetting(key=name, value=_as_text(values[name]), source=f"{place.path}:{place.line}")
         places[name] = place
     for source, texts in (("environment", _variables(environment)), ("flag", flags)):
         for name, raw_text in texts.items():
             label = f"{_PREFIX}{name.upper()}" if source == "environment" else f"--{name.replace('_', '-')}"
-            values[name] = _read(label, KEYS[name].read, KEYS[name].text(raw_text))
+            values[name] = _read_setting(label, KEYS[name].read, KEYS[name].text(raw_text))
             settings[name] = PolicySetting(key=name, value=_as_text(values[name]), source=label)
             places.pop(name, None)
     if not any(KEYS[name].demands(value) for name, value in values.items()):
@@ -113,7 +113,7 @@ def read_policy(
     )
 
 
-def _read(label: str, reader: Any, raw: Any) -> Any:
+def _read_setting(label: str, reader: Any, raw: Any) -> Any:
     try:
         return reader(raw)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
         text, data = _toml(path)
         if path.name != PROJECT and _TABLE[0] in data:
             raise CommandError(f"{path} has [{'.'.join(_TABLE)}], which only {PROJECT} needs; put its keys at the top")
-        table = _inside(path, data) if path.name == PROJECT else data
+        table = _section_at(path, data) if path.name == PROJECT else data
         if table is None:
             raise CommandError(f"{path} has no table [{'.'.join(_TABLE)}]; add one, or name another --policy")
         return path, table, text
@@ -136,7 +136,7 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
         both.append((Path(OWN), data, text))
     if os.path.lexists(PROJECT):
         text, data = _toml(Path(PROJECT))
-        table = _inside(Path(PROJECT), data)
+        table = _section_at(Path(PROJECT), data)
         if table is not None:
             both.append((Path(PROJECT), table, text))
     if len(both) > 1:
@@ -144,7 +144,7 @@ def _table(path: Path | None) -> tuple[Path | None, Mapping[str, Any], str]:
     return both[0] if both else (None, {}, "")
 
 
-def _inside(path: Path, data: Any) -> Mapping[str, Any] | None:
+def _section_at(path: Path, data: Any) -> Mapping[str, Any] | None:
     for name in _TABLE:
         if not isinstance(data, dict):
             raise CommandError(f"{path} has something other than a table at [{'.'.join(_TABLE)}]; write a table")

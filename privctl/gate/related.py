@@ -52,11 +52,11 @@ class RelatedReports:
 
     def examinations(self, digests: frozenset[str], history: tuple[LoadedReport, ...]) -> tuple[LoadedReport, ...]:
         """The reports that read exactly these weights and wrote none, or that build on reports of ``history``."""
-        past = {each.digest: None for each in (*history, *self._by_weights_read.get(digests, ()))}
-        looked = [each for each in self._by_weights_read.get(digests, ()) if not each.weights_written]
-        above = {each.digest: each for digest in past for each in self._children.get(digest, ())}
-        looked += [each for digest, each in above.items() if digest not in past]
-        return tuple(sorted(looked, key=lambda each: self._order[each.digest]))
+        past = {report.digest: None for report in (*history, *self._by_weights_read.get(digests, ()))}
+        examined = [report for report in self._by_weights_read.get(digests, ()) if not report.weights_written]
+        above = {report.digest: report for digest in past for report in self._children.get(digest, ())}
+        examined += [report for digest, report in above.items() if digest not in past]
+        return tuple(sorted(examined, key=lambda report: self._order[report.digest]))
 
     def _post_processed(self, report: LoadedReport) -> Iterator[LoadedReport]:
         """The reports that wrote all inputs from which ``report`` made its model without data."""
@@ -78,7 +78,7 @@ def _closure(
     start: tuple[LoadedReport, ...], above: Callable[[LoadedReport], Iterator[LoadedReport]]
 ) -> tuple[LoadedReport, ...]:
     """All reports reached from ``start`` by repeating ``above``, without ``start`` itself."""
-    reached = {each.digest: each for each in start}
+    reached = {report.digest: report for report in start}
     starts = set(reached)
     waiting = list(start)
     while waiting:
@@ -86,4 +86,4 @@ def _closure(
             if other.digest not in reached:
                 reached[other.digest] = other
                 waiting.append(other)
-    return tuple(each for digest, each in reached.items() if digest not in starts)
+    return tuple(report for digest, report in reached.items() if digest not in starts)

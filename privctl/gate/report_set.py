@@ -52,7 +52,7 @@ def read_report_set(paths: Sequence[Path]) -> ReportSet:
         given.setdefault(report.digest, report)
     known = dict(given)
     faults += _ancestors([report.path for report in given.values()], known)
-    followed = tuple(each for digest, each in known.items() if digest not in given)
+    followed = tuple(report for digest, report in known.items() if digest not in given)
     faults += [fault for report in (*given.values(), *followed) for fault in _lineage_faults(report, known)]
     return ReportSet(given=tuple(given.values()), followed=followed, faults=tuple(faults), notes=tuple(notes))
 
@@ -62,7 +62,7 @@ def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterato
     most, child = len(known) + _MOST, None
     places = {absolute_path(report.path): report for report in known.values()}
     try:
-        for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_unchanged, most=most):
+        for visit in walk(paths, ReportFiles(), known=known.__contains__, follow=_is_unchanged, most=most):
             if visit.child is None:
                 continue
             child = places[visit.child.path]
@@ -78,7 +78,7 @@ def _ancestors(paths: Sequence[Path], known: dict[str, LoadedReport]) -> Iterato
         )
 
 
-def _unchanged(visit: Visit) -> bool:
+def _is_unchanged(visit: Visit) -> bool:
     return visit.unchanged
 
 

@@ -37,7 +37,7 @@ def read_waivers(entries: Any, rules: Mapping[str, Rule]) -> tuple[Waiver, ...]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError("is not a list of tables; write each as [[waiver]]")
     waivers = tuple(_waiver(i, entry, rules) for i, entry in enumerate(entries, start=1))
-    names = [each.name for each in waivers]
+    names = [waiver.name for waiver in waivers]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"has two entries with the id {shorten(name)}; give each its own")
@@ -85,17 +85,17 @@ def apply(
     findings: Sequence[Finding], waivers: Sequence[Waiver], today: date
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Mark the findings that a waiver covers on ``today`` (UTC). Returns all findings, and notes on unused waivers."""
-    alive = [each for each in waivers if today <= each.expires]
+    alive = [waiver for waiver in waivers if today <= waiver.expires]
     marked, used = [], set()
     for finding in findings:
-        waiver = next((each for each in alive if each.covers(finding)), None)
+        waiver = next((waiver for waiver in alive if waiver.covers(finding)), None)
         if waiver is None or finding.outcome is GateOutcome.PASS:
             marked.append(finding)
             continue
         used.add(waiver.name)
         because = f"{waiver.reason} (until {waiver.expires.isoformat()})"
         marked.append(replace(finding, waiver=waiver.name, waived_because=because))
-    stopped = [each for each in findings if each.outcome is not GateOutcome.PASS]
+    stopped = [finding for finding in findings if finding.outcome is not GateOutcome.PASS]
     notes = []
     for each in waivers:
         if each not in alive:

@@ -32,8 +32,8 @@ def from_elsewhere(model: str | os.PathLike[str]) -> PrivacyReport:
     with open_checkpoint(Path(model)) as checkpoint:
         if (named := pointer_of(checkpoint)) is not None:
             raise CommandError(f"{model} names its report, {named}; use that one, or ask the maker of the model for it")
-        if found := own_reports(Path(model)):
-            raise CommandError(f"{model} has a report already, {os.path.relpath(found[0].path)}; use that one")
+        if existing := own_reports(Path(model)):
+            raise CommandError(f"{model} has a report already, {os.path.relpath(existing[0].path)}; use that one")
         if os.path.lexists(place):
             raise CommandError(f"{os.path.relpath(place)} exists and is no report of this model; move it away")
         outputs = checkpoint_artifacts(checkpoint, place)

@@ -139,10 +139,12 @@ def _checked_clip_norm(optimizer: Any, last: SampledGaussian, examples: int, cli
             f"{last.sample_rate * examples / processes:g} of {examples} examples; entries are (noise multiplier, "
             "sampling rate, steps)"
         )
-    own = getattr(optimizer, "max_grad_norm", None)
-    if clip_norm is not None and isinstance(own, int | float) and own != clip_norm:
-        raise CommandError(f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own:g}; remove clip_norm")
-    return float(own) if isinstance(own, int | float) else clip_norm
+    own_norm = getattr(optimizer, "max_grad_norm", None)
+    if clip_norm is not None and isinstance(own_norm, int | float) and own_norm != clip_norm:
+        raise CommandError(
+            f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own_norm:g}; remove clip_norm"
+        )
+    return float(own_norm) if isinstance(own_norm, int | float) else clip_norm
 
 
 def _doubtful(events: Sequence[SampledGaussian], examples: int) -> Iterator[str]:

@@ -50,8 +50,8 @@ def _refusing_names_of_opacus(function: Callable[_Given, PrivateTraining]) -> Ca
     def call(*arguments: _Given.args, **options: _Given.kwargs) -> PrivateTraining:
         foreign = [name for name in _OF_OPACUS if name in options]
         if foreign:
-            ours = ", ".join(f"{name} as {_OF_OPACUS[name]}" for name in foreign)
-            raise CommandError(f"make_private has other names than Opacus for its arguments; give {ours}")
+            replacements = ", ".join(f"{name} as {_OF_OPACUS[name]}" for name in foreign)
+            raise CommandError(f"make_private has other names than Opacus for its arguments; give {replacements}")
         return function(*arguments, **options)
 
     return call
@@ -114,8 +114,8 @@ def make_private(
             "compute at once, or train a Hugging Face model with `privctl retrain dp-sgd` under torchrun"
         )
     _require_kinds(model, optimizer, loader)
-    each = users_of(users, _records(loader), unit, records_per_draw)
-    examples, size = each.count, _size(loader, each)
+    user_records = users_of(users, _records(loader), unit, records_per_draw)
+    examples, size = user_records.count, _size(loader, user_records)
     most_steps: int | None = None
     rate = size / examples
     _require_numbers(
@@ -156,7 +156,7 @@ def make_private(
         optimizer=optimizer,
         dataset=loader.dataset,
         collate=loader.collate_fn or default_collate,
-        users=each,
+        users=user_records,
         batches=PoissonBatches(examples, rate, NoiseSource()),
         batch_size=size,
         noise_multiplier=noise_multiplier,
@@ -244,8 +244,8 @@ def _noise_for(
     positive("epochs", epochs)
     positive("epsilon", epsilon)
     steps = max(1, math.ceil(round(epochs * steps_per_pass(rate), 6)))
-    left, at = exact_target(Released(coordinates=steps * trained), epsilon, delta)
-    return noise_multiplier_for(left, at, partial(_ledger, rate=rate, steps=steps)), steps
+    left, target_delta = exact_target(Released(coordinates=steps * trained), epsilon, delta)
+    return noise_multiplier_for(left, target_delta, partial(_ledger, rate=rate, steps=steps)), steps
 
 
 def _ledger(noise: float, *, rate: float, steps: int) -> Ledger:

@@ -52,8 +52,8 @@ def _pieces(value: Any, depth: int) -> Iterable[bytes]:
             yield from _pieces(value[key], depth + 1)
     elif isinstance(value, list | tuple):
         yield b"[%d" % len(value)
-        for each in value:
-            yield from _pieces(each, depth + 1)
+        for item in value:
+            yield from _pieces(item, depth + 1)
     else:
         raise TypeError(f"{type(value).__name__} is not compared")
 

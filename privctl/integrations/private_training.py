@@ -160,11 +160,11 @@ class PrivateTraining(NotATuple):
         try:
             per_draw = self._users.per_draw
             with use_kernels(self._fusible):
-                found = self._engine.accumulate(
+                clipped = self._engine.accumulate(
                     self._users.together(losses_of, rows), weight=1 / self._batch_size, run=per_draw
                 )
-            require_rows(len(found.losses) * per_draw, rows)
-            self._add(found)
+            require_rows(len(clipped.losses) * per_draw, rows)
+            self._add(clipped)
             self._drawn.done += rows
         except BaseException:  # interrupts too, as a caller that catches one may continue with the next batch
             self._failed = True
@@ -175,7 +175,7 @@ class PrivateTraining(NotATuple):
         self._failed = False
         if self._drawn.done == self._drawn.rows:
             self._stage = _Stage.DIFFERENTIATED
-        return found
+        return clipped
 
     def pieces(self, most: int) -> Iterator[slice]:
         """Slices of at most ``most`` rows of the drawn batch, for a batch that is too large to compute at once.
@@ -336,7 +336,7 @@ class PrivateTraining(NotATuple):
                 "optimizer.step() before backward: this batch has no clipped gradients yet; call backward of the "
                 "private training, with a function that returns the losses, in place of loss.backward()"
             )
-        if any(callable(each) for each in (*arguments[1:], *options.values())):
+        if any(callable(argument) for argument in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
         self._require_same_parameters()
         self._require_no_gradients()
@@ -377,21 +377,21 @@ class PrivateTraining(NotATuple):
     def _require_same_parameters(self) -> None:
         """Raise CommandError where the optimizer's parameters are not exactly the trained ones."""
         trained = {id(parameter) for parameter in self._parameters}
-        held = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
-        if held != trained:
+        optimized = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
+        if optimized != trained:
             raise CommandError(
                 "the parameters of the optimizer are not exactly those of the model that require a gradient; give it "
                 "exactly these"
             )
 
-    def _add(self, found: ClippedBatch) -> None:
+    def _add(self, clipped: ClippedBatch) -> None:
         """Add the gradients of the rows just computed to the sums; the first rows of a batch start new sums."""
         self._margin.note(reduced=self._engine.reduced)
         if self._engine.reduced and self._changing is not None:
             self._changing.leave_more()
         given = (torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters)
         gradients = [gradient.contiguous() for gradient in given]  # noise is added to slices of the flat tensor
-        count = self._count if self._changing is None else self._changing.count_of(found.norms)
+        count = self._count if self._changing is None else self._changing.count_of(clipped.norms)
         if not self._drawn.done:
             self._sums, self._count = gradients, count
             return

@@ -91,7 +91,7 @@ def report_place(model: Path, output: Path | None, force: bool) -> Path:
 
 def write(
     model: Path,
-    place: Path,
+    report_path: Path,
     *,
     program: str,
     parameters: Mapping[str, Any],
@@ -100,12 +100,12 @@ def write(
     warnings: Sequence[str] = (),
     omissions: Sequence[Omission] = (),
 ) -> PrivacyReport:
-    """Write the report of the finished ``model`` to ``place``, and return it.
+    """Write the report of the finished ``model`` to ``report_path``, and return it.
 
     Raises InputError for a ``model`` that is no safetensors file or directory.
     """
     with open_checkpoint(model) as checkpoint:
-        outputs = checkpoint_artifacts(checkpoint, place)
+        outputs = checkpoint_artifacts(checkpoint, report_path)
     report = PrivacyReport(
         step=STEP,
         created=now(),
@@ -117,5 +117,5 @@ def write(
         warnings=(*warnings, _OWNER),
         omissions=tuple(omissions),
     )
-    write_report(place, report)
+    write_report(report_path, report)
     return report

@@ -110,7 +110,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         if (companion := kwargs.get("processing_class")) is not None:
             companion.save_pretrained(self._output)
         private = self._output.with_name(self._output.name + _SUFFIX)
-        measures = [asdict(each) for each in self.history]
+        measures = [asdict(measurement) for measurement in self.history]
         data = {"warning": _WARNING, "model": self._output.name, "membership": measures}
         write_bytes(private, f"{json.dumps(data, indent=1)}\n".encode(), replace=self._force)
         self.report = write(
@@ -143,14 +143,14 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         return report_place(self._output, None, self._force)
 
     def _measure(self, state: Any, model: Any) -> None:
-        found = auc(-self._losses(model, self._members), -self._losses(model, self._nonmembers))
+        area = auc(-self._losses(model, self._members), -self._losses(model, self._nonmembers))
         self.history += (
             MeasuredMembership(
                 step=int(state.global_step),
                 epoch=float(state.epoch or 0.0),
-                auc=found.value,
-                lower=found.lower,
-                upper=found.upper,
+                auc=area.value,
+                lower=area.lower,
+                upper=area.upper,
                 members=len(self._members),
                 nonmembers=len(self._nonmembers),
             ),

@@ -54,9 +54,9 @@ class Users:
         assert self.source is not None
         chosen: list[int] = []
         for user in drawn:
-            own = self.rows[user]
+            user_rows = self.rows[user]
             # Each user has its own part of the keystream, so that draws of different users are independent.
-            order = np.random.default_rng(self.source.words(step, user, 4)).permutation(own)
+            order = np.random.default_rng(self.source.words(step, user, 4)).permutation(user_rows)
             chosen += np.resize(order, self.per_draw).tolist()
         return chosen
 
@@ -137,7 +137,7 @@ def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int
     return Users(
         records=records,
         unit=unit,
-        rows=tuple(np.asarray(each, dtype=np.int64) for each in rows.values()),
+        rows=tuple(np.asarray(user_rows, dtype=np.int64) for user_rows in rows.values()),
         per_draw=per_draw,
         similar=spelled_alike(rows),
         source=NoiseSource(),

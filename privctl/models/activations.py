@@ -95,18 +95,18 @@ def _agree(own: Kernel, kernel: Kernel, weight: Tensor) -> bool:
     """Whether values and gradients agree up to rounding, tested on a few numbers on the device of ``weight``."""
     device = torch.device("cpu") if weight.is_meta else weight.device
     kinds = dict.fromkeys((torch.float64, torch.float32, torch.bfloat16, weight.dtype))
-    return all(_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
+    return all(_computes_the_same(own, kernel, kind, device) for kind in kinds if kind.is_floating_point)
 
 
-def _same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) -> bool:
+def _computes_the_same(own: Kernel, kernel: Kernel, kind: torch.dtype, device: torch.device) -> bool:
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.linspace(-12, 12, 97, dtype=torch.float64, device=device).to(kind).requires_grad_()
-        found = [_with_gradient(function, x) for function in (own, kernel)]
+        results = [_with_gradient(function, x) for function in (own, kernel)]
     share = _FLOAT64_TOLERANCE if kind == torch.float64 else _EPSILONS * torch.finfo(kind).eps
     allowed = share * x.detach().double().abs().clamp(min=1)
     return all(
         one.dtype == other.dtype and bool(((one.double() - other.double()).abs() <= allowed).all())
-        for one, other in zip(*found, strict=True)
+        for one, other in zip(*results, strict=True)
     )
 
 

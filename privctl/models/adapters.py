@@ -52,16 +52,16 @@ def adapter_at(path: Path, base: Path | None) -> AdapterOnBase | None:
     """
     if not holds_adapter(path):
         return None
-    found = base_at_hand(path) if base is None else base
-    if found is None:
+    base_path = base_at_hand(path) if base is None else base
+    if base_path is None:
         named = stated_base(path)
         which = "names no base" if named is None else f"belongs on {shown(named)}, which is not a model's folder here"
         raise InputError(
             f"{path} is an adapter and {which}; nothing is downloaded, so give the base's folder with --base"
         )
-    if holds_adapter(found):
-        raise InputError(f"{found} is an adapter itself; give --base the whole model that {path} was trained on")
-    return AdapterOnBase(adapter=path, base=found)
+    if holds_adapter(base_path):
+        raise InputError(f"{base_path} is an adapter itself; give --base the whole model that {path} was trained on")
+    return AdapterOnBase(adapter=path, base=base_path)
 
 
 def peft_library() -> Any:

@@ -23,7 +23,7 @@ from privctl.data.labels import LabelSet
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
+from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
 from privctl.models.encoding import TextFacts, TextOptions, length_limit
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
@@ -37,7 +37,7 @@ _CHUNK = 256
 NO_LABEL = -1
 
 
-class Stated(Protocol):
+class StatedRecord(Protocol):
     """A record in the format of ``annotated``, from training or an audit."""
 
     @property
@@ -83,7 +83,11 @@ class AnnotatedRow:
 
 
 def encode_words(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, labels: LabelSet, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord],
+    facts: TextFacts,
+    options: TextOptions,
+    labels: LabelSet,
+    keep: CorpusStorage = IN_MEMORY,
 ) -> Corpus:
     """Examples for token classification; the counted tokens are those that begin a word.
 
@@ -108,7 +112,7 @@ def encode_words(
 
 
 def encode_questions(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for extractive question answering; the counted tokens are the context's.
 
@@ -137,7 +141,7 @@ _Rows = Callable[[Any, Sequence[Any]], Iterator[AnnotatedRow]]
 
 
 def word_rows(
-    tokenizer: Any, records: Sequence[Stated], number: Callable[[str, Any], int], limit: int | None
+    tokenizer: Any, records: Sequence[StatedRecord], number: Callable[[str, Any], int], limit: int | None
 ) -> Iterator[AnnotatedRow]:
     """The row of each record of words, cut to ``limit`` tokens; ``number`` maps a label to its number."""
     settings = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
@@ -172,7 +176,7 @@ def _first_tokens(text: str, row: dict[str, Any], labels: Sequence[int]) -> NDAr
     return numbers
 
 
-def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) -> Iterator[AnnotatedRow]:
+def question_rows(tokenizer: Any, records: Sequence[StatedRecord], limit: int | None) -> Iterator[AnnotatedRow]:
     """The row of each question with its context, whose end is cut so that there are at most ``limit`` tokens."""
     first = getattr(tokenizer, "padding_side", "right") == "right"  # as transformers' examples order the two
     settings = {"return_offsets_mapping": True, "return_token_type_ids": True}
@@ -189,21 +193,21 @@ def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) 
                 continue
             cut = "only_second" if first else "only_first"
             with quiet_transformers():
-                encoding = tokenizer(*([each] for each in ordered[i]), truncation=cut, max_length=limit, **settings)
+                encoding = tokenizer(*([text] for text in ordered[i]), truncation=cut, max_length=limit, **settings)
             place = 0
         yield _question_row(tokenizer, encoding, place, int(first), length, answers_of(record.label))
 
 
 def _question_row(
-    tokenizer: Any, encoding: Any, place: int, side: int, length: int, answers: Sequence[tuple[int, str]]
+    tokenizer: Any, encoding: Any, row_index: int, side: int, length: int, answers: Sequence[tuple[int, str]]
 ) -> AnnotatedRow:
-    ids = list(encoding["input_ids"][place])
-    context = np.array([sequence == side for sequence in encoding.sequence_ids(place)], np.bool_)
+    ids = list(encoding["input_ids"][row_index])
+    context = np.array([sequence == side for sequence in encoding.sequence_ids(row_index)], np.bool_)
     none = _no_answer(tokenizer, ids)
-    spans = [span for span, inside in zip(encoding["offset_mapping"][place], context, strict=True) if inside]
+    spans = [span for span, inside in zip(encoding["offset_mapping"][row_index], context, strict=True) if inside]
     return AnnotatedRow(
         ids=np.asarray(ids, np.int32),
-        numbers=np.asarray(encoding["token_type_ids"][place], np.int32),
+        numbers=np.asarray(encoding["token_type_ids"][row_index], np.int32),
         length=length,
         context=context,
         begins=[begin for begin, _ in spans],
@@ -214,7 +218,7 @@ def _question_row(
 
 
 def _answer(
-    answers: Sequence[tuple[int, str]], places: NDArray[np.intp], spans: Sequence[tuple[int, int]]
+    answers: Sequence[tuple[int, str]], positions: NDArray[np.intp], spans: Sequence[tuple[int, int]]
 ) -> tuple[int, int] | None:
     """The first and last token of the first answer; None if the context's tokens do not contain it."""
     if not answers:
@@ -223,7 +227,7 @@ def _answer(
     inside = [i for i, span in enumerate(spans) if span[0] < end and span[1] > begin and span[1] > span[0]]
     if not inside or spans[inside[-1]][1] < end:
         return None  # the answer or its end was cut off
-    return int(places[inside[0]]), int(places[inside[-1]])
+    return int(positions[inside[0]]), int(positions[inside[-1]])
 
 
 def _no_answer(tokenizer: Any, ids: Sequence[int]) -> int:

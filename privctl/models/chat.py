@@ -52,8 +52,8 @@ def chat_with(tokenizer: Callable[[], Any], path: Path) -> Chat:
             calls.append({"messages": messages[:-1], "add_generation_prompt": True})
         text, *prompts = _rendered(encoder, messages, calls, where, path)
         start = next((len(prompt) for prompt in prompts if text.startswith(prompt)), 0)
-        own = _without_start_token(encoder, text)
-        return Passage(own, max(0, start - (len(text) - len(own))))
+        without_start = _without_start_token(encoder, text)
+        return Passage(without_start, max(0, start - (len(text) - len(without_start))))
 
     return chat
 
@@ -80,8 +80,8 @@ def _require_template(encoder: Any, where: str, path: Path) -> None:
 def _without_start_token(encoder: Any, text: str) -> str:
     """``text`` without its start token, if the tokenizer adds that to every text itself."""
     first = encoder.bos_token
-    own = first and text.startswith(first) and encoder("a")["input_ids"][:1] == [encoder.bos_token_id]
-    return text[len(first) :] if own else text
+    is_own_start = first and text.startswith(first) and encoder("a")["input_ids"][:1] == [encoder.bos_token_id]
+    return text[len(first) :] if is_own_start else text
 
 
 def _rendered(
@@ -90,7 +90,7 @@ def _rendered(
     """The template's text for each of ``calls``, all of them about ``messages``."""
     longest = max(_LONGEST, _GROWTH * sum(len(message["content"]) for message in messages))
     tokens = {
-        name: [str(each) for each in token] if isinstance(token, list) else str(token)
+        name: [str(part) for part in token] if isinstance(token, list) else str(token)
         for name, token in encoder.special_tokens_map.items()
     }
     try:

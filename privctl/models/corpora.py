@@ -94,7 +94,7 @@ class Examples(Sequence[Encoded]):
     def __getitem__(self, place: int | slice) -> Encoded | Sequence[Encoded]:
         """The example or examples at ``place``; raises ValueError if the tokens were not kept."""
         if isinstance(place, slice):
-            return [self[each] for each in range(len(self))[place]]
+            return [self[index] for index in range(len(self))[place]]
         place = range(len(self))[place]
         tokens = slice(int(self._ends[place - 1]) if place else 0, int(self._ends[place]))
         if tokens.stop > len(self._ids):
@@ -156,7 +156,7 @@ class Corpus:
         return np.diff(self.ends, prepend=0)
 
 
-class Shelf(Protocol):
+class CorpusStorage(Protocol):
     """Storage for corpora."""
 
     def corpus(self, records: Iterable[EncodedRecord]) -> Corpus:
@@ -225,7 +225,7 @@ class InMemory:
     tokens: bool = True
 
     def corpus(self, records: Iterable[EncodedRecord]) -> Corpus:
-        """See ``Shelf``."""
+        """See ``CorpusStorage``."""
         columns = {name: bytearray() for name in COLUMNS}
         sinks: dict[str, Callable[[bytearray], object]] = {name: column.extend for name, column in columns.items()}
         if not self.tokens:

@@ -14,7 +14,7 @@ from privctl.data.labels import LabelSet
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
+from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
 
@@ -69,7 +69,7 @@ def length_limit(facts: TextFacts, options: TextOptions) -> int | None:
 
 
 def encode_causal(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for a causal model, tokenized a few records at a time and stored by ``keep``.
 
@@ -81,7 +81,7 @@ def encode_causal(
 
 
 def encode_masked(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for a masked model; all but special tokens count. Raises as ``encode_causal`` does."""
     _check_tokenizer(facts, options.long is LongTextPolicy.SPLIT)
@@ -92,7 +92,7 @@ def encode_classified(
     records: Iterable[TextRecord],
     facts: TextFacts,
     options: TextOptions,
-    keep: Shelf = IN_MEMORY,
+    keep: CorpusStorage = IN_MEMORY,
     labels: LabelSet | None = None,
     problem: HeadKind = HeadKind.ONE,
 ) -> Corpus:
@@ -132,8 +132,8 @@ def head_targets(problem: HeadKind, labels: LabelSet | None, stated: str, where:
     """
     if problem is HeadKind.NUMBER or labels is None:
         return [float(stated)]
-    held = {labels.number(name, where) for name in json.loads(stated)}
-    return [float(number in held) for number in range(len(labels))]
+    numbers = {labels.number(name, where) for name in json.loads(stated)}
+    return [float(number in numbers) for number in range(len(labels))]
 
 
 def _causal(
@@ -178,7 +178,9 @@ def _undivided(
         if cut and len(encoding["input_ids"]) > (limit or 0):
             shortened = options.long is LongTextPolicy.TRUNCATE
             pieces = (
-                [_cut(record.text, facts, limit or 0)] if shortened else list(_split(record, *pieces[0], limit or 0))
+                [_truncated(record.text, facts, limit or 0)]
+                if shortened
+                else list(_split(record, *pieces[0], limit or 0))
             )
         encoded = [_example(ids, [not special for special in specials], index) for ids, specials in pieces]
         if facts.once is not None and any((example.ids == facts.once).sum() != 1 for example in encoded):
@@ -192,7 +194,7 @@ def _undivided(
         )
 
 
-def _cut(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
+def _truncated(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
     """A text truncated to ``limit`` tokens, special tokens included, as (ids, special tokens mask)."""
     with quiet_transformers():
         encoding = facts.tokenizer(text, truncation=True, max_length=limit, return_special_tokens_mask=True)

@@ -31,11 +31,11 @@ def in_four_bits(network: Any, device: torch.device) -> None:
     layers = list(_layers_to_quantize(network))
     if not layers:
         raise InputError(f"a {network.config.model_type} has no linear layers to hold in 4 bits; remove --base-bits")
-    network.unquantized = sorted({name for name, module in network.named_modules() if _linear(module)} - set(layers))
+    network.unquantized = sorted({name for name, module in network.named_modules() if _is_linear(module)} - set(layers))
     network.requires_grad_(False)
     for name in layers:
-        parent, _, own = name.rpartition(".")
-        setattr(network.get_submodule(parent), own, _quantized_layer(library, network.get_submodule(name), device))
+        parent, _, child = name.rpartition(".")
+        setattr(network.get_submodule(parent), child, _quantized_layer(library, network.get_submodule(name), device))
     network.to(device)
     setattr(network, _QUANTIZED_FLAG, True)
 
@@ -69,7 +69,7 @@ def _library() -> Any:
         ) from None
 
 
-def _linear(module: nn.Module) -> bool:
+def _is_linear(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, Conv1D)
 
 
@@ -82,7 +82,7 @@ def _layers_to_quantize(network: Any) -> Iterator[str]:
         for parameter in module.parameters(recurse=False):
             uses[id(parameter)] = uses.get(id(parameter), 0) + 1
     for name, module in network.named_modules():
-        if _linear(module) and id(module) in inside and uses[id(module.weight)] == 1:
+        if _is_linear(module) and id(module) in inside and uses[id(module.weight)] == 1:
             yield name
 
 
@@ -90,13 +90,13 @@ def _quantized_layer(library: Any, layer: Any, device: torch.device) -> Any:
     weight = layer.weight.detach()
     outputs_first = weight.T if isinstance(layer, Conv1D) else weight
     outputs, inputs = outputs_first.shape
-    made = library.nn.Linear4bit(
+    quantized = library.nn.Linear4bit(
         inputs, outputs, bias=layer.bias is not None, compute_dtype=torch.float32, compress_statistics=True,
         quant_type=_FORMAT, device="meta",
     )  # fmt: skip
-    made.weight = library.nn.Params4bit(
-        outputs_first.contiguous(), requires_grad=False, quant_type=_FORMAT, compress_statistics=True, module=made
+    quantized.weight = library.nn.Params4bit(
+        outputs_first.contiguous(), requires_grad=False, quant_type=_FORMAT, compress_statistics=True, module=quantized
     ).to(device)
-    made.bias = layer.bias
-    in_full_precision(made)
-    return made
+    quantized.bias = layer.bias
+    in_full_precision(quantized)
+    return quantized

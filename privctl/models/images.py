@@ -53,4 +53,4 @@ def class_names(config: Any) -> dict[int, str]:
     """The names of a classifier's outputs by number; transformers' default names if ``config`` has none."""
     if config.id2label is None:  # PVT's configuration
         return {i: f"LABEL_{i}" for i in range(config.num_labels)}
-    return {int(i): str(name) for i, name in sorted(config.id2label.items(), key=lambda each: int(each[0]))}
+    return {int(i): str(name) for i, name in sorted(config.id2label.items(), key=lambda item: int(item[0]))}

@@ -36,7 +36,7 @@ def kept_memory(device: torch.device) -> Iterator[None]:
     glibc, if the environment configures malloc, or on a GPU.
     """
     library = _glibc()
-    if library is None or device.type != "cpu" or _set_by_the_user():
+    if library is None or device.type != "cpu" or _is_set_by_user():
         yield
         return
     _count(library, 1)
@@ -61,7 +61,7 @@ def _count(library: Any, more: int) -> None:
             library.malloc_trim(0)
 
 
-def _set_by_the_user() -> bool:
+def _is_set_by_user() -> bool:
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     return "glibc.malloc." in tunables or any(name.startswith("MALLOC_") for name in os.environ)
 

@@ -126,8 +126,8 @@ def load_model(
         config = read_config(folder, whole)
         check_kind(whole, config, kind)
         reads = kind not in (IMAGE_CLASSIFIER, AUDIO_CLASSIFIER)
-        own = tokenizer_folder(path)
-        tokenizer = read_tokenizer(own or folder, path if own else whole) if reads else None
+        tokenizer_path = tokenizer_folder(path)
+        tokenizer = read_tokenizer(tokenizer_path or folder, path if tokenizer_path else whole) if reads else None
         as_stored = target.type != "cpu" and base_bits is None and precision is None
         dtype: torch.dtype | str = "auto" if as_stored else torch.float32
         if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER, AUDIO_CLASSIFIER):

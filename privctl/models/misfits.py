@@ -24,12 +24,12 @@ class TensorMismatch:
 
 def without_heads(misfits: TensorMismatch, joined: Any) -> TensorMismatch:
     """The ``misfits`` of a base, without those of modules and heads that the adapter in ``joined`` replaces."""
-    own = {name.replace(".modules_to_save.default", "") for name, _ in joined.base_model.model.named_parameters()
+    own_names = {name.replace(".modules_to_save.default", "") for name, _ in joined.base_model.model.named_parameters()
            if ".modules_to_save." in name}  # fmt: skip
-    heads = {name.rpartition(".")[0] for name in own}
+    heads = {name.rpartition(".")[0] for name in own_names}
     return TensorMismatch(
-        mismatched=tuple(name for name in misfits.mismatched if name not in own),
-        missing=tuple(name for name in misfits.missing if name not in own),
+        mismatched=tuple(name for name in misfits.mismatched if name not in own_names),
+        missing=tuple(name for name in misfits.missing if name not in own_names),
         unexpected=tuple(n for n in misfits.unexpected if not heads or of_body(joined.base_model.model, n)),
     )
 

@@ -15,7 +15,7 @@ import torch
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
+from privctl.models.corpora import IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord
 from privctl.models.encoding import TextFacts, TextOptions, length_limit
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import evaluation_mode
@@ -31,7 +31,7 @@ _CHUNK = 256
 
 
 def encode_pairs(
-    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: Shelf = IN_MEMORY
+    records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, keep: CorpusStorage = IN_MEMORY
 ) -> Corpus:
     """Examples for a sequence-to-sequence model, tokenized a few at a time and stored by ``keep``.
 
@@ -98,8 +98,8 @@ def decoder_start(path: Path, network: Any) -> int | None:
     )
     try:
         with evaluation_mode(network):
-            for each in labels:
-                network(input_ids=each, attention_mask=torch.ones_like(each), labels=each)
+            for label in labels:
+                network(input_ids=label, attention_mask=torch.ones_like(label), labels=label)
     except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, AssertionError) as error:
         raise InputError(
             f"{path} ({network.config.model_type}) fails on made-up source and target: "
@@ -107,8 +107,8 @@ def decoder_start(path: Path, network: Any) -> int | None:
         ) from None
     finally:
         handle.remove()
-    for given, each in zip(captured, labels, strict=True):
-        if given is None or given.shape != each.shape or not torch.equal(given[:, 1:], each[:, :-1]):
+    for given, label in zip(captured, labels, strict=True):
+        if given is None or given.shape != label.shape or not torch.equal(given[:, 1:], label[:, :-1]):
             raise InputError(
                 f"{path} ({network.config.model_type}) does not give its decoder the target shifted by one; give a "
                 "model such as T5 or BART"

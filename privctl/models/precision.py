@@ -52,5 +52,5 @@ def why_slow(precision: FloatFormat | None, device: torch.device) -> str:
 
 def _multiplies_bfloat16() -> bool:
     """Whether PyTorch reports bfloat16 instructions on this processor."""
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(has is True for name, has in found.items() if "bf16" in name)
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(has is True for name, has in capabilities.items() if "bf16" in name)

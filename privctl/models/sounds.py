@@ -83,10 +83,10 @@ class SoundFacts:
         """
         given = wave if self.samples is None else wave[: self.samples]
         try:
-            made = self.extractor(given, sampling_rate=self.rate, return_tensors="np")[self.input_name]
+            extracted = self.extractor(given, sampling_rate=self.rate, return_tensors="np")[self.input_name]
         except (ValueError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"a sound of {len(wave)} samples cannot be read: {error}; remove it") from None
-        features = np.ascontiguousarray(made[0], np.float32)
+        features = np.ascontiguousarray(extracted[0], np.float32)
         if not len(features) or not np.isfinite(features).all():
             reader = type(self.extractor).__name__
             raise InputError(f"a sound of {len(wave)} samples is too short for the model's {reader}; remove it")
@@ -104,8 +104,8 @@ class SoundFacts:
         length = length or max(map(len, features))
         values = np.zeros((len(features), length, *features[0].shape[1:]), np.float32)
         real = np.zeros((len(features), length), np.int64)
-        for row, each in enumerate(features):
-            values[row, : len(each)], real[row, : len(each)] = each, 1
+        for row, feature in enumerate(features):
+            values[row, : len(feature)], real[row, : len(feature)] = feature, 1
         inputs = {self.input_name: torch.from_numpy(values)}
         return {**inputs, "attention_mask": torch.from_numpy(real)} if self.masked else inputs
 
@@ -171,15 +171,15 @@ def _check(name: str, value: Any, path: Path) -> None:
 
 def features_of(facts: SoundFacts, sounds: SoundSet, path: Path) -> list[NDArray[np.float32]]:
     """The features of each sound for the model at ``path``; raises InputError if lengths differ and are not padded."""
-    found: list[NDArray[np.float32]] = []
+    features: list[NDArray[np.float32]] = []
     for wave, place in zip(sounds.waves, sounds.places, strict=True):
-        found.append(facts.features(wave))
-        if facts.samples is None and len(found[-1]) != len(found[0]):
+        features.append(facts.features(wave))
+        if facts.samples is None and len(features[-1]) != len(features[0]):
             raise InputError(
                 f"{place} has {len(wave)} samples and {sounds.places[0]} has {len(sounds.waves[0])}; give --max-length "
                 f"N, in samples, to which every sound is cut or filled up for {path}"
             )
-    return found
+    return features
 
 
 def sound_logits(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:

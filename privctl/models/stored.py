@@ -41,8 +41,8 @@ class Stored:
 
 def stored_of(parameter: Tensor) -> Stored | None:
     """Where the numbers of a ``parameter`` without memory are; None for other parameters."""
-    found: Stored | None = getattr(parameter, _STORED, None)
-    return found
+    stored: Stored | None = getattr(parameter, _STORED, None)
+    return stored
 
 
 def leave_stored(network: nn.Module, checkpoint: Checkpoint) -> str | None:
@@ -54,22 +54,22 @@ def leave_stored(network: nn.Module, checkpoint: Checkpoint) -> str | None:
     """
     state = {**dict(network.named_parameters(remove_duplicate=False)), **_kept_buffers(network)}
     prefix: str = getattr(network, "base_model_prefix", "")
-    found: dict[int, Stored] = {}
+    by_parameter: dict[int, Stored] = {}
     for file, info in checkpoint.tensors():
-        name = next((each for each in names_in_network(info.name, prefix) if each in state), None)
-        if name is None or tuple(state[name].shape) != info.shape or id(state[name]) in found:
+        name = next((candidate for candidate in names_in_network(info.name, prefix) if candidate in state), None)
+        if name is None or tuple(state[name].shape) != info.shape or id(state[name]) in by_parameter:
             return info.name
         kind = TORCH_TYPES.get(info.dtype)
         if kind is None or kind.is_floating_point != state[name].is_floating_point() or kind.itemsize < 2:
             return info.name
         if not info.size:
             return info.name
-        found[id(state[name])] = Stored(file, info)
+        by_parameter[id(state[name])] = Stored(file, info)
     for name, tensor in state.items():
-        if id(tensor) not in found or (tensor.is_meta and not tensor.dim()):
+        if id(tensor) not in by_parameter or (tensor.is_meta and not tensor.dim()):
             return name
     for tensor in state.values():
-        stored = found[id(tensor)]
+        stored = by_parameter[id(tensor)]
         if tensor.is_meta:
             setattr(tensor, _STORED, stored)
         else:

@@ -42,11 +42,11 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
     if not isinstance(task, CorpusTask):
         raise TypeError(f"{type(task).__name__} is on neither texts nor images nor sounds")
     text = _pair if isinstance(task, SequenceToSequence) else _text
-    rows = (text(task.facts, length, place, source, plain=place in plain) for place, length in enumerate(lengths))
+    rows = (text(task.facts, length, index, source, plain=index in plain) for index, length in enumerate(lengths))
     if isinstance(task, WordClassification):
         rows = (_labelled(row, max(1, classes), source) for row in rows)
     is_question = isinstance(task, QuestionAnswering)
-    between = _between(task.facts) if is_question else []
+    between = _separator_tokens(task.facts) if is_question else []
     records = (_question(row, between) if is_question else EncodedRecord([row], share=1) for row in rows)
     corpus = IN_MEMORY.corpus(records)
     if isinstance(task, TextClassification):
@@ -98,12 +98,12 @@ def _question(row: Encoded, between: Sequence[int]) -> EncodedRecord:
     start = half + len(between)
     if not row.counted[start : start + 1].any():
         start, between = half, ()
-    places = np.arange(len(row.ids))
+    positions = np.arange(len(row.ids))
     ids = row.ids.copy()
     ids[half:start] = between
-    context = row.counted & (places >= start)
-    made = replace(row, ids=ids, counted=context, numbers=(places >= half).astype(np.int32))
-    return EncodedRecord([made], share=1, targets=(start, (start + len(row.ids) - 1) // 2))
+    context = row.counted & (positions >= start)
+    question = replace(row, ids=ids, counted=context, numbers=(positions >= half).astype(np.int32))
+    return EncodedRecord([question], share=1, targets=(start, (start + len(row.ids) - 1) // 2))
 
 
 def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
@@ -112,7 +112,7 @@ def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
     return ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
 
 
-def _between(facts: TextFacts) -> list[int]:
+def _separator_tokens(facts: TextFacts) -> list[int]:
     """The special tokens between two texts."""
     head, tail = _ends(facts)
     ids = [int(i) for i in facts.tokenizer("", "")["input_ids"]]
@@ -147,10 +147,10 @@ def _sounds(
     """Noise of the task's length, or down to half of it if the network gets a mask; plain ones are a loud tone."""
     least = (task.length + 1) // 2 if task.facts.masked and task.facts.samples is not None else task.length
     features = []
-    for place in range(count):
-        length = task.length - (task.length - least) * place // count
-        made = source.standard_normal((length, *task.features[0].shape[1:])).astype(np.float32)
+    for index in range(count):
+        length = task.length - (task.length - least) * index // count
+        sound = source.standard_normal((length, *task.features[0].shape[1:])).astype(np.float32)
         # Normalisation over time would reduce a constant to rounding errors.
-        tone = 100 * np.sin(np.arange(length, dtype=np.float32)).reshape(-1, *[1] * (made.ndim - 1))
-        features.append(np.broadcast_to(tone, made.shape).copy() if place in plain else made)
+        tone = 100 * np.sin(np.arange(length, dtype=np.float32)).reshape(-1, *[1] * (sound.ndim - 1))
+        features.append(np.broadcast_to(tone, sound.shape).copy() if index in plain else sound)
     return replace(task, features=features, labels=labels)

@@ -49,7 +49,7 @@ class TokenCache:
         announced = json.loads(self._workers.once_per_machine(lambda: self._announced(records)))
         columns, fault = {}, None
         try:
-            columns = {name: _opened(Path(announced["folder"], name), name) for name in COLUMNS}
+            columns = {name: _open_array(Path(announced["folder"], name), name) for name in COLUMNS}
         except OSError as error:
             fault = f"{announced['folder']} cannot be read by process {self._workers.rank}: {error.strerror}"
         (failed,) = self._workers.any_of(fault is not None)
@@ -80,7 +80,7 @@ class TokenCache:
         self._stack.close()
 
 
-def _opened(path: Path, name: str) -> NDArray[Any]:
+def _open_array(path: Path, name: str) -> NDArray[Any]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _mapped(descriptor, name)

@@ -36,8 +36,8 @@ def layout_of(network: Any) -> bytes:
     """JSON of the names, shapes and types of the network's parameters and buffers, and of which are tied."""
     first: dict[int, str] = {}
     parameters = [
-        [name, first.setdefault(id(each), name), list(each.shape), str(each.dtype)]
-        for name, each in network.named_parameters(remove_duplicate=False)
+        [name, first.setdefault(id(tensor), name), list(tensor.shape), str(tensor.dtype)]
+        for name, tensor in network.named_parameters(remove_duplicate=False)
     ]
-    buffers = [[name, list(each.shape), str(each.dtype)] for name, each in network.named_buffers()]
+    buffers = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in network.named_buffers()]
     return json.dumps([parameters, buffers]).encode()

@@ -112,7 +112,7 @@ def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[st
     """
     chosen = _noised_tensors(checkpoint, noised)
     counts: Counter[int] = Counter()
-    places = Counter(_places(chosen))
+    places = Counter(_sampled_blocks(chosen))
     for grain, times in zip(_sampled(list(places), noiser, threads), places.values(), strict=True):
         for exponent, count in grain.counts.items():
             counts[exponent] += count * times
@@ -131,7 +131,7 @@ def grains_of(
 def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
     """Root mean square of the tensors ``noised`` before noise, sampled in up to ``_PLACES`` blocks."""
     squares, count = 0.0, 0
-    for file, piece in set(_places(_noised_tensors(checkpoint, noised))):
+    for file, piece in set(_sampled_blocks(_noised_tensors(checkpoint, noised))):
         buffer = memoryview(bytearray(piece.size))
         file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffer)
         weights = _numbers(np.frombuffer(buffer, FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor).astype(np.float64)
@@ -158,7 +158,7 @@ def _sampled(places: Sequence[tuple[SafetensorsFile, Piece]], noiser: WeightNois
         yield from pool.map(sample, places)
 
 
-def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[SafetensorsFile, Piece]]:
+def _sampled_blocks(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[SafetensorsFile, Piece]]:
     """The noise blocks at ``_PLACES`` evenly spaced weights; a block is repeated if several fall into it."""
     total, passed = sum(tensor.elements for _, tensor in chosen), 0
     marks = [total * (2 * i + 1) // (2 * _PLACES) for i in range(_PLACES)]
@@ -191,5 +191,5 @@ def _count_spacings(data: memoryview, tensor: TensorInfo) -> Grain:
         exponents = (stored[start : start + _SLICE] >> _MANTISSA[tensor.dtype]).astype(np.intp) & (numbers - 1)
         counts += np.bincount(exponents, minlength=numbers)
     counts[1] += counts[0]  # subnormal numbers have the spacing of the smallest normal ones
-    found = {least + above: int(counts[1 + above]) for above in np.flatnonzero(counts[1:]).tolist()}
-    return Grain(found, (tensor.dtype,))
+    spacings = {least + above: int(counts[1 + above]) for above in np.flatnonzero(counts[1:]).tolist()}
+    return Grain(spacings, (tensor.dtype,))

@@ -35,30 +35,30 @@ def own_report(checkpoint: Checkpoint) -> FoundReport | None:
     if not os.path.isfile(path):
         return None
     try:
-        found = FoundReport(path, read_report(path))
+        model_report = FoundReport(path, read_report(path))
     except PrivctlError:
         return None  # nothing said that this file is the model's report
-    return found if describes(found.report, checkpoint) else None
+    return model_report if describes(model_report.report, checkpoint) else None
 
 
-def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:
-    """Raise InputError if, by the model's report ``found``, no noise level follows from its training.
+def require_bounded(model_report: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:
+    """Raise InputError if, by ``model_report``, no noise level follows from its training.
 
     That is so if it began with weights trained on the same data, or did not clip, or was private itself and the user
     gave no ``facts``.
     """
-    if found is None or found.report.step != _TRAINING:
+    if model_report is None or model_report.report.step != _TRAINING:
         return
-    report = found.report
-    data = {each.digest for each in report.inputs if each.role == "data"}
-    starts = [path_of(found.path, each) for each in report.parents]
+    report = model_report.report
+    data = {artifact.digest for artifact in report.inputs if artifact.role == "data"}
+    starts = [path_of(model_report.path, parent) for parent in report.parents]
     if describes(report, checkpoint) and (earlier := earlier_training(starts, data)) is not None:
         raise InputError(
             f"the weights that the training of {checkpoint.root} began with were trained on the same data before, as "
             f"{earlier} says, so its clipping bounds only a part of what one example moved; begin with weights that "
             "were made without these examples"
         )
-    if describes(report, checkpoint) and (shared := shared_record(started_from(found), found)):
+    if describes(report, checkpoint) and (shared := shared_record(started_from(model_report), model_report)):
         raise InputError(
             f"the weights that the training of {checkpoint.root} began with were trained before on {shared}, so its "
             "clipping bounds only a part of what one example moved; begin with weights that were made without these "
@@ -68,35 +68,36 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
         return
     if report.mechanism is None:
         raise InputError(
-            f"{checkpoint.root} was trained without clipping, as its report {found.path} says, so nothing bounds how "
-            "far one example moved the weights, and no noise makes them private; train again with privctl retrain "
-            "clipped and give its model noise, or, better for a neural network, with privctl retrain dp-sgd"
+            f"{checkpoint.root} was trained without clipping, as its report {model_report.path} says, so nothing "
+            "bounds how far one example moved the weights, and no noise makes them private; "
+            "train again with privctl retrain clipped and give its model noise, or, better for a neural network, with "
+            "privctl retrain dp-sgd"
         )
     if not facts:
         raise InputError(
-            f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated_epsilon(report)}; more "
-            "noise lowers no bound that is derived here, so release it as it is, or train again with a smaller "
-            "--epsilon"
+            f"{checkpoint.root} was trained privately, as its report {model_report.path} says"
+            f"{_stated_epsilon(report)}; more noise lowers no bound that is derived here, so release it as it is, "
+            "or train again with a smaller --epsilon"
         )
 
 
-def require_untrained(found: FoundReport | None, checkpoint: Checkpoint, left_out: Sequence[str]) -> None:
+def require_untrained(model_report: FoundReport | None, checkpoint: Checkpoint, left_out: Sequence[str]) -> None:
     """Raise InputError if a tensor that gets no noise (``left_out``) was trained, by the report of its training.
 
     Statistics of batch normalisation, which no step trains, are checked elsewhere.
     """
-    if found is None or not left_out or not describes(found.report, checkpoint):
+    if model_report is None or not left_out or not describes(model_report.report, checkpoint):
         return
-    _, report = next(trainings([found.path]), (None, None))
+    _, report = next(trainings([model_report.path]), (None, None))
     if report is None or report.step != _TRAINING:
         return
     globs = parameters_as(TrainingParameters, report).trained or ("*",)
     for name in left_out:
         if any(fnmatchcase(name, glob) for glob in globs) and name.rsplit(".", 1)[-1] not in BATCH_STATISTICS:
             raise InputError(
-                f"tensor {name!r} of {checkpoint.root} is left out of the noise, but was trained, as {found.path} "
-                "says, so what it holds of the data would go out as it is; leave it in, or, if it did not change, "
-                "give the weights that the training began with as --base"
+                f"tensor {name!r} of {checkpoint.root} is left out of the noise, but was trained, as "
+                f"{model_report.path} says, so what it holds of the data would go out as it is; leave it in, or, "
+                "if it did not change, give the weights that the training began with as --base"
             )
 
 

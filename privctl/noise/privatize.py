@@ -229,17 +229,17 @@ def _report(
     stddevs: Sequence[float],
     coarse: str,
 ) -> PrivacyReport:
-    target, place = candidate.target, candidate.report_path
+    target, report_path = candidate.target, candidate.report_path
     models = (
-        Artifact(role="model", path=relative(file.path, place), digest=done.input_digest, bytes=file.size)
+        Artifact(role="model", path=relative(file.path, report_path), digest=done.input_digest, bytes=file.size)
         for file, done in streamed
     )
     other_inputs = (
-        digested_artifact(role, file, place)
+        digested_artifact(role, file, report_path)
         for role, path in release.inputs.items()
         for file in release.before.get(role) or recorded_files(path)
     )
-    companions = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
+    companions = (file_artifact("companion", path, report_path) for path in companions_of(release.checkpoint))
     calibration = Calibration.GIVEN if target is None else target.calibration
     return PrivacyReport(
         step="noise",
@@ -276,7 +276,9 @@ def _report(
         ),
         warnings=(*_shortfall_warning(candidate), *_warnings(release), *filter(None, [coarse])),
         parents=tuple(
-            each.parent_of(place) for each in (release.model_report, *release.base_reports) if each is not None
+            report.parent_of(report_path)
+            for report in (release.model_report, *release.base_reports)
+            if report is not None
         ),
     )
 

@@ -47,11 +47,11 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     files = {"facts": options["facts"] and Path(options["facts"]), "evaluation": options["evaluate"]}
     inputs: dict[str, DataPath] = {role: path for role, path in files.items() if path}
     before = {role: recorded_files(path) for role, path in inputs.items()}
-    found = own_report(checkpoint)
-    require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
+    model_report = own_report(checkpoint)
+    require_bounded(model_report, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
     base_reports = reports_of_base(base)
-    require_public(base, base_reports, found, checkpoint)
-    reported = from_report(found.path, found.report) if found else None
+    require_public(base, base_reports, model_report, checkpoint)
+    reported = from_report(model_report.path, model_report.report) if model_report else None
     from_facts = from_file(Path(options["facts"])) if options["facts"] else None
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
     training, trust = training_facts(sources, str(checkpoint.root))
@@ -59,12 +59,12 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     selection = select(
         checkpoint, include=options["include"], exclude=options["exclude"], base=_given_base(base, options)
     )
-    require_untrained(found, checkpoint, selection.left_out)
+    require_untrained(model_report, checkpoint, selection.left_out)
     try:
         targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
     except ValueError as error:
         raise CommandError(f"{error}; give another --{str(error).split()[0]}") from None
-    collected = collected_names(found.report) if found else ()
+    collected = collected_names(model_report.report) if model_report else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
     return NoiseRelease(
@@ -73,7 +73,7 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        model_report=found if reported is not None or _is_own(found, checkpoint) else None,
+        model_report=model_report if reported is not None or _is_own(model_report, checkpoint) else None,
         base_reports=base_reports,
         inputs=inputs,
         before=before,
@@ -87,10 +87,10 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     )
 
 
-def _is_own(found: FoundReport | None, checkpoint: Checkpoint) -> bool:
+def _is_own(model_report: FoundReport | None, checkpoint: Checkpoint) -> bool:
     """Whether a report without facts describes these weights, so that it becomes a parent of the new report."""
     compared = pointer_of(checkpoint) is None  # ``own_report`` compares a report that no pointer names
-    return found is not None and (compared or describes(found.report, checkpoint))
+    return model_report is not None and (compared or describes(model_report.report, checkpoint))
 
 
 def _given_base(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
@@ -114,8 +114,8 @@ def _for_stddevs(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
             f"--noise-stddev adds noise of that size and guarantees nothing, so {', '.join(ignored)} would change "
             "nothing; remove one or the other"
         )
-    found = own_report(checkpoint)
-    found = found if found and describes(found.report, checkpoint) else None
+    model_report = own_report(checkpoint)
+    model_report = model_report if model_report and describes(model_report.report, checkpoint) else None
     inputs: dict[str, DataPath] = {"evaluation": options["evaluate"]} if options["evaluate"] else {}
     before = {role: recorded_files(path) for role, path in inputs.items()}
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
@@ -128,12 +128,12 @@ def _for_stddevs(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         premises=Premises(assumptions=()),
         targets=(),
         stddevs=options["noise_stddev"],
-        model_report=found,
+        model_report=model_report,
         base_reports=reports_of_base(base),
         inputs=inputs,
         before=before,
         parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
-        collected=tuple(name.name for name in collected_names(found.report)) if found else (),
+        collected=tuple(name.name for name in collected_names(model_report.report)) if model_report else (),
         seed=options["seed"],
         companions=companions(checkpoint),
     )

@@ -107,7 +107,7 @@ def select(
         elif name in public and _equal(item, public[name]):
             _check_not_nan(item)
             untouched[name] = _BASE
-        elif _never_updated(item):
+        elif _is_never_updated(item):
             untouched[name] = _INITIAL
         elif fault is not None:
             raise InputError(
@@ -175,10 +175,10 @@ def _check_not_nan(item: _Located) -> None:
         )
 
 
-def _never_updated(item: _Located) -> bool:
+def _is_never_updated(item: _Located) -> bool:
     """Whether it is a batch normalisation statistic with its initial value, a mean of 0 or a variance of 1."""
     last = item.tensor.name.rsplit(".", 1)[-1]
-    if last not in BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _constant(item):
+    if last not in BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _is_constant(item):
         return False
     width = item.tensor.size // max(item.tensor.elements, 1)
     one = _ONES[item.tensor.dtype]
@@ -191,7 +191,7 @@ def _check_no_copies(left_out: Mapping[str, _Located], chosen: Mapping[str, _Loc
     contents: dict[tuple[str, tuple[int, ...], bytes], dict[bytes, str]] = {}
     for name, item in left_out.items():
         beginning = _beginning(item)
-        if beginning not in candidates or _constant(item):
+        if beginning not in candidates or _is_constant(item):
             continue
         if beginning not in contents:
             contents[beginning] = {_content(chosen[other]): other for other in reversed(candidates[beginning])}
@@ -227,7 +227,7 @@ def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]
             if group is None:
                 by_content[content] = group = [name]
                 groups.append(group)
-            elif _constant(chosen[name]):
+            elif _is_constant(chosen[name]):
                 lookalikes = True
                 groups.append([name])
             else:
@@ -255,7 +255,7 @@ def _content(item: _Located) -> bytes:
     return digest.digest()
 
 
-def _constant(item: _Located) -> bool:
+def _is_constant(item: _Located) -> bool:
     width = item.tensor.size // max(item.tensor.elements, 1)
     first: bytes | None = None
     for block in item.blocks():

@@ -47,6 +47,7 @@ class _Epoch:
 
     @classmethod
     def from_training(cls, t: ClippedTraining, change: float, count: int) -> _Epoch:
+        """The map of an epoch of ``count`` steps; ``change`` bounds the change of one clipped gradient."""
         assert t.smoothness is not None
         rate, decay = t.learning_rate, t.weight_decay
         longest, visit = 2 * t.clip_norm * rate, rate * change / t.batch_size

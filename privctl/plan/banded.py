@@ -24,33 +24,33 @@ class BandedRequest:
     noise_multiplier: float | None
 
 
-def plan_banded(asked: BandedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
+def plan_banded(request: BandedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
     """The plan, with remarks on the error of prefix sums.
 
     If ``bands`` is None, the number among 1, 2, 4, ... with the smallest error at the target epsilon is chosen. Raises
     ValueError for bands that do not fit the sampling rate and steps, or without both bands and a target.
     """
-    most = most_bands(asked.sample_rate, asked.steps)
-    if asked.bands is not None:
-        require_bands(asked.bands, asked.sample_rate, asked.steps)
-    epsilon = asked.target
-    if asked.bands is None and asked.noise_multiplier is not None:
+    most = most_bands(request.sample_rate, request.steps)
+    if request.bands is not None:
+        require_bands(request.bands, request.sample_rate, request.steps)
+    epsilon = request.target
+    if request.bands is None and request.noise_multiplier is not None:
         raise ValueError("bands is missing; give it with --noise-multiplier, or give --epsilon to have it chosen")
-    if asked.bands is not None and asked.noise_multiplier is not None:
-        require_comparable(asked.noise_multiplier)
-        event = _event(asked, asked.bands, asked.noise_multiplier)
+    if request.bands is not None and request.noise_multiplier is not None:
+        require_comparable(request.noise_multiplier)
+        event = _event(request, request.bands, request.noise_multiplier)
         epsilon = epsilon_bound(Ledger(events=(event,)), delta)
     assert epsilon is not None
-    counts = [asked.bands] if asked.bands is not None else [2**k for k in range(most.bit_length())]
-    candidates = {count: _least_noise(asked, count, epsilon, delta) for count in {1, *counts}}
+    counts = [request.bands] if request.bands is not None else [2**k for k in range(most.bit_length())]
+    candidates = {count: _least_noise(request, count, epsilon, delta) for count in {1, *counts}}
     best = min(counts, key=lambda count: candidates[count].error)
     chosen = candidates[best]
-    if asked.noise_multiplier is not None and asked.bands is not None:
-        chosen = _Candidate.of(_event(asked, asked.bands, asked.noise_multiplier))
+    if request.noise_multiplier is not None and request.bands is not None:
+        chosen = _Candidate.of(_event(request, request.bands, request.noise_multiplier))
     plan = plan_ledger([chosen.event], delta, priors=priors, remarks=tuple(_remarks(chosen, candidates)))
-    if asked.target is None:
+    if request.target is None:
         return plan
-    return replace(plan, solved="noise multiplier", target=asked.target, solution=chosen.event.noise_multiplier)
+    return replace(plan, solved="noise multiplier", target=request.target, solution=chosen.event.noise_multiplier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +63,18 @@ class _Candidate:
         return cls(event=event, error=event.noise_multiplier * prefix_error(event.coefficients, event.steps))
 
 
-def _event(asked: BandedRequest, bands: int, noise: float) -> BandedGaussian:
+def _event(request: BandedRequest, bands: int, noise: float) -> BandedGaussian:
     return BandedGaussian(
         noise_multiplier=noise,
-        coefficients=banded_coefficients(bands, asked.steps),
-        sample_rate=asked.sample_rate,
-        steps=asked.steps,
+        coefficients=banded_coefficients(bands, request.steps),
+        sample_rate=request.sample_rate,
+        steps=request.steps,
     )
 
 
-def _least_noise(asked: BandedRequest, bands: int, epsilon: float, delta: float) -> _Candidate:
-    noise = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(_event(asked, bands, noise),)))
-    return _Candidate.of(_event(asked, bands, noise))
+def _least_noise(request: BandedRequest, bands: int, epsilon: float, delta: float) -> _Candidate:
+    noise = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(_event(request, bands, noise),)))
+    return _Candidate.of(_event(request, bands, noise))
 
 
 def _remarks(chosen: _Candidate, candidates: dict[int, _Candidate]) -> Iterator[str]:

@@ -29,7 +29,7 @@ class BufferedRequest:
     noise_multiplier: float | None
 
 
-def plan_buffered(asked: BufferedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
+def plan_buffered(request: BufferedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
     """The plan, with remarks on the error of prefix sums.
 
     Privacy depends on the noise multiplier alone, as the matrix is scaled to a sensitivity of one clip norm. Raises
@@ -37,31 +37,33 @@ def plan_buffered(asked: BufferedRequest, delta: float, *, priors: tuple[float, 
     """
     errors: dict[int, float] = {}
     buffers = 1
-    for count in range(1, _MOST_BUFFERS + 1) if asked.buffers is None else [asked.buffers]:
-        errors[count] = prefix_error(_matrix(asked, count), asked.steps)
+    for count in range(1, _MOST_BUFFERS + 1) if request.buffers is None else [request.buffers]:
+        errors[count] = prefix_error(_matrix(request, count), request.steps)
         if errors[count] * _WORTH > errors.get(count - 1, math.inf):
             break
         buffers = count
-    noise = asked.noise_multiplier
+    noise = request.noise_multiplier
     if noise is not None:
         require_comparable(noise)
     else:
-        assert asked.target is not None
-        noise = noise_multiplier_for(asked.target, delta, lambda noise: Ledger(events=(_event(asked, buffers, noise),)))
-    event = _event(asked, buffers, noise)
+        assert request.target is not None
+        noise = noise_multiplier_for(
+            request.target, delta, lambda noise: Ledger(events=(_event(request, buffers, noise),))
+        )
+    event = _event(request, buffers, noise)
     remarks = tuple(_remarks(event, errors, delta))
     plan = plan_ledger([event], delta, priors=priors, remarks=remarks)
-    if asked.target is None:
+    if request.target is None:
         return plan
-    return replace(plan, solved="noise multiplier", target=asked.target, solution=noise)
+    return replace(plan, solved="noise multiplier", target=request.target, solution=noise)
 
 
-def _matrix(asked: BufferedRequest, buffers: int) -> BufferedMatrix:
-    return buffered_matrix(buffers, max(1, round(1 / max(asked.sample_rate, 2.0**-52))), asked.steps)
+def _matrix(request: BufferedRequest, buffers: int) -> BufferedMatrix:
+    return buffered_matrix(buffers, max(1, round(1 / max(request.sample_rate, 2.0**-52))), request.steps)
 
 
-def _event(asked: BufferedRequest, buffers: int, noise: float) -> BufferedGaussian:
-    return buffered_event(_matrix(asked, buffers), noise, asked.sample_rate, asked.steps)
+def _event(request: BufferedRequest, buffers: int, noise: float) -> BufferedGaussian:
+    return buffered_event(_matrix(request, buffers), noise, request.sample_rate, request.steps)
 
 
 def _remarks(event: BufferedGaussian, errors: dict[int, float], delta: float) -> Iterator[str]:
@@ -76,8 +78,8 @@ def _remarks(event: BufferedGaussian, errors: dict[int, float], delta: float) ->
         f"{independent_error / error:.3g} times as much"
     )
     if len(errors) > 1:
-        found = ", ".join(f"{event.noise_multiplier * each:.4g} with {count}" for count, each in errors.items())
-        yield f"error by buffers: {found}"
+        listed = ", ".join(f"{event.noise_multiplier * error:.4g} with {count}" for count, error in errors.items())
+        yield f"error by buffers: {listed}"
 
 
 def _independent(event: BufferedGaussian, noise: float) -> SampledGaussian:

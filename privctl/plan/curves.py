@@ -102,8 +102,8 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
     """Epsilon over the steps of training. The proved curve uses coarse bounds and ends at the plan's own epsilon."""
     delta, end = plan.delta, plan.differential.epsilon
     steps = _plotted_steps(event)
-    at = [replace(event, steps=n) for n in steps]
-    found = [
+    events = [replace(event, steps=n) for n in steps]
+    epsilons = [
         StepCurve(
             label="privacy loss distribution" if event.batches is Batches.POISSON else f"proved for {event.batches}",
             sound=True,
@@ -112,21 +112,21 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
                 end
                 if e.steps == event.steps and end is not None
                 else epsilon_bound(Ledger(events=(e,)), delta, precision=COARSE)
-                for e in at
+                for e in events
             ),
         )
     ]
     for key in _COMPARED if event.batches is Batches.POISSON else ():
         method = METHODS[key]
-        found.append(
+        epsilons.append(
             StepCurve(
                 label=_LABELS.get(key, method.title),
                 sound=event.batches in method.sound_for,
                 steps=steps,
-                epsilons=tuple(method.epsilon(e, delta) for e in at),
+                epsilons=tuple(method.epsilon(e, delta) for e in events),
             )
         )
-    return tuple(found)
+    return tuple(epsilons)
 
 
 def _plotted_steps(event: SampledGaussian) -> tuple[int, ...]:

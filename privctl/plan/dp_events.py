@@ -79,14 +79,14 @@ def for_neighbours(events: Sequence[Event], stated: Adjacency | None, source: st
         wanted = Adjacency.REPLACE_ONE  # zeroing a record is one way of replacing it
     if wanted is None and any(event.adjacency is Adjacency.REPLACE_ONE for event in events):
         wanted = Adjacency.REPLACE_ONE
-    found = tuple(checked(lambda event=event: _for_adjacency(event, wanted), source) for event in events)  # type: ignore[misc]
-    for event in found:
+    converted = tuple(checked(lambda event=event: _for_adjacency(event, wanted), source) for event in events)  # type: ignore[misc]
+    for event in converted:
         if stated is not None and not _has_bound_for(event, wanted):
             raise InputError(
                 f"{source} holds {event.mechanism} among events for neighbours by {stated}, for which no bound on it "
                 f"is derived here; {_REMEDIES[stated]}"
             )
-    return found
+    return converted
 
 
 #: What to do if an event has no bound for an adjacency.
@@ -132,7 +132,7 @@ def _number(tree: _Tree, field: str) -> float:
     return float(value)
 
 
-def _whole(tree: _Tree, field: str) -> int:
+def _whole_number(tree: _Tree, field: str) -> int:
     value = tree.get(field)
     if type(value) is not int:
         raise ValueError(f"{field} is {shown(value)}, not a whole number")
@@ -165,7 +165,7 @@ def _mixture(tree: _Tree, rate: float) -> Sequence[Event]:
 
 def _randomized_response(tree: _Tree) -> Sequence[Event]:
     """Randomized response: with probability ``noise_parameter``, the answer is a uniformly random bucket."""
-    uniform, buckets = _number(tree, "noise_parameter"), _whole(tree, "num_buckets")
+    uniform, buckets = _number(tree, "noise_parameter"), _whole_number(tree, "num_buckets")
     if not 0 <= uniform <= 1 or buckets < 1:
         raise ValueError(f"noise_parameter is {uniform:g} and num_buckets {buckets}; expected 0 to 1, and at least 1")
     if uniform == 1 or buckets == 1:
@@ -236,7 +236,7 @@ _NOISES: Mapping[str, Callable[[_Tree, float], Sequence[Event]]] = {
 
 
 def _discrete_laplace(tree: _Tree, rate: float) -> Event:
-    decay, moved = _number(tree, "noise_parameter"), _whole(tree, "sensitivity")
+    decay, moved = _number(tree, "noise_parameter"), _whole_number(tree, "sensitivity")
     return DiscreteLaplaceNoise(decay=decay, sensitivity=moved, sample_rate=rate)
 
 
@@ -253,8 +253,10 @@ def _tree_aggregation(tree: _Tree) -> Sequence[Event]:
 def _truncated(tree: _Tree) -> Sequence[Event]:
     """Truncated Poisson batches."""
     rate, records, size = (
-        _number(tree, "sampling_probability"), _whole(tree, "dataset_size"), _whole(tree, "truncated_batch_size")
-    )  # fmt: skip
+        _number(tree, "sampling_probability"),
+        _whole_number(tree, "dataset_size"),
+        _whole_number(tree, "truncated_batch_size"),
+    )
     if rate == 0 or records == 0 or size == 0:
         return ()
     return _by_noise(
@@ -293,16 +295,16 @@ class _TreeReader:
             yield from self.leaves(tree.get("event"), rate, times * tree["count"], depth + 1)
         elif name == "PoissonSampledDpEvent" and rate == 1 and type(tree.get("sampling_probability")) in (int, float):
             chance = checked(lambda: _number(tree, "sampling_probability"), self._source)
-            yield from self._of_batch(tree.get("event"), chance, times, depth + 1)
+            yield from self._batch_events(tree.get("event"), chance, times, depth + 1)
         elif name in ("SampledWithoutReplacementDpEvent", "SampledWithReplacementDpEvent") and rate == 1:
-            yield from self._of_sample(tree, times, depth + 1, replacement=name == "SampledWithReplacementDpEvent")
+            yield from self._sample_events(tree, times, depth + 1, replacement=name == "SampledWithReplacementDpEvent")
         else:
-            yield from ((event, times) for event in self._of_leaf(name, tree, rate, depth))
+            yield from ((event, times) for event in self._leaf_events(name, tree, rate, depth))
 
-    def _of_leaf(self, name: str, tree: _Tree, rate: float, depth: int) -> Sequence[Event]:
+    def _leaf_events(self, name: str, tree: _Tree, rate: float, depth: int) -> Sequence[Event]:
         """The events of a DpEvent that holds no others, or of the best of several runs."""
         if name == "RepeatAndSelectDpEvent" and rate == 1:
-            return (checked(lambda: self._of_runs(tree, depth + 1), self._source),)
+            return (checked(lambda: self._best_of_runs_event(tree, depth + 1), self._source),)
         if name in _WHOLE_DATA and rate == 1:
             return checked(lambda: _WHOLE_DATA[name](tree), self._source)
         if name in _NOISES:
@@ -316,16 +318,16 @@ class _TreeReader:
             "runs of equal Gaussians or Laplace noise, and compositions of these"
         )
 
-    def _of_sample(self, tree: _Tree, times: int, depth: int, *, replacement: bool) -> Iterator[tuple[Event, int]]:
+    def _sample_events(self, tree: _Tree, times: int, depth: int, *, replacement: bool) -> Iterator[tuple[Event, int]]:
         """Gaussian noise on samples of a fixed size, drawn with or without ``replacement``."""
         taken, out_of = (
-            checked(lambda field=field: _whole(tree, field), self._source)  # type: ignore[misc]
+            checked(lambda field=field: _whole_number(tree, field), self._source)  # type: ignore[misc]
             for field in _SIZES
         )
         how = "with" if replacement else "without"
         if taken < 0 or out_of < 1 or (taken > out_of and not replacement):
             raise InputError(f"{self._source} takes {taken} of {out_of} records {how} replacement; correct the numbers")
-        for event, n in self._of_batch(tree.get("event"), 1.0, times, depth):
+        for event, n in self._batch_events(tree.get("event"), 1.0, times, depth):
             if isinstance(event, UnprotectedRelease) and taken:
                 yield event, n
                 continue
@@ -335,12 +337,14 @@ class _TreeReader:
                     "is derived here; expected a GaussianDpEvent, or several"
                 )
             if taken and replacement:
-                made = partial(RedrawnGaussian, noise_multiplier=event.noise_multiplier, examples=out_of, draws=taken)
-                yield checked(made, self._source), n
+                make_event = partial(
+                    RedrawnGaussian, noise_multiplier=event.noise_multiplier, examples=out_of, draws=taken
+                )
+                yield checked(make_event, self._source), n
             elif taken:
                 yield replace(event, sample_rate=taken / out_of, batches=Batches.FIXED_SIZE), n
 
-    def _of_batch(self, tree: Any, rate: float, times: int, depth: int) -> Iterator[tuple[Event, int]]:
+    def _batch_events(self, tree: Any, rate: float, times: int, depth: int) -> Iterator[tuple[Event, int]]:
         """The events of one batch: a single one, or several Gaussians, which together amount to one.
 
         Releases of a record's contribution with noise s_i, even chosen adaptively, are dominated by one Gaussian with
@@ -367,7 +371,7 @@ class _TreeReader:
             if rate:
                 yield event, times
 
-    def _of_runs(self, tree: _Tree, depth: int) -> Event:
+    def _best_of_runs_event(self, tree: _Tree, depth: int) -> Event:
         """The best of several runs, each of equal Gaussians on Poisson batches, or on the whole data.
 
         On the whole data, Gaussians may differ, and there may be equal Laplace noise in their place.
@@ -378,7 +382,7 @@ class _TreeReader:
         batched = list(self.leaves(inner, 1.0, 1, depth))
         whole = all(isinstance(event, SampledGaussian) and event.sample_rate == 1 for event, _ in batched)
         joined = {"class_name": "ComposedDpEvent", "events": [inner]}
-        run = list(self._of_batch(joined, 1.0, 1, depth)) if whole else []
+        run = list(self._batch_events(joined, 1.0, 1, depth)) if whole else []
         kinds = {event for event, _ in run or batched}
         only = kinds.pop() if len(kinds) == 1 else None
         law: Any = {"mean_runs": mean, "shape": None if shape == math.inf else shape}

@@ -65,9 +65,9 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
 
     Raises InputError, naming ``source``, for anything else, and for events without a bound in privctl.
     """
-    tree = _of_repr(text, source) if text.lstrip()[:1] not in ("[", "{") else None
+    tree = _parse_repr(text, source) if text.lstrip()[:1] not in ("[", "{") else None
     data = parse_json(text, source) if tree is None else tree
-    stated = _stated(data, source)
+    stated = _stated_adjacency(data, source)
     if tree is not None or (isinstance(data, dict) and "class_name" in data):
         return for_neighbours(of_tree(data, source, _KNOWN), stated, source)
     history = data.get("history") if isinstance(data, dict) else data
@@ -77,10 +77,10 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
         if history is data:
             return None
         _refuse_entry(history[0], 0, source)
-    return for_neighbours([_of_history(entry, i, source) for i, entry in enumerate(history)], stated, source)
+    return for_neighbours([_history_event(entry, i, source) for i, entry in enumerate(history)], stated, source)
 
 
-def _stated(data: Any, source: str) -> Adjacency | None:
+def _stated_adjacency(data: Any, source: str) -> Adjacency | None:
     """The adjacency that ``data`` states, or None; raises InputError if it is not supported, or there are several."""
     stated = sorted(set(_relations(data, source, 0)))
     if len(stated) > 1:
@@ -106,7 +106,7 @@ def _relations(data: Any, source: str, depth: int) -> Iterator[Adjacency]:
             yield _RELATIONS[plain]
 
 
-def _of_history(entry: Any, index: int, source: str) -> Event:
+def _history_event(entry: Any, index: int, source: str) -> Event:
     numbers = isinstance(entry, list) and all(type(n) in (int, float) for n in entry)
     if not numbers or len(entry) != 3 or entry[2] % 1:
         _refuse_entry(entry, index, source)
@@ -119,7 +119,7 @@ def _refuse_entry(entry: Any, index: int, source: str) -> NoReturn:
     raise InputError(f"{source}: entry {index + 1} is {shown(entry)}; expected {_KNOWN}")
 
 
-def _of_repr(text: str, source: str) -> Any:
+def _parse_repr(text: str, source: str) -> Any:
     """Parse the ``repr`` of a DpEvent tree into dictionaries; nothing is evaluated."""
     fault = InputError(f"{source} is not a ledger; expected {_KNOWN}")
     if len(text) > _LONGEST_REPR:
@@ -140,7 +140,7 @@ def _parsed(node: ast.expr, depth: int) -> Any:
             raise ValueError
         return {"class_name": node.func.id, **{str(k.arg): _parsed(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
-        return [_parsed(each, depth + 1) for each in node.elts]
+        return [_parsed(element, depth + 1) for element in node.elts]
     if isinstance(node, ast.Name) and node.id == "inf":
         return math.inf
     return ast.literal_eval(node)

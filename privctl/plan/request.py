@@ -79,8 +79,8 @@ def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) 
         raise CommandError(flagged(str(error), names)) from None
 
 
-def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], place: Path) -> PrivacyReport:
-    """The report of ``plan``, to be written at ``place``, with the options that were given.
+def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], report_path: Path) -> PrivacyReport:
+    """The report of ``plan``, to be written at ``report_path``, with the options that were given.
 
     It holds every row's guarantee; rows without one become omissions with the reason.
     """
@@ -91,7 +91,7 @@ def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[st
         step="account",
         created=now(),
         versions=versions(("numpy", "scipy", "opacus")),
-        inputs=() if plan.source is None else (digested_artifact("ledger", plan.source, place),),
+        inputs=() if plan.source is None else (digested_artifact("ledger", plan.source, report_path),),
         parameters={
             **parameters,
             "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},
@@ -109,9 +109,9 @@ def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
     """Raise CommandError for an option that the mechanism would ignore."""
     what = "ledger" if options["ledger"] else options["mechanism"]
     where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
-    kind = _kind(what)
-    own = set() if kind is None else {option.parameter for option in kind.options}
-    extra = {name for name in options if name in given} - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
+    kind = _event_kind(what)
+    accepted = set() if kind is None else {option.parameter for option in kind.options}
+    extra = {name for name in options if name in given} - accepted - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
     if options["ledger"] and "mechanism" in given:
         extra.add("mechanism")
     if extra:
@@ -119,7 +119,7 @@ def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
         raise CommandError(f"{flag} does not apply to {where}; remove it")
 
 
-def _kind(mechanism: str) -> type[Event] | None:
+def _event_kind(mechanism: str) -> type[Event] | None:
     """The kind of event with this mechanism name; None if there is none."""
     return next((kind for kind in EVENTS.values() if kind.mechanism == mechanism), None)
 
@@ -173,8 +173,10 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
 
     target, noise = _one_of(options, "epsilon", "noise_multiplier")
     rate, steps = _rate_and_steps(options, note)
-    asked = BandedRequest(sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise)
-    return partial(plan_banded, asked, _delta(options), priors=tuple(options["priors"]))
+    banded_request = BandedRequest(
+        sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise
+    )
+    return partial(plan_banded, banded_request, _delta(options), priors=tuple(options["priors"]))
 
 
 def _plan_of_buffered(options: Mapping[str, Any], note: Notify) -> _Planner:
@@ -182,10 +184,10 @@ def _plan_of_buffered(options: Mapping[str, Any], note: Notify) -> _Planner:
 
     target, noise = _one_of(options, "epsilon", "noise_multiplier")
     rate, steps = _rate_and_steps(options, note)
-    asked = BufferedRequest(
+    buffered_request = BufferedRequest(
         sample_rate=rate, steps=steps, buffers=options["buffers"], target=target, noise_multiplier=noise
     )
-    return partial(plan_buffered, asked, _delta(options), priors=tuple(options["priors"]))
+    return partial(plan_buffered, buffered_request, _delta(options), priors=tuple(options["priors"]))
 
 
 def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
@@ -211,15 +213,15 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     """Plan a kind of event that has no planner of its own."""
     from privctl.plan.theorems import NoiseSearch, plan_ledger, setting_of
 
-    kind = _kind(options["mechanism"])
+    kind = _event_kind(options["mechanism"])
     if kind is None:
         known = ", ".join(kind.mechanism for kind in EVENTS.values())
         raise CommandError(f"--mechanism {options['mechanism']} is not known; choose from {known}")
     setting = setting_of(kind)
     target, stated = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
-    own = {option.field: options[option.parameter] for option in kind.options}
-    facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
+    values = {option.field: options[option.parameter] for option in kind.options}
+    facts = {field: value for field, value in values.items() if value is not None} | {"steps": steps}
     if stated is not None:
         facts[setting.field] = stated
     facts |= _sizes_of(kind, rate, options)

@@ -49,10 +49,12 @@ class NoiseSearch:
 
     def event(self, delta: float) -> Event:
         """The event found. Raises ValueError if no noise meets the target."""
-        noise = calibration.noise_multiplier_for(self.target, delta, lambda noise: Ledger(events=(self._at(noise),)))
-        return self._at(noise)
+        noise = calibration.noise_multiplier_for(
+            self.target, delta, lambda noise: Ledger(events=(self._event_at(noise),))
+        )
+        return self._event_at(noise)
 
-    def _at(self, noise: float) -> Event:
+    def _event_at(self, noise: float) -> Event:
         setting = ROWS[self.kind].setting
         assert setting is not None
         return self.kind(**self.facts, **{setting.field: setting.of_noise(noise)})
@@ -87,9 +89,9 @@ def plan_ledger(
     started = time.perf_counter()
     solved, solution = "epsilon", None
     if search is not None:
-        option, found = setting_of(search.kind), search.event(delta)
-        events = (found,)
-        solved, solution = option.name.replace("_", " "), getattr(found, option.field)
+        option, event = setting_of(search.kind), search.event(delta)
+        events = (event,)
+        solved, solution = option.name.replace("_", " "), getattr(event, option.field)
     whole = Ledger(events=tuple(events))
     tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
     tight = replace(tight, follows=tight.epsilon)
@@ -136,7 +138,7 @@ def plan_ledger(
 def search_cost(event: BestOfRuns, delta: float) -> str:
     """A sentence that compares the epsilon of releasing the best of the event's runs with that of one run."""
     run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=event.run_steps)
-    alone, whole = (epsilon_bound(Ledger(events=(each,)), delta) for each in (run, event))
+    alone, whole = (epsilon_bound(Ledger(events=(single_event,)), delta) for single_event in (run, event))
     if math.isinf(whole):
         whole = renyi.ledger_epsilon(Ledger(events=(event,)), delta)[0]
     return (

@@ -90,8 +90,8 @@ def _log_uniform(words: NDArray[np.int32], following: NDArray[np.uint64], deep: 
     np.log(distance, out=log, where=~upper)
     np.log1p(-distance, out=log, where=upper)
     shallow = np.flatnonzero((cell == 0) & (following < _SHALLOW))
-    for place, value in zip(shallow, _deep_logs([int(following[i]) for i in shallow], deep), strict=True):
-        log[place] = value
+    for index, value in zip(shallow, _deep_logs([int(following[i]) for i in shallow], deep), strict=True):
+        log[index] = value
     return log
 
 
@@ -128,7 +128,7 @@ def float32_is_fast() -> bool:
 def probes() -> NDArray[np.int32]:
     """Words of test pairs: first words dense at the edges, second words dense at multiples of pi / 4."""
     inner = np.int64(1) << 19
-    near = [place + step for place in (inner, (1 << 31) - inner) for step in range(-200, 200)]
+    near = [word + step for word in (inner, (1 << 31) - inner) for step in range(-200, 200)]
     turns = [turn * (1 << 29) + step for turn in range(-4, 4) for step in range(-60, 60) if turn > -4 or step >= 0]
     # Multiples of two odd numbers are spread evenly over all pairs of words, without importing a generator.
     spread = np.outer([0x9E3779B1, 0x85EBCA77], np.arange(1, 4097)) % (1 << 32) - (1 << 31)

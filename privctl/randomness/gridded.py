@@ -200,8 +200,8 @@ def _release_float32(
         doubtful.append(results.doubtful)
         before.append([values[places] for places in tile.places(results.doubtful)])  # outputs may overwrite them
         for out, points in zip(outputs, results.points, strict=False):
-            for part, own in tile.of(out, points):
-                part[:] = own
+            for part, tile_points in tile.of(out, points):
+                part[:] = tile_points
     chosen = np.concatenate(doubtful)
     if len(chosen):
         originals = np.concatenate([halves[half] for half in range(2) for halves in before])
@@ -238,10 +238,10 @@ def _tile_sums(
             return _TileSums(np.arange(tile.first, tile.last), [])
         doubtful.append(np.where(near < len(first), near, near - len(first)))
         points.append(nearest)
-    found = np.concatenate(doubtful)
-    if not len(found):  # usual for tensors of about a hundred numbers
-        return _TileSums(found, points)
-    ordered = np.sort(found)
+    joined = np.concatenate(doubtful)
+    if not len(joined):  # usual for tensors of about a hundred numbers
+        return _TileSums(joined, points)
+    ordered = np.sort(joined)
     # Not np.unique, which imports masked arrays.
     kept = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=kept[1:])
@@ -280,15 +280,15 @@ def _round(
     finite, or too large for float32.
     """
     sums, flags, multiples = scratch.sums[: len(noise)], scratch.flags[: len(noise)], None
-    for (part, own), (_, drawn) in zip(tile.of(values, sums), tile.of(values, noise), strict=True):
-        np.add(part, drawn, out=own)
+    for (part, tile_sums), (_, drawn) in zip(tile.of(values, sums), tile.of(values, noise), strict=True):
+        np.add(part, drawn, out=tile_sums)
     reach = largest(sums) / step
     if not reach < _FAR:
         return None
     if reach > _NEAR:
         # Split off multiples of the step, with which the sums would be too large to round accurately.
-        for part, own in tile.of(values, sums):
-            own[:] = part
+        for part, tile_sums in tile.of(values, sums):
+            tile_sums[:] = part
         multiples = np.multiply(sums, np.float32(1 / step))
         np.rint(multiples, out=multiples)
         np.multiply(multiples, np.float32(step), out=multiples)

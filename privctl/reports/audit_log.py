@@ -187,7 +187,7 @@ def folder_digest(inputs: Sequence[Artifact]) -> str:
 def tensors_digest(tensors: Any) -> str:
     """A digest of all tensors with name, type and shape, however they are distributed over files."""
     listed: list[TensorDigest] = sorted(tensors, key=lambda tensor: tensor.name)
-    rows = (f"{each.digest} {each.dtype} {list(each.shape)} {json.dumps(each.name)}\n" for each in listed)
+    rows = (f"{tensor.digest} {tensor.dtype} {list(tensor.shape)} {json.dumps(tensor.name)}\n" for tensor in listed)
     return tag(blake3("".join(rows).encode()))
 
 
@@ -210,12 +210,12 @@ def _enter(path: Path, event: AuditEvent, details: Mapping[str, Any], known: str
 def _add(write: Any, last: Entry | None, event: AuditEvent, details: Mapping[str, Any]) -> Entry:
     number = 1 if last is None else last.number + 1
     head = _CHAIN.root if last is None else last.digest.removeprefix(PREFIX)
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": at, **details}
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    fields = {"entry": number, "previous": PREFIX + head, "event": event.value, "at": time, **details}
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
     line, digest = _CHAIN.line(head, text.removesuffix("}").encode())
     write(line)
-    return Entry(number=number, digest=PREFIX + digest, event=event, at=at, details=details)
+    return Entry(number=number, digest=PREFIX + digest, event=event, at=time, details=details)
 
 
 def _parse(path: Path, content: bytes) -> AuditLog:
@@ -261,8 +261,8 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
     fits = known and all(isinstance(fields.get(name), kind) for name, kind in wanted.items())
     if (
         not fits
-        or not all(isinstance(each, str) for each in fields.get("weights", ()))
-        or not _numbers(fields.get("worst"))
+        or not all(isinstance(digest, str) for digest in fields.get("weights", ()))
+        or not _are_numbers(fields.get("worst"))
     ):
         raise InputError(f"{path} line {number} is no entry of this version; use the privctl that wrote it, or a later")
     if fields["entry"] != number or fields["previous"] != previous:
@@ -271,7 +271,7 @@ def _entry(path: Path, number: int, body: bytes, digest: str, previous: str) -> 
     return Entry(number=number, digest=digest, event=event, at=fields["at"], details=details)
 
 
-def _numbers(worst: Any) -> bool:
+def _are_numbers(worst: Any) -> bool:
     values = worst.values() if isinstance(worst, dict) else ()
     return all(isinstance(value, int | float) and abs(value) < _LARGEST_NUMBER for value in values)
 

@@ -144,7 +144,7 @@ def require_replaceable(folder: Path, place: Path, force: bool, *, inputs: Itera
             f"{folder} holds {strays[0]}, which no report at {place} lists; --force replaces only folders that privctl "
             "wrote, so move this one away or choose another --output"
         )
-    for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+    for entry in sorted(os.scandir(folder), key=lambda item: item.name):
         artifact = listed[f"{folder.name}/{entry.name}"]
         if entry.stat().st_size != artifact.bytes or file_digest(Path(entry.path)) != artifact.digest:
             raise CommandError(
@@ -217,7 +217,7 @@ def now() -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """The versions of privctl, Python and the named packages; a package that is not installed is left out."""
-    installed = {package: found for package in packages if (found := _version(package)) is not None}
+    installed = {package: version for package in packages if (version := _version(package)) is not None}
     return {"privctl": VERSION, "python": platform.python_version(), **installed}
 
 

@@ -24,24 +24,24 @@ def reports_of_copy(model: Path) -> tuple[FoundReport, ...]:
     """
     try:
         with open_checkpoint(model) as checkpoint:
-            return tuple(_of_copy(model, checkpoint))
+            return tuple(_reports_of_copy(model, checkpoint))
     except PrivctlError:
         return ()
 
 
-def _of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
+def _reports_of_copy(model: Path, checkpoint: Checkpoint) -> list[FoundReport]:
     kinds = {(info.name, info.dtype, info.shape) for _, info in checkpoint.tensors()}
-    files, found = ReportFiles(), dict[str, FoundReport]()
+    files, by_digest = ReportFiles(), dict[str, FoundReport]()
     for place in report_places(model):
         file = files.at(place)
         if file.digest is not None and file.report is not None and _kinds(file.report) == kinds:
-            found.setdefault(file.digest, FoundReport(file.path, file.report))
-    own = {each.path for each in own_reports(model)} if found else set()
-    others = [each for each in found.values() if each.path not in own]
+            by_digest.setdefault(file.digest, FoundReport(file.path, file.report))
+    own_paths = {report.path for report in own_reports(model)} if by_digest else set()
+    others = [report for report in by_digest.values() if report.path not in own_paths]
     if not others:
         return []
     tensors = {digest for file in checkpoint.files for digest in hash_tensors(file).tensors}
-    return [each for each in others if _tensors(each.report) == tensors]
+    return [report for report in others if _tensors(report.report) == tensors]
 
 
 def unfitting_report(model: Path) -> tuple[Path, str] | None:
@@ -67,4 +67,4 @@ def _tensors(report: PrivacyReport) -> set[object]:
 
 def _kinds(report: PrivacyReport) -> set[_Kind]:
     outputs = (artifact for artifact in report.outputs if artifact.role == "model")
-    return {(each.name, each.dtype, each.shape) for artifact in outputs for each in artifact.tensors}
+    return {(tensor.name, tensor.dtype, tensor.shape) for artifact in outputs for tensor in artifact.tensors}

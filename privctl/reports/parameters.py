@@ -30,9 +30,9 @@ def parameters_as(kind: type[Parameters], report: PrivacyReport) -> Parameters:
     Raises ParametersError if a field without a default is missing, or if an entry has the wrong type.
     """
     # Every class is hashable, but mypy does not know it of a type variable.
-    found = _read(kind, _Identity(report.parameters), report.step)  # type: ignore[arg-type]
-    assert isinstance(found, kind)
-    return found
+    parsed = _read_as(kind, _Identity(report.parameters), report.step)  # type: ignore[arg-type]
+    assert isinstance(parsed, kind)
+    return parsed
 
 
 def unknown_entries(kind: type, report: PrivacyReport) -> list[str]:
@@ -56,7 +56,7 @@ class _Identity:
 
 
 @lru_cache(maxsize=32)
-def _read(kind: type[object], given: _Identity, step: str) -> object:
+def _read_as(kind: type[object], given: _Identity, step: str) -> object:
     names = _names(kind)
     known = {name: encode_value(value) for name, value in given.mapping.items() if name in names}
     try:

@@ -77,9 +77,9 @@ def envelope_path(report: Path) -> Path:
 
 def signatures_of(path: Path) -> tuple[Path, ...]:
     """The existing signature files of the report or log at ``path``, or the path of privctl's own if there is none."""
-    own = envelope_path(path)
-    bundle = own.with_name(own.name.removesuffix(ENVELOPE_SUFFIX) + BUNDLE_SUFFIX)
-    return tuple(place for place in (own, bundle) if os.path.lexists(place)) or (own,)
+    envelope = envelope_path(path)
+    bundle = envelope.with_name(envelope.name.removesuffix(ENVELOPE_SUFFIX) + BUNDLE_SUFFIX)
+    return tuple(place for place in (envelope, bundle) if os.path.lexists(place)) or (envelope,)
 
 
 def make_keys(stem: Path) -> tuple[Path, Path]:
@@ -172,14 +172,14 @@ def signed_by(
     Raises InputError, whose message continues a sentence about the envelope, if it is not an envelope, is about other
     files, or has no valid signature by any of them.
     """
-    payload_type, payload, signatures = _opened(content)
+    payload_type, payload, signatures = _open_envelope(content)
     signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
-        names = ", ".join(str(each.path) for each in signers)
+        names = ", ".join(str(signer.path) for signer in signers)
         raise InputError(f"bears no valid signature by {names}")
     first, *others = _subjects(payload_type, payload)
-    own = digest in first and {artifact.digest for artifact in report.outputs} <= first.union(*others)
-    if not own and f"{_OTHERS}:{sha256_digest}" not in first:
+    is_own = digest in first and {artifact.digest for artifact in report.outputs} <= first.union(*others)
+    if not is_own and f"{_OTHERS}:{sha256_digest}" not in first:
         raise InputError("is a signature of other files: their digests differ")
     return signer
 
@@ -190,10 +190,10 @@ def signed_head(content: bytes, signers: Sequence[Signer], log: AuditLog) -> tup
     Raises InputError, whose message continues a sentence about the envelope, if it is not an envelope, has no valid
     signature by any of them, or signs a head that the log does not contain.
     """
-    payload_type, payload, signatures = _opened(content)
+    payload_type, payload, signatures = _open_envelope(content)
     signer = _signature(_signed_message(payload_type, payload), signatures, signers)
     if signer is None:
-        raise InputError(f"bears no valid signature by {', '.join(str(each.path) for each in signers)}")
+        raise InputError(f"bears no valid signature by {', '.join(str(signer.path) for signer in signers)}")
     statement = _statement(payload_type, payload, HEAD_PREDICATE, BUNDLE_PREDICATE)
     try:
         others = statement["predicateType"] == BUNDLE_PREDICATE
@@ -215,12 +215,12 @@ def _signature(message: bytes, signatures: Iterable[Any], signers: Sequence[Sign
             signature = base64.b64decode(entry["sig"], validate=True)
         except (TypeError, KeyError, ValueError, binascii.Error):
             continue
-        for each in signers:  # the key id in the envelope is only a hint, which anybody can write
+        for signer in signers:  # the key id in the envelope is only a hint, which anybody can write
             try:
-                _verify(each.key, signature, message)
+                _verify(signer.key, signature, message)
             except InvalidSignature:
                 continue
-            return each
+            return signer
     return None
 
 
@@ -234,7 +234,7 @@ def _verify(key: PublicKey, signature: bytes, message: bytes) -> None:
         key.verify(signature, message)
 
 
-def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
+def _open_envelope(content: bytes) -> tuple[str, bytes, list[Any]]:
     try:
         body = json.loads(content)
         if "mediaType" in body:
@@ -353,10 +353,10 @@ def files_in(statement: Mapping[str, Any]) -> frozenset[str]:
     (subject,) = statement["subject"]
     together = sha256()
     digests = set()
-    for each in statement["predicate"]["resources"]:
-        together.update(bytes.fromhex(each["digest"]))
-        if each["algorithm"] == "sha256":
-            digests.add(str(each["digest"]).lower())
+    for resource in statement["predicate"]["resources"]:
+        together.update(bytes.fromhex(resource["digest"]))
+        if resource["algorithm"] == "sha256":
+            digests.add(str(resource["digest"]).lower())
     if together.hexdigest() != subject["digest"]["sha256"]:
         raise InputError("contradicts itself: its digest is not that of the files it lists")
     return frozenset(digests)

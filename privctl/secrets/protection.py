@@ -195,16 +195,16 @@ def _is_consistent(plan: Protection) -> bool:
     )
     return (
         fits
-        and _within(plan.weights, 0, 1)
-        and _within(plan.probabilities, 0, 1)
-        and _within(plan.records, 0, examples - 1)
+        and _are_within(plan.weights, 0, 1)
+        and _are_within(plan.probabilities, 0, 1)
+        and _are_within(plan.records, 0, examples - 1)
         and bool(plan.probabilities.any())
-        and all(_within(part, 0, 1) for part in (plan.priors, plan.posteriors, plan.posterior_bounds))
+        and all(_are_within(part, 0, 1) for part in (plan.priors, plan.posteriors, plan.posterior_bounds))
         and bool((plan.budgets >= 0).all() and (plan.information >= 0).all())
         and not bool(((plan.curve_bounds < 0) | (plan.curve_bounds > 1)).any())
     )
 
 
-def _within(values: NDArray[Any], low: float, high: float) -> bool:
+def _are_within(values: NDArray[Any], low: float, high: float) -> bool:
     """Whether all of ``values`` are from ``low`` to ``high``; false for NaN."""
     return bool(((values >= low) & (values <= high)).all())

@@ -87,7 +87,7 @@ class ShadowFolder:
 
     def _list(self, paths: Iterable[Path]) -> None:
         added = (file_artifact("scores", path, self.place) for path in paths)
-        self._scores = tuple(sorted((*self._scores, *added), key=lambda each: each.path))
+        self._scores = tuple(sorted((*self._scores, *added), key=lambda artifact: artifact.path))
         self.report = self._report_of(self._scores)
 
     def add(self, index: int, model: TrainingModel, network: nn.Module, device: torch.device) -> None:
@@ -110,7 +110,7 @@ class ShadowFolder:
         with ExitStack() as stack:
             scores_file = stack.enter_context(staged_shadow(self._folder, scores))
             outputs = sorted(
-                (*self._scores, pending_artifact("scores", scores_file, self.place)), key=lambda each: each.path
+                (*self._scores, pending_artifact("scores", scores_file, self.place)), key=lambda artifact: artifact.path
             )
             report = self._report_of(tuple(outputs))
             files = [scores_file, stack.enter_context(staged_report(self.place, report))]
@@ -123,7 +123,7 @@ class ShadowFolder:
     def _save(self, index: int, model: TrainingModel, network: nn.Module, other_files: list[PendingFile]) -> None:
         """Store the weights together with ``other_files``."""
 
-        def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        def describe(report_path: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
             return PrivacyReport(
                 step="shadow",
                 created=now(),

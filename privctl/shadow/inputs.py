@@ -53,28 +53,30 @@ def _require_same(before: tuple[Artifact, ...], now: tuple[Artifact, ...]) -> No
 
 
 def _data_of(training: RetrainRequest) -> tuple[Artifact, ...]:
-    place = training.output / REPORT_NAME
-    return tuple(digested_artifact("data", file, place) for file in recorded_files(training.data.train))
+    report_path = training.output / REPORT_NAME
+    return tuple(digested_artifact("data", file, report_path) for file in recorded_files(training.data.train))
 
 
 def _start_of(training: RetrainRequest) -> tuple[Artifact, ...]:
-    path, place = training.model.path, training.output / REPORT_NAME
+    path, report_path = training.model.path, training.output / REPORT_NAME
     if training.model.adapter_only:
-        return _of_adapter(training.model, place)
+        return _adapter_artifacts(training.model, report_path)
     folder = path if path.is_dir() else path.parent
     roles = {CONFIG_NAME: "config", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
-    start = [file_artifact(role, folder / name, place) for name, role in roles.items() if (folder / name).is_file()]
+    start = [
+        file_artifact(role, folder / name, report_path) for name, role in roles.items() if (folder / name).is_file()
+    ]
     if not (training.model.from_scratch or without_weights(path)):
         with open_checkpoint(path) as checkpoint:
-            start += [file_artifact("model", file.path, place) for file in checkpoint.files]
+            start += [file_artifact("model", file.path, report_path) for file in checkpoint.files]
     return tuple(start)
 
 
-def _of_adapter(model: ModelRequest, place: Path) -> tuple[Artifact, ...]:
+def _adapter_artifacts(model: ModelRequest, report_path: Path) -> tuple[Artifact, ...]:
     """The files of the base, and of the adapter if one was given."""
-    artifacts = [file_artifact(role, file, place) for role, file in base_files(model.path).items()]
+    artifacts = [file_artifact(role, file, report_path) for role, file in base_files(model.path).items()]
     if model.adapter is not None:
         with open_checkpoint(model.adapter) as checkpoint:
-            artifacts += [file_artifact("model", file.path, place) for file in checkpoint.files]
-            artifacts += [file_artifact("companion", file, place) for file in companions_of(checkpoint)]
+            artifacts += [file_artifact("model", file.path, report_path) for file in checkpoint.files]
+            artifacts += [file_artifact("companion", file, report_path) for file in companions_of(checkpoint)]
     return tuple(artifacts)

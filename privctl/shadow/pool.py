@@ -227,10 +227,10 @@ def _sounds(request: ShadowRequest) -> _Read:
 
 def _first_places(names: Sequence[Hashable]) -> list[int]:
     """The index of the first occurrence of each distinct name."""
-    places: dict[Hashable, int] = {}
+    first_indices: dict[Hashable, int] = {}
     for i, name in enumerate(names):
-        places.setdefault(name, i)
-    return list(places.values())
+        first_indices.setdefault(name, i)
+    return list(first_indices.values())
 
 
 def _channels(path: Path) -> int:

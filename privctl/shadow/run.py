@@ -66,7 +66,7 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
     subject = audited_model(pool, pool.start(0), device)
     with writing(folder):
         folder.mkdir(exist_ok=True)
-    claim = workers.in_main(lambda: _claimed(folder))
+    claim = workers.in_main(lambda: _claim_folder(folder))
     try:
         return _run(pool, subject, device, progress, workers)
     finally:
@@ -74,7 +74,7 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
             claim.remove()
 
 
-def _claimed(folder: Path) -> Claim:
+def _claim_folder(folder: Path) -> Claim:
     """A claim on the folder, so that no other command stores the same models or writes its own report."""
     with writing(folder):
         return Claim(folder, "shadow models")
@@ -96,9 +96,12 @@ def _run(
     with progress(label, len(missing) * pool.recipe.steps / workers.size, "steps") as advance:
         # All processes have equally many models in each round, except that some may have fewer or none in the last.
         most = -(-len(missing) // workers.size)
-        own, size = missing[workers.rank :: workers.size], _models_at_once(pool, subject.model.network, device, most)
+        own_models, size = (
+            missing[workers.rank :: workers.size],
+            _models_at_once(pool, subject.model.network, device, most),
+        )
         for begin in range(0, most, max(1, size)):
-            trained = _train_group(pool, own[begin : begin + size], device, advance)
+            trained = _train_group(pool, own_models[begin : begin + size], device, advance)
             _add_in_turn(shadow_folder, trained, device, workers)
 
     def conclude() -> PrivacyReport:
@@ -120,12 +123,12 @@ def _add_in_turn(
 ) -> None:
     """Store each process's models, one process after the other, as they share one report."""
     # Before the turns, so that all processes train at the same time.
-    own = trained if workers.size == 1 else workers.jointly(lambda: list(trained))
+    own_models = trained if workers.size == 1 else workers.jointly(lambda: list(trained))
 
     def add() -> None:
         if workers.size > 1:
             shadow_folder.refresh()
-        for index, model, network in own:
+        for index, model, network in own_models:
             shadow_folder.add(index, model, network, device)
 
     workers.in_turn(add)

@@ -95,8 +95,10 @@ class _Stack:
             except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 continue
-            size = torch.sqrt(sum((each.square().sum() for each in expected.values()), torch.zeros(())))
-            apart = sum(((gradients[n][0] - each).square().sum() for n, each in expected.items()), torch.zeros(()))
+            size = torch.sqrt(sum((gradient.square().sum() for gradient in expected.values()), torch.zeros(())))
+            apart = sum(
+                ((gradients[n][0] - gradient).square().sum() for n, gradient in expected.items()), torch.zeros(())
+            )
             if float(torch.sqrt(apart)) <= _CLOSE * float(size):
                 return ""
             reason = "its gradients differ from those of one model at a time"

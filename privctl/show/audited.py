@@ -50,32 +50,32 @@ def measured_parts(subject: JudgedSubject) -> tuple[MeasuredPart, ...]:
     """The parts of ``subject`` as each of its audits measured them; none if its report states a guarantee."""
     if not subject.audits or subject.source.report.guarantees:
         return ()
-    return tuple(part for name in _PARTS for part in _of_part(name, subject))
+    return tuple(part for name in _PARTS for part in _parts_measured(name, subject))
 
 
-def _of_part(name: str, subject: JudgedSubject) -> Iterator[MeasuredPart]:
-    about, kinds, unasked = _PARTS[name]
+def _parts_measured(name: str, subject: JudgedSubject) -> Iterator[MeasuredPart]:
+    about, kinds, not_requested = _PARTS[name]
     reports = [source.report for source in subject.audits]
-    found = [line for report in reports if (line := _result(report, about, kinds))]
-    yield from (MeasuredPart(name=name, text=line, measured=True) for line in found)
-    if found:
+    lines = [line for report in reports if (line := _result(report, about, kinds))]
+    yield from (MeasuredPart(name=name, text=line, measured=True) for line in lines)
+    if lines:
         return
     beginning = f"{name.lower()} was not measured: "
     failed = [line for report in reports for line in not_measured(report) if line.startswith(beginning)]
-    text = f"not measured: {failed[0].removeprefix(beginning)}" if failed else f"not measured: {unasked}"
+    text = f"not measured: {failed[0].removeprefix(beginning)}" if failed else f"not measured: {not_requested}"
     yield MeasuredPart(name=name, text=f"{text}.", measured=False)
 
 
 def _result(report: PrivacyReport, about: str, kinds: tuple[Callable[[Evidence], bool], ...]) -> str:
     """The verdict of one audit with its main figure; empty if the audit has no such verdict."""
-    verdict = next((each for each in report.verdicts if each.subject == about), None)
+    verdict = next((verdict for verdict in report.verdicts if verdict.subject == about), None)
     if verdict is None:
         return ""
     stated = f"“{verdict.subject}” is {verdict.audit_word}"
     for kind in kinds:
         items = [item for item in report.evidence if item.estimate is not None and kind(item)]
         if items:
-            item = max(items, key=lambda each: each.estimate or 0.0)
+            item = max(items, key=lambda item: item.estimate or 0.0)
             between = f"{number(item.lower, 3)} to {number(item.upper, 3)}"
             return f"{stated}; {item.method}, {item.quantity}: {number(item.estimate, 3)} ({between})."
     return f"{stated}: {verdict.reason}."

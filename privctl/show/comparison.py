@@ -115,8 +115,8 @@ def compare(data: PageData) -> Comparison | None:
     subjects = [subject for subject in data.subjects if subject.source.report.step not in PLANS]
     if len(subjects) < 2:
         return None
-    held = Counter(kind for subject in subjects for kind in UTILITIES if _measured(subject.source.report, kind))
-    quantity = max(UTILITIES, key=lambda kind: held[kind]) if held else None
+    counts = Counter(kind for subject in subjects for kind in UTILITIES if _measured(subject.source.report, kind))
+    quantity = max(UTILITIES, key=lambda kind: counts[kind]) if counts else None
     measured = {item.quantity for s in subjects if quantity and (item := _measured(s.source.report, quantity))}
     deltas = {lead.delta for subject in subjects if (lead := leading_guarantee(subject.source.report)) is not None}
     return Comparison(
@@ -144,7 +144,7 @@ def _compared(subject: JudgedSubject, quantity: str | None) -> ComparedModel:
         utility=_utility(report, quantity),
         before=_utility_before(subject, quantity),
         attack=best_attack([item for audit in audits for item in audit.evidence]),
-        found=_found(audits),
+        found=_worst_severity(audits),
     )
 
 
@@ -158,7 +158,7 @@ def best_attack(evidence: Sequence[Evidence]) -> Evidence | None:
     return max(areas, key=lambda item: item.lower or 0.0, default=None)
 
 
-def _found(audits: Sequence[PrivacyReport]) -> Severity:
+def _worst_severity(audits: Sequence[PrivacyReport]) -> Severity:
     if any(found_leaks(audit) for audit in audits):
         return Severity.BAD
     outcomes = [v.outcome for audit in audits for v in audit.verdicts if v.subject == MEMBERSHIP]
@@ -173,16 +173,16 @@ def _measured(report: PrivacyReport, quantity: str) -> Evidence | None:
 
 
 def _utility(report: PrivacyReport, quantity: str | None) -> float | None:
-    found = None if quantity is None else _measured(report, quantity)
-    if found is None:
+    measured = None if quantity is None else _measured(report, quantity)
+    if measured is None:
         return None
-    return math.inf if found.estimate is None else found.estimate
+    return math.inf if measured.estimate is None else measured.estimate
 
 
 def _utility_before(subject: JudgedSubject, quantity: str | None) -> float | None:
-    own = None if quantity is None else _measured(subject.source.report, quantity)
-    if own is not None and "before" in own.details:
-        return own.details["before"]
+    own_utility = None if quantity is None else _measured(subject.source.report, quantity)
+    if own_utility is not None and "before" in own_utility.details:
+        return own_utility.details["before"]
     by_key = {ancestor.key: ancestor for ancestor in subject.ancestors}
     for key in subject.source.parents:
         if key in by_key and (value := _utility(by_key[key].report, quantity)) is not None:

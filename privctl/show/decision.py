@@ -61,9 +61,9 @@ _SMALL = ("too small to test the claim", "cannot refute this claim")
 
 def conclusion(report: PrivacyReport) -> Conclusion:
     """The conclusion of the audit ``report``, by its worst finding, with what it could not measure."""
-    found = _of_findings(report)
-    sentences = [found.sentence, *(f"{line[0].upper()}{line[1:]}." for line in not_measured(report))]
-    return Conclusion(decision=found.decision, sentence=" ".join(sentences))
+    by_findings = _conclusion_of_findings(report)
+    sentences = [by_findings.sentence, *(f"{line[0].upper()}{line[1:]}." for line in not_measured(report))]
+    return Conclusion(decision=by_findings.decision, sentence=" ".join(sentences))
 
 
 def not_measured(report: PrivacyReport) -> Iterator[str]:
@@ -73,10 +73,12 @@ def not_measured(report: PrivacyReport) -> Iterator[str]:
             yield f"{omission.what} was not measured: {omission.reason.rstrip('.')}"
 
 
-def _of_findings(report: PrivacyReport) -> Conclusion:
+def _conclusion_of_findings(report: PrivacyReport) -> Conclusion:
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
     certain = [
-        f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if each.on_claim
+        f"{_the_claim(verdict)} is refuted: it promises more privacy than there is"
+        for verdict in refuted
+        if verdict.on_claim
     ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain and is_reversed(report):
@@ -84,10 +86,10 @@ def _of_findings(report: PrivacyReport) -> Conclusion:
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
     if refuted:
-        return _concluded(Decision.SLIGHT, [_slight(each, report) for each in refuted])
+        return _concluded(Decision.SLIGHT, [_slight(verdict, report) for verdict in refuted])
     undecided = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE]
     if undecided:
-        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report) for each in undecided])
+        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(verdict, report) for verdict in undecided])
     if not report.verdicts:
         return _concluded(Decision.UNTESTED, ["the audit measured, but tested no hypothesis and no claim"])
     reach = "; ".join(_detectable_leaks(report))
@@ -145,7 +147,7 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
                 "texts like the extracted ones occur only in the training data, so the model may know them from "
                 "elsewhere; compare with held-out text drawn at random from the same source"
             )
-        compared = next((item for item in report.evidence if _compared(item)), None)
+        compared = next((item for item in report.evidence if _is_compared(item)), None)
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"
         share = compared.details.get("detectable")
@@ -181,7 +183,7 @@ def _detectable_leaks(report: PrivacyReport) -> Iterator[str]:
         if verdict.subject == MEMBERSHIP:
             yield _attacker_words(_detectable(report.evidence), attacked_unit(report))
         elif verdict.subject == EXTRACTION:
-            share = next((item.details.get("detectable") for item in report.evidence if _compared(item)), None)
+            share = next((item.details.get("detectable") for item in report.evidence if _is_compared(item)), None)
             yield f"the verbatim extraction of {percent(share)} of the {attacked_unit(report, many=True)}"
         elif verdict.subject == CANARIES:
             yield "a trace of the planted secrets"
@@ -191,7 +193,7 @@ def _detectable_leaks(report: PrivacyReport) -> Iterator[str]:
             yield f"a violation of {_the_claim(verdict)}"
 
 
-def _compared(item: Evidence) -> bool:
+def _is_compared(item: Evidence) -> bool:
     compared = item.method == "extraction" and item.quantity == "rate beyond held-out text"
     return compared and item.estimate is not None
 

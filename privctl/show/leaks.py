@@ -100,7 +100,7 @@ def _membership(report: PrivacyReport, outcome: Outcome) -> Leak | None:
             scored.append((area, beyond, item))
     if not scored:
         return None
-    best = max(scored, key=lambda each: each[:2])[2]
+    best = max(scored, key=lambda entry: entry[:2])[2]
     return Leak(
         words=_membership_words(report, best),
         figures=f"the attack {best.method} tells members from non-members, {_figure(best)}",
@@ -127,10 +127,10 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
         )
     for method, (how, what) in _SEARCHES.items():
-        found = [item for item in report.evidence if item.method == method and item.details.get("detected")]
-        found = [item for item in found if "training_extracted" in item.details]
-        if found:
-            return _prompted_leak(found[0], how, what)
+        detected = [item for item in report.evidence if item.method == method and item.details.get("detected")]
+        detected = [item for item in detected if "training_extracted" in item.details]
+        if detected:
+            return _prompted_leak(detected[0], how, what)
     grid = items.get("share found by sampling beyond held-out text, over n and p")
     if grid is not None and grid.details.get("detected"):
         share = percent(grid.estimate)
@@ -166,7 +166,7 @@ def _prompted_leak(item: Evidence, how: str, what: str) -> Leak:
 def _canaries(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     tests = {item.quantity: item for item in report.evidence if item.method == "canary exposure"}
     included, control = tests.get("mean bits, included"), tests.get("mean bits, left out (control)")
-    if _commitment_broken(report) or control is None or control.details.get("detected"):
+    if _is_commitment_broken(report) or control is None or control.details.get("detected"):
         return None
     completed = [item for item in report.evidence if item.method == "canary completion"]
     left_out = sum(item.details.get("disclosed", 0.0) for item in completed if "left out" in item.quantity)
@@ -226,7 +226,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], Leak | None]] = {
 
 def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
     """Lower bounds on epsilon for one record or group, where no claim was given that they could refute."""
-    if any(each.on_claim for each in report.verdicts):
+    if any(verdict.on_claim for verdict in report.verdicts):
         return
     bounds = [
         item
@@ -236,8 +236,8 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
     best = max(bounds, key=lambda item: item.lower or 0.0, default=None)
     if best is not None and (best.lower or 0.0) >= LEAST_EPSILON:
         delta = best.details.get("delta")
-        at = "" if delta is None else f" at delta {number(delta, 3)}"
-        least = f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence"
+        at_delta = "" if delta is None else f" at delta {number(delta, 3)}"
+        least = f"epsilon is at least {number(best.lower, 3)}{at_delta}, with {100 * best.confidence:.4g} % confidence"
         whose = "all records of a group together" if "group_records" in best.details else "a single record"
         yield Leak(
             words=f"for {whose}, {least}, so any promise of a smaller epsilon is false",
@@ -245,13 +245,13 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
         )
 
 
-def _commitment_broken(report: PrivacyReport) -> bool:
+def _is_commitment_broken(report: PrivacyReport) -> bool:
     """Whether canaries were not planted as their manifest says, or the report's statement cannot be read."""
     try:
-        held = parameters_as(AuditParameters, report).canary_conditions or ()
+        conditions = parameters_as(AuditParameters, report).canary_conditions or ()
     except ParametersError:
         return True
-    return any(each.state is AssumptionState.VIOLATED for each in held)
+    return any(assumption.state is AssumptionState.VIOLATED for assumption in conditions)
 
 
 def _margin(item: Evidence, least: float) -> float:
@@ -287,9 +287,9 @@ def _membership_words(report: PrivacyReport, item: Evidence) -> str:
     if item.quantity == "AUC":
         field = settings_of(report).group_by
         shown = "a training record and another one" if field is None else f"all records of two values of {field!r}"
-        told = "which is which" if field is None else "which was trained on"
+        question = "which is which" if field is None else "which was trained on"
         words = (
-            f"an attacker shown {shown} tells {told} {percent(item.estimate)} of the time (at least "
+            f"an attacker shown {shown} tells {question} {percent(item.estimate)} of the time (at least "
             f"{percent(item.lower)}; by guessing, 50 %)"
         )
         return f"{TRAINED_ON}: {words}" if tests_whole_file(report) else words

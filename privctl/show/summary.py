@@ -178,12 +178,12 @@ def _attacker_sentence(guarantee: Guarantee) -> str:
     """What the guarantee means for an attacker, without epsilon; empty if it states no advantage."""
     if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""
-    told = [50 * (1 + risk.bound) for risk in guarantee.risks if risk.measure is RiskMeasure.ADVANTAGE]
+    rates = [50 * (1 + risk.bound) for risk in guarantee.risks if risk.measure is RiskMeasure.ADVANTAGE]
     meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
     return (
-        f"An attacker who sees the model can tell with at most {bound(min(told), 3)} % accuracy whether one given "
+        f"An attacker who sees the model can tell with at most {bound(min(rates), 3)} % accuracy whether one given "
         f"{guarantee.unit}{meaning} was used; guessing has 50 %."
-        if told
+        if rates
         else ""
     )
 
@@ -217,25 +217,25 @@ def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
     }[lead.status]
     meaning = weak_bound(lead, subject.source.report) or _attacker_sentence(lead)
     # The assumptions are long and may be cut on a page, so the meaning comes first.
-    said = (meaning, text) if lead.status is Status.CONDITIONAL else (text, meaning)
-    return " ".join(filter(None, ["A plan, not a run." if plan else "", *said]))
+    sentences = (meaning, text) if lead.status is Status.CONDITIONAL else (text, meaning)
+    return " ".join(filter(None, ["A plan, not a run." if plan else "", *sentences]))
 
 
 def _condition(asserted: Sequence[str]) -> str:
     """The assumptions that a conditional guarantee rests on; after six, the others are counted."""
     if not asserted:
         return "Conditional: it follows if the stated assumptions hold."
-    said, more = asserted[:_NAMED], len(asserted) - _NAMED
+    named, more = asserted[:_NAMED], len(asserted) - _NAMED
     these = "this assumption holds" if len(asserted) == 1 else f"these {len(asserted)} assumptions hold"
     rest = [f"and {more} more, listed with the guarantee"] if more > 0 else []
-    return f"Conditional: it follows if {these}, which nothing enforces: {'; '.join([*said, *rest])}."
+    return f"Conditional: it follows if {these}, which nothing enforces: {'; '.join([*named, *rest])}."
 
 
 def _attack_sentence(subject: JudgedSubject) -> str:
     """The conclusion of each audit, worst first."""
     concluded = [conclusion(source.report) for source in subject.audits]
-    found = sorted(concluded, key=lambda each: list(Decision).index(each.decision))
-    return " ".join(dict.fromkeys(each.sentence for each in found)) or "Not attacked."
+    by_severity = sorted(concluded, key=lambda conclusion: list(Decision).index(conclusion.decision))
+    return " ".join(dict.fromkeys(conclusion.sentence for conclusion in by_severity)) or "Not attacked."
 
 
 def _leak_sentence(subject: JudgedSubject) -> str:

@@ -73,7 +73,7 @@ class PendingFile:
         self.place = _link_target(path)
         self._public = public
         self._hinted = 0
-        if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
+        if _file_type(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
             raise CommandError(f"{path} is not a regular file, so it cannot be replaced; name another file")
         with writing(path):
             _sweep(self.place)
@@ -120,7 +120,7 @@ class PendingFile:
 
     def rename(self, *, replace: bool) -> None:
         """Rename the flushed file to its final name; the caller must still sync the folder."""
-        if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
+        if _file_type(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
             raise CommandError(f"{self.path} has become something other than a regular file and was kept")
         with writing(self.path):
             if replace:
@@ -202,7 +202,7 @@ def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool =
 
 def takes_a_stream(path: Path) -> bool:
     """Whether ``path`` is a pipe, a character device or one of the process's own descriptors."""
-    return bool(_OWN_DESCRIPTOR.fullmatch(str(path))) or _kind(path) in (stat.S_IFIFO, stat.S_IFCHR)
+    return bool(_OWN_DESCRIPTOR.fullmatch(str(path))) or _file_type(path) in (stat.S_IFIFO, stat.S_IFCHR)
 
 
 def _stream(path: Path) -> BinaryIO:
@@ -213,7 +213,7 @@ def _stream(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
 
 
-def _kind(path: Path) -> int | None:
+def _file_type(path: Path) -> int | None:
     """The file type of ``path``, following links; None if nothing is there."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
@@ -306,7 +306,7 @@ def require_absent(path: Path, force: bool, *, option: str = "--output", forced_
     other = f"choose another {option}" if option else "move it away"
     if path.is_dir():
         raise CommandError(f"{path} exists and is a folder, which no file replaces; remove it or {other}")
-    if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
+    if _file_type(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
         raise CommandError(f"{path} exists; give {forced_by} to replace it, or {other}")
 
 
@@ -320,7 +320,7 @@ def require_name(path: Path) -> None:
 
 def require_regular(path: Path, *, option: str = "--output") -> None:
     """Raise CommandError if ``path`` is a device, a pipe or a socket, beside which no other file can be written."""
-    if takes_a_stream(path) or _kind(path) not in (None, stat.S_IFREG, stat.S_IFDIR):
+    if takes_a_stream(path) or _file_type(path) not in (None, stat.S_IFREG, stat.S_IFDIR):
         raise CommandError(
             f"{path} is not a regular file, so nothing can be kept there or written beside it; choose another {option}"
         )
@@ -339,7 +339,7 @@ def _claim(path: Path, create: Callable[[Path], int | None]) -> tuple[Path, int]
         fd = create(temporary)
         if fd is None:
             continue
-        if _lock(fd) and temporary.exists():
+        if _try_lock(fd) and temporary.exists():
             return temporary, fd
         os.close(fd)
 
@@ -357,7 +357,7 @@ def _new_folder(temporary: Path) -> int | None:
         return None
 
 
-def _lock(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     """Lock without waiting; returns whether that succeeded."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -369,9 +369,9 @@ def _lock(fd: int) -> bool:
 def _sweep(path: Path) -> None:
     """Remove what killed writers of ``path`` left: temporaries that no process has locked."""
     recover(path.parent)
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _RANDOM}}}\.partial")
+    partial_name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _RANDOM}}}\.partial")
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if not ours.fullmatch(stale.name):
+        if not partial_name.fullmatch(stale.name):
             continue  # somebody else's
         try:
             # Links and pipes are not ours, and opening a pipe would block.
@@ -379,7 +379,7 @@ def _sweep(path: Path) -> None:
         except OSError:
             continue
         try:
-            if not _lock(fd):
+            if not _try_lock(fd):
                 continue  # its writer is alive
             if stale.is_dir():
                 shutil.rmtree(stale, ignore_errors=True)

@@ -31,14 +31,14 @@ def commit_together(
     if not outputs and not remove:
         return
     folders = {place.parent for place in (*(pending.place for pending in outputs), *remove)}
-    with writing(outputs[0].path if outputs else remove[0]), _turn(folders):
+    with writing(outputs[0].path if outputs else remove[0]), _wait_for_turn(folders):
         for folder in folders:
             drop_drafts(folder)
         _commit(outputs, replace=replace, remove=remove)
 
 
 @contextmanager
-def _turn(folders: Set[Path]) -> Iterator[None]:
+def _wait_for_turn(folders: Set[Path]) -> Iterator[None]:
     """Wait for other processes that commit in ``folders``, and first finish what killed ones left there.
 
     If their renames were carried out later, they would overwrite part of this set.

@@ -42,7 +42,7 @@ def files_of(folder: Path) -> Iterator[Path]:
         for name in sorted({*names, *linked}):
             path = Path(root) / name
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            if name in linked or (name.lower().endswith(_WEIGHTS) if hidden else not _for_people(name)):
+            if name in linked or (name.lower().endswith(_WEIGHTS) if hidden else not _is_for_people(name)):
                 yield path
 
 
@@ -51,9 +51,9 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
-            own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
+            is_own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
             read = path.name.lower().endswith(_READ) and path.is_file()
-            if read and path.name not in weights and (own or not holds_weights(path.name)):
+            if read and path.name not in weights and (is_own or not holds_weights(path.name)):
                 yield path
 
 
@@ -119,7 +119,7 @@ def never_released(name: str, *, adapter: bool) -> bool:
     return holds_weights(name) or name.lower().endswith(".py")
 
 
-def _for_people(name: str) -> bool:
+def _is_for_people(name: str) -> bool:
     lower = name.lower()
     ending = PurePosixPath(lower).suffix
     named = lower.startswith(_NOTICES) and (ending in _NOTICE_SUFFIXES or ending[1:].isdigit())  # LICENSE-APACHE-2.0

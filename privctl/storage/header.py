@@ -175,7 +175,7 @@ def _not_negative_zero(digits: str, source: str) -> int:
     return 0
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNT_LIMIT
 
 
@@ -186,9 +186,9 @@ def _entry(name: str, entry: Any, source: str) -> TensorInfo:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise InputError(f"{where} has the unknown dtype {shown(dtype)}; known are {', '.join(DTYPE_BITS)}")
-    if not isinstance(shape, list) or not all(_count(s) and s < _DIMENSION_LIMIT for s in shape):
+    if not isinstance(shape, list) or not all(_is_count(s) and s < _DIMENSION_LIMIT for s in shape):
         raise InputError(f"{where} has the shape {shown(shape)}; expected a list of whole numbers")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_count(o) for o in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(o) for o in offsets):
         raise InputError(f"{where} has the data_offsets {shown(offsets)}; expected two whole numbers")
     info = TensorInfo(name, dtype, tuple(shape), *offsets)
     count = elements_of(shape)

@@ -227,25 +227,25 @@ def _write_locked(path: Path, content: Any) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
+def _open_locked(path: Path) -> Iterator[int | None]:
     """Open and lock a journal or a note; None if a running process has locked it, or it is not the user's own file.
 
     Raises OSError if it does not exist.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found: int | None = fd
+        locked: int | None = fd
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            found = None
-        yield found if path.exists() and _is_own_file(os.fstat(fd)) else None
+            locked = None
+        yield locked if path.exists() and _is_own_file(os.fstat(fd)) else None
     finally:
         os.close(fd)
 
 
 def _is_held(path: Path) -> bool:
-    with _opened(path) as fd:
+    with _open_locked(path) as fd:
         return fd is None
 
 
@@ -258,17 +258,17 @@ def _content(fd: int) -> Any:
 
 def _affected_folders(path: Path) -> set[Path]:
     """The folders in which the journal at ``path``, or the one that a note there points to, renames files."""
-    with _opened(path) as fd:  # kept locked, so that notes that point to each other end the recursion
+    with _open_locked(path) as fd:  # kept locked, so that notes that point to each other end the recursion
         content = [] if fd is None else _content(fd)
         if not isinstance(content, dict):
             return {path.parent, *(rename.place.parent for rename in _read_renames(path, content))}
-        found = _journal_of(path, content)
-        return {path.parent} if found is None else {path.parent, *_affected_folders(found)}
+        journal = _journal_of(path, content)
+        return {path.parent} if journal is None else {path.parent, *_affected_folders(journal)}
 
 
 def _finish(path: Path) -> None:
     """Carry out or undo a dead writer's renames; journals that belong to another user are ignored."""
-    with _opened(path) as fd:
+    with _open_locked(path) as fd:
         if fd is None:
             return
         content = _content(fd)
@@ -282,7 +282,9 @@ def _journal_of(note: Path, content: dict[str, Any]) -> Path | None:
     """The journal that a note points to; None if there is none."""
     home = note.parent / str(content.get(_HOME))
     journals = (home / note.with_suffix(suffix).name for suffix in (".commit", ".undo"))
-    return next((each for each in journals if os.path.lexists(each) and not os.path.samefile(each, note)), None)
+    return next(
+        (journal for journal in journals if os.path.lexists(journal) and not os.path.samefile(journal, note)), None
+    )
 
 
 def _finish_from_note(note: Path, content: dict[str, Any]) -> None:

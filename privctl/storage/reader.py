@@ -111,8 +111,8 @@ def version_of(file: Path | int) -> tuple[int, int, int, int]:
 
     Whoever can write to a file can reset its mtime, but not its ctime, which the system updates at every write.
     """
-    found = os.stat(file)
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = os.stat(file)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @dataclass(frozen=True, slots=True)

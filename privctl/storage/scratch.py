@@ -53,9 +53,9 @@ class ScratchFolder:
 
     def empty(self) -> None:
         """Unlink all files; those that are open or mapped stay usable."""
-        for each in self.folder.iterdir():
+        for file in self.folder.iterdir():
             with suppress(OSError):  # some file systems refuse to unlink open files
-                each.unlink()
+                file.unlink()
 
     def __enter__(self) -> Self:
         return self

@@ -114,6 +114,7 @@ class _Turns:
 
     @contextmanager
     def turn(self, index: int) -> Iterator[None]:
+        """A context that piece ``index`` enters after all earlier ones. Raises _AbandonedError once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._next == index or not self._open)
             if not self._open:

@@ -43,7 +43,9 @@ def epsilon_of(path: Path, capsys: pytest.CaptureFixture[str]) -> float:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_opacus(whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_opacus_history_becomes_one_event_per_noise(
+    whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     accountant = RDPAccountant()
     for noise, steps in ((1.1, 300), (2.0, 200)):
         for _ in range(steps):
@@ -220,7 +222,7 @@ def test_kinds_that_do_not_go_together_are_refused(tmp_path: Path, capsys: pytes
     assert "compose only with events that do" in capsys.readouterr().err
 
 
-def test_zcdp() -> None:
+def test_zcdp_events_become_concentrated_and_pure_events() -> None:
     both = dp_accounting.ComposedDpEvent([dp_event.ZCDpEvent(0.1, 0.2), dp_event.ZCDpEvent(0.0, 0.3)])
     found = foreign_events(repr(both), "x")
     assert found == (ZeroConcentratedDp(rho=0.1, xi=0.2), EpsilonDeltaDp(epsilon=0.3))

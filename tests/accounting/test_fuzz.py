@@ -30,7 +30,7 @@ def check(count: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_some_ledgers(count: int) -> None:
+def test_random_ledgers_are_enclosed(count: int) -> None:
     check(count, 7)
 
 

@@ -53,12 +53,12 @@ MULTIPLIERS = [
 
 
 @pytest.mark.parametrize(("epsilon", "mu", "delta"), DELTAS)
-def test_delta(epsilon: float, mu: float, delta: float) -> None:
+def test_delta_has_its_known_value(epsilon: float, mu: float, delta: float) -> None:
     assert delta_at(epsilon, mu) == pytest.approx(delta, rel=2e-11)
 
 
 @pytest.mark.parametrize(("delta", "mu", "epsilon"), EPSILONS)
-def test_epsilon(delta: float, mu: float, epsilon: float) -> None:
+def test_epsilon_has_its_known_value(delta: float, mu: float, epsilon: float) -> None:
     assert epsilon_at(delta, mu) == pytest.approx(epsilon, rel=1e-12)
 
 

@@ -61,7 +61,9 @@ TRAINING = [
 
 
 @pytest.mark.parametrize(("noise", "rate", "steps", "delta", "high", "low"), TRAINING)
-def test_training(noise: float, rate: float, steps: int, delta: float, high: float, low: float) -> None:
+def test_epsilon_of_a_training_is_enclosed_and_planted_faults_are_not(
+    noise: float, rate: float, steps: int, delta: float, high: float, low: float
+) -> None:
     book = ledger(sampled(noise, rate, steps))
     agrees(book, delta, high, 1e-7)
     # Both enclosures hold the truth, so they meet; and ours is the narrower.
@@ -229,7 +231,7 @@ def test_fixed_size_batches() -> None:
     assert whole == gaussian.epsilon_at(1e-6, 3.0)
 
 
-def test_adjacency() -> None:
+def test_adjacency_follows_from_the_kinds_of_batches() -> None:
     poisson, fixed, shuffled, in_bins = (
         sampled(1.0, 0.1, 5, batches)
         for batches in (Batches.POISSON, Batches.FIXED_SIZE, Batches.SHUFFLED, Batches.BALLS_AND_BINS)

@@ -246,7 +246,9 @@ def test_secrets_in_every_record(pairwise: bool) -> None:
 
 
 @pytest.mark.parametrize(("probabilities", "steps", "prior", "target", "sigma"), CALIBRATED)
-def test_calibration(probabilities: list[float], steps: int, prior: float, target: float, sigma: float) -> None:
+def test_the_least_noise_meets_the_budget_and_less_does_not(
+    probabilities: list[float], steps: int, prior: float, target: float, sigma: float
+) -> None:
     budget = np.array([binary_kl(target, prior)])
     found = least_noise(*book([probabilities]), budget, steps)
     assert found.noise_multiplier == pytest.approx(sigma, abs=1e-10)

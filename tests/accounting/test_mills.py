@@ -33,7 +33,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("x", "value"), VALUES)
-def test_values(x: float, value: float) -> None:
+def test_the_mills_ratio_has_its_known_values(x: float, value: float) -> None:
     # below zero the ratio grows like exp(x^2 / 2), and so does the effect of rounding x / sqrt 2
     assert mills(x) == pytest.approx(value, rel=1e-15 * max(1, x * x if x < 0 else 1))
 

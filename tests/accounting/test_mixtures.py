@@ -73,7 +73,9 @@ def test_reference_table(
 
 
 @pytest.mark.parametrize(("probabilities", "sigma", "forward", "replace"), ONE_STEP)
-def test_one_step(probabilities: list[float], sigma: float, forward: float, replace: float) -> None:
+def test_divergences_of_one_step_have_their_known_values(
+    probabilities: list[float], sigma: float, forward: float, replace: float
+) -> None:
     law = poisson_binomial(probabilities)
     assert kl(law, sigma) == pytest.approx(forward, abs=6e-11)
     assert replace_kl(law, sigma) == pytest.approx(replace, abs=6e-11)
@@ -168,7 +170,7 @@ def test_probabilities_out_of_range(probabilities: list[float]) -> None:
 
 @pytest.mark.parametrize("order", few([1.1, 2.5, 7.0, 33.3], 0, 2))
 @pytest.mark.parametrize(("probabilities", "sigma"), [([0.1, 0.02], 0.8), ([0.3] * 4, 3.0), ([1e-6], 1.0)])
-def test_moments(probabilities: list[float], sigma: float, order: float) -> None:
+def test_log_moments_agree_with_quadrature(probabilities: list[float], sigma: float, order: float) -> None:
     law = poisson_binomial(probabilities)
     with mpmath.workdps(40):
         exact, s = exact_law(probabilities), mpmath.mpf(sigma)

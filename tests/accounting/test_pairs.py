@@ -181,7 +181,7 @@ def test_sampling_multiplies_delta_by_the_rate(base: Pair, rate: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["gaussian", "mixture", "sampled gaussian", "sampled laplace", "symmetrized"])
-def test_reversal(name: str) -> None:
+def test_a_reversed_pair_swaps_the_two_distributions(name: str) -> None:
     pair, turned = PAIRS[name], Reversed(PAIRS[name])
     for epsilon in (-0.2, 0.0, 0.003):
         # H(Q, P; e) = 1 - exp(e) + exp(e) H(P, Q; -e), whatever the pair.

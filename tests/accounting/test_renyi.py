@@ -74,7 +74,7 @@ CALIBRATED = [
 
 
 @pytest.mark.parametrize(("events", "delta", "expected"), few(EPSILONS, *range(0, len(EPSILONS), 3)))
-def test_epsilons(events: tuple[Event, ...], delta: float, expected: float) -> None:
+def test_epsilon_is_close_to_its_known_value(events: tuple[Event, ...], delta: float, expected: float) -> None:
     found = epsilon(*events, delta=delta)
     assert expected * (1 - 4e-3) < found <= expected + 6e-8
 
@@ -273,7 +273,7 @@ def test_no_amplification_by_other_batches(batches: Batches) -> None:
     assert renyi(whole, [8.0]).tolist() == [1.0]
 
 
-def test_conversion() -> None:
+def test_conversion_agrees_with_the_formula_by_hand() -> None:
     # Canonne, Kamath and Steinke, proposition 12, by hand at order 2: D - log 2 - log delta - log 2.
     assert epsilon_at([2.0], [3.0], 0.01)[0] == pytest.approx(3 - 2 * math.log(2) - math.log(0.01), rel=1e-15)
     assert epsilon_at([math.inf, 2.0], [0.3, 0.2], 1e-300) == (0.3, math.inf)

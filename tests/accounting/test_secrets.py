@@ -72,7 +72,7 @@ def test_binary_kl_is_accurate_relative_to_itself(r: float, change: float) -> No
 
 
 @pytest.mark.parametrize(("budget", "prior", "expected"), INVERSE)
-def test_posterior(budget: float, prior: float, expected: float) -> None:
+def test_posterior_has_its_known_value(budget: float, prior: float, expected: float) -> None:
     assert posterior(budget, prior) == pytest.approx(expected, abs=6e-13)
 
 
@@ -102,7 +102,9 @@ def test_bound_holds_where_the_truth_is_known_and_half_of_it_does_not() -> None:
 
 
 @pytest.mark.parametrize(("probabilities", "steps", "prior", "target", "sigma"), CALIBRATED)
-def test_calibration(probabilities: list[float], steps: int, prior: float, target: float, sigma: float) -> None:
+def test_calibrated_noise_meets_the_target_and_half_of_it_does_not(
+    probabilities: list[float], steps: int, prior: float, target: float, sigma: float
+) -> None:
     found = noise_multiplier_for(probabilities, steps, prior, target)
     assert found == pytest.approx(sigma, abs=6e-11)
     law, budget = poisson_binomial(probabilities), binary_kl(target, prior)

@@ -177,7 +177,7 @@ def bound(right: int, *, copies: int = 1, delta: float = 1e-5, guesses: int = 10
         (bound(15, guesses=20), (8.0, 1e-5), Outcome.INCONCLUSIVE),
     ],
 )
-def test_claims(evidence: Evidence, claim: tuple[float, float], outcome: Outcome) -> None:
+def test_a_claim_is_judged_by_the_evidence(evidence: Evidence, claim: tuple[float, float], outcome: Outcome) -> None:
     (found,) = verdict.claims([evidence], [EpsilonClaim(epsilon=claim[0], delta=claim[1])])
     assert found.outcome is outcome
 

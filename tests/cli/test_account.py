@@ -131,7 +131,7 @@ def test_what_is_left_to_an_attacker(capsys: pytest.CaptureFixture[str]) -> None
     assert tight.epsilon == pytest.approx(4.8865541174622119964, rel=1e-9)
 
 
-def test_ferret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_account_plans_ferret(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--mechanism", "ferret", "--groups", "2", "--sample-rate", "0.005", "--steps", "1000"]
     report = report_of([*arguments, "--epsilon", "0.5", "--delta", "1e-5"], capsys)
     assert isinstance(report.mechanism, SignBits)
@@ -152,7 +152,7 @@ def test_ferret(capsys: pytest.CaptureFixture[str]) -> None:
     assert "6.93147" in capsys.readouterr().err
 
 
-def test_secret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_account_plans_for_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--mechanism", "secret", "--record", "0.005x10", "--prior", "0.01", "--steps", "500"]
     report = report_of([*arguments, "--posterior", "0.2", "--delta", "1e-5"], capsys)
     fano, curve = report.guarantees
@@ -249,7 +249,7 @@ def test_laplace_and_randomized_response(capsys: pytest.CaptureFixture[str]) -> 
     assert named(report)["privacy loss distribution"].epsilon == pytest.approx(0.59794, abs=6e-5)
 
 
-def test_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_account_reads_a_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ledger.json"
     events = [
         {"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.02048, "steps": 2940},

@@ -97,7 +97,9 @@ def test_a_solver_without_time_is_inconclusive(capsys: pytest.CaptureFixture[str
         (["claims", "check", "laplace", "--epsilon", "0.333", "--scale", "3"], 1, "S: every output is above 1"),
     ],
 )
-def test_checks(arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_check_prints_its_outcome(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(arguments) == code
     out = capsys.readouterr().out
     assert says in out

@@ -303,7 +303,7 @@ def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
         (("--noise-multiplier", "1"), "one of them"),
     ],
 )
-def test_mistakes(
+def test_a_mistake_is_refused_in_one_line_and_writes_nothing(
     more: tuple[str, ...], message: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(call(start, data, tmp_path / "a", "--epsilon", "3", *more)) == 2

@@ -168,7 +168,7 @@ def test_what_is_no_report_is_inconclusive(here: Path, capsys: Capture, content:
     assert run(["gate", OWN, "bad.json", "--max-epsilon", "1"]) == 1  # and a failure wins
 
 
-def test_what_is_no_file(here: Path, capsys: Capture) -> None:
+def test_what_is_no_readable_file_is_refused(here: Path, capsys: Capture) -> None:
     os.mkfifo("pipe")
     Path("loop").symlink_to("loop")
     Path("link").symlink_to(OWN)
@@ -220,7 +220,7 @@ def test_another_model_at_hand(here: Path, capsys: Capture, what: str) -> None:
         ([OWN, "--max-epsilon", "3", "--format", "html"], "html"),
     ],
 )
-def test_usage(here: Path, capsys: Capture, arguments: list[str], says: str) -> None:
+def test_wrong_usage_is_refused_without_output(here: Path, capsys: Capture, arguments: list[str], says: str) -> None:
     assert run(["gate", *arguments]) == 2
     captured = capsys.readouterr()
     assert says in captured.err

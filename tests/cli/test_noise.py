@@ -23,7 +23,7 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     return write_model(tmp_path / "m.safetensors", WEIGHTS, {"format": "pt", "made": "here"})
 
 
-def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_noise_level_writes_one_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = model.read_bytes()
     assert run(["noise", str(model), "--epsilon", "1", *PUBLISHED]) == 0
     table = capsys.readouterr().out

@@ -109,7 +109,9 @@ def test_nonsense_is_refused_by_the_name_of_its_option(
         ("retrain ferret --bit-epsilon", "44.5", "privctl: --bit-epsilon is 44.5; it must be above 0 and at most 44\n"),
     ],
 )
-def test_what_is_said(option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_out_of_range_are_refused_with_a_reason(
+    option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     name, command, each = OPTIONS[option]
     assert run([*name, *required(command, each), flag(each), value]) == 2
     assert capsys.readouterr().err == words

@@ -219,7 +219,7 @@ def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_are_trained_on_once_norms_are_frozen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 40)
     images = (draw.integers(0, 100, (40, 16, 16, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)

@@ -144,7 +144,7 @@ def test_mistakes_are_one_sentence(
         ("x" * 1000, "xx*****xx"),
     ],
 )
-def test_masks(value: str, expected: str) -> None:
+def test_a_value_is_masked(value: str, expected: str) -> None:
     assert mask(value) == expected
 
 

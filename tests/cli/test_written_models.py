@@ -111,7 +111,7 @@ TEXT = ("--task", "text-classification", "--labels", "n,y")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scratch", few([False, True], 0))
-def test_resnet(scratch: bool, resnet: Path, images: Path, tmp_path: Path) -> None:
+def test_a_trained_resnet_loads_with_transformers(scratch: bool, resnet: Path, images: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     more = ("--norm", "frozen", *(("--from-scratch",) if scratch else ()))
     assert retrain(DP, resnet, images, output, *IMAGES, *more) == 0
@@ -130,7 +130,7 @@ def test_resnet(scratch: bool, resnet: Path, images: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_vit(images: Path, tmp_path: Path) -> None:
+def test_a_trained_vit_loads_with_transformers(images: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert retrain(DP, architecture(tmp_path / "vit", "vit"), images, output, *IMAGES) == 0
     network: Any = AutoModelForImageClassification.from_pretrained(output)

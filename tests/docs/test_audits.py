@@ -133,7 +133,9 @@ TABLES: list[tuple[str, str, str, Callable[[Row], float]]] = [
 @pytest.mark.parametrize(
     ("page", "section", "column", "compute"), TABLES, ids=[f"{section}, {column}" for _, section, column, _ in TABLES]
 )
-def test_tables(page: str, section: str, column: str, compute: Callable[[Row], float]) -> None:
+def test_the_tables_of_the_audit_pages_are_computed(
+    page: str, section: str, column: str, compute: Callable[[Row], float]
+) -> None:
     rows = table(PAGES[f"{page}.md"], section)
     assert rows
     assert [(row, compute(row)) for row in rows if not agrees(row[column], compute(row))] == []

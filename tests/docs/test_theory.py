@@ -218,7 +218,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("section", "column", "compute"), cases())
-def test_tables(section: str, column: str, compute: Callable[[Row], float]) -> None:
+def test_the_tables_of_the_theory_page_are_computed(section: str, column: str, compute: Callable[[Row], float]) -> None:
     rows = table(THEORY, section)
     assert rows
     wrong = [(row, compute(row)) for row in rows if not agrees(row[column], compute(row))]

@@ -89,7 +89,7 @@ def test_divergences_of_whole_orders_against_dp_accounting(event: BestOfRuns) ->
     "event", [WHOLE, ON_BATCHES, replace(ON_BATCHES, shape=None), replace(WHOLE, steps=3)], ids=repr
 )
 @pytest.mark.slow
-def test_verified(event: BestOfRuns) -> None:
+def test_verification_accepts_the_bound_and_no_less(event: BestOfRuns) -> None:
     found = epsilon_bound(of(event), 1e-6)
     assert epsilon_of(of(event), 1e-6, (found,)).at_most(found)
     assert not epsilon_of(of(event), 1e-6, (found * 0.99,)).at_most(found * 0.99)

@@ -26,7 +26,7 @@ def ledger_of(event: Event) -> Ledger:
     return Ledger(events=(event,))
 
 
-def test_composition() -> None:
+def test_choices_compose_to_more_than_two_candidates_and_less_than_pure_dp() -> None:
     """Between two candidates of opposite scores and any mechanism of this epsilon; half the epsilon is refuted."""
     found, least = epsilon_bound(ledger_of(EVENT), 1e-6), epsilon_floor(ledger_of(EVENT), 1e-6)
     assert least <= found < 0.75 * epsilon_bound(ledger_of(EpsilonDeltaDp(epsilon=0.5, steps=20)), 1e-6)
@@ -55,7 +55,7 @@ def test_one_choice_is_the_worst_of_two_outcomes(epsilon: float) -> None:
     assert verified_pure_epsilon(ledger_of(replace(event, steps=3))).upper == pytest.approx(3 * epsilon)
 
 
-def test_divergences() -> None:
+def test_divergences_are_those_of_the_dominating_pair() -> None:
     """Those of the pair, by integration; none is below the largest over t, 0.1233 at order 1 (Dong et al. 2020)."""
     event = ExponentialChoice(epsilon=1.0)
     orders = [1.0, 1.5, 2.0, 10.0, 1000.0, math.inf]

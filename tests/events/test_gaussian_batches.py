@@ -183,7 +183,7 @@ def test_no_contributions_exceed_the_bounds_and_the_worst_attain_them() -> None:
                 assert not worst or found == pytest.approx(epsilon, abs=1e-3)
 
 
-def test_edges() -> None:
+def test_extreme_batches_reduce_to_simpler_events() -> None:
     """A group of one is one record; nothing is cut from batches that may hold all; sure records are one Gaussian."""
     plain = epsilon_bound(ledger_of(SampledGaussian(noise_multiplier=2, sample_rate=0.02, steps=200)), 1e-6)
     assert epsilon_bound(ledger_of(replace(GROUP, group_size=1)), 1e-6) == pytest.approx(plain, rel=1e-9)

@@ -175,7 +175,7 @@ def test_junit_parses_and_counts(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["release/model", *HOSTILE], ids=lambda text: ascii(text)[:30])
-def test_sarif(text: str) -> None:
+def test_sarif_has_the_required_members(text: str) -> None:
     log = json.loads(sarif.render(judgement(text)))
     assert set(log) == {"$schema", "version", "runs"}
     assert log["version"] == "2.1.0"

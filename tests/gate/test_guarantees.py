@@ -72,7 +72,9 @@ CLAIMED = replace(CONDITIONAL, name="published", status=Status.CLAIMED, adjacenc
         (PROVED, {"scope": "all-candidates"}, PASS, "within"),
     ],
 )  # fmt: skip
-def test_what_counts(tmp_path: Path, guarantee: Guarantee, flags: dict[str, str], outcome: str, says: str) -> None:
+def test_only_sound_guarantees_count(
+    tmp_path: Path, guarantee: Guarantee, flags: dict[str, str], outcome: str, says: str
+) -> None:
     report = making(tmp_path / "m.report.json", guarantee)
     found = only(judged(report, max_epsilon="2", **flags), "max_epsilon")
     assert found.outcome is outcome
@@ -178,7 +180,7 @@ def test_an_audit_that_certifies_more_than_is_allowed(tmp_path: Path, bound: obj
 
 
 @pytest.mark.parametrize(("limit", "outcome"), [("0.2", PASS), ("0.1", FAIL)])
-def test_posterior(tmp_path: Path, limit: str, outcome: object) -> None:
+def test_max_posterior_is_compared_with_the_secret_guarantee(tmp_path: Path, limit: str, outcome: object) -> None:
     secret = replace(
         PROVED,
         name="secret protection",

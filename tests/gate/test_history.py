@@ -224,7 +224,7 @@ def test_a_step_that_names_only_the_report_is_about_its_model(tmp_path: Path) ->
         (Outcome.CONSISTENT, "REFUTED,INCONCLUSIVE", PASS),
     ],
 )
-def test_verdicts(tmp_path: Path, outcome: Outcome, forbidden: str, found: object) -> None:
+def test_forbidden_verdicts_stop_a_release(tmp_path: Path, outcome: Outcome, forbidden: str, found: object) -> None:
     looked = audit(tmp_path / "a.json", verdicts=[replace(LEAK, outcome=outcome)])
     judgement = judged(making(tmp_path / "m.json", PROVED), looked, forbid_outcomes=forbidden, max_epsilon="8")
     assert only(judgement, "forbid_outcomes").outcome is found
@@ -245,7 +245,7 @@ def test_verdicts(tmp_path: Path, outcome: Outcome, forbidden: str, found: objec
         ("0001-01-01T00:00:00+23:59", FAIL),
     ],
 )
-def test_ages(tmp_path: Path, created: str, outcome: object) -> None:
+def test_old_reports_stop_a_release(tmp_path: Path, created: str, outcome: object) -> None:
     report = making(tmp_path / "m.json", PROVED, created=created)
     assert only(judged(report, max_age_days="5"), "max_age_days").outcome is outcome
 

@@ -123,7 +123,9 @@ def test_the_baselines_are_those_of_the_audits() -> None:
         ("max_exposure", "8", exposed(1.0, 10.0, canaries=0), INCONCLUSIVE, "states no valid highest exposure"),
     ],
 )
-def test_one_quantity(tmp_path: Path, rule: str, limit: str, item: Evidence, outcome: object, says: str) -> None:
+def test_a_measured_quantity_is_compared_with_its_limit(
+    tmp_path: Path, rule: str, limit: str, item: Evidence, outcome: object, says: str
+) -> None:
     report, looked = making(tmp_path / "m.report.json", PROVED), audit(tmp_path / "a.report.json", item)
     judgement = judged(report, looked, **{rule: limit})
     found = only(judgement, rule)
@@ -203,7 +205,9 @@ def joint(detectable: float | None) -> JointTest:
         ("extraction=0.5", extraction(0.0, 0.0, 0.1), INCONCLUSIVE),
     ],
 )
-def test_power(tmp_path: Path, asked: str, item: Evidence, outcome: object) -> None:
+def test_an_audit_of_less_than_min_power_stops_a_release(
+    tmp_path: Path, asked: str, item: Evidence, outcome: object
+) -> None:
     report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", item)
     found = only(judged(report, looked, min_power=asked), "min_power")
     assert (found.outcome, found.subject) == (outcome, asked.split("=")[0])

@@ -36,7 +36,9 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_noise(tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_noise_refuses_names_that_are_not_text(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     weights = {"w": np.arange(8, dtype=np.float32)}
     odd = write_model(tmp_path / f"{ODD}.safetensors", weights)
     refused(["noise", str(odd), *facts(), "-q"], tmp_path, capsys)
@@ -69,7 +71,7 @@ def test_scan_and_plant(tmp_path: Path, data: Path, capsys: pytest.CaptureFixtur
     refused(["canary", "plant", str(data), "-o", str(tmp_path / f"{ODD}p.jsonl"), "-q"], tmp_path, capsys)
 
 
-def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_refuses_to_write_names_that_are_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = making(tmp_path / "r.report.json", PROVED).rename(tmp_path / f"{ODD}.report.json")
     assert run(["verify", str(odd)]) == 3, "the model is not at hand"
     assert "\\udcff" in ascii(odd.name)

@@ -73,7 +73,7 @@ def noised(tmp_path: Path) -> dict[str, Any]:
 
 
 @values
-def test_verify(
+def test_verify_answers_whatever_the_numbers(
     tmp_path: Path, noised: dict[str, Any], values: Sequence[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "x.report.json"
@@ -83,7 +83,7 @@ def test_verify(
 
 
 @values
-def test_gate(
+def test_the_gate_answers_whatever_the_numbers(
     tmp_path: Path, noised: dict[str, Any], values: Sequence[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "x.report.json"
@@ -97,7 +97,7 @@ def test_gate(
 
 
 @values
-def test_report(
+def test_report_answers_whatever_the_numbers(
     tmp_path: Path, noised: dict[str, Any], values: Sequence[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "x.report.json"

@@ -126,7 +126,7 @@ class Denoiser(nn.Module):
 
 
 @pytest.mark.parametrize("batch_first", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_diffusion(batch_first: bool) -> None:
+def test_a_denoiser_trains_as_without_private_steps(batch_first: bool) -> None:
     """Each example has its own step and its own noise, as part of the data here, so that a loop sees the same."""
     model = Denoiser(batch_first=batch_first)
 

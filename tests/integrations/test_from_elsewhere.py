@@ -55,7 +55,9 @@ def test_noise_and_audits_build_on_it(tmp_path: Path, write_model: Callable[...,
         assert [parent.path for parent in read_report(built).parents] == ["m.report.json"]
 
 
-def test_what_it_refuses(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
+def test_a_model_with_a_report_or_another_file_in_its_place_is_refused(
+    model: Path, tmp_path: Path, write_model: Callable[..., Path]
+) -> None:
     privctl.from_elsewhere(model)
     before = model.with_name("m.report.json").read_bytes()
     with pytest.raises(CommandError, match="has a report already"):

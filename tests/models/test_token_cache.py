@@ -19,7 +19,7 @@ from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import FileSystemError, InputError
 from privctl.models import encoding
 from privctl.models.choices import LongTextPolicy
-from privctl.models.corpora import COLUMNS, IN_MEMORY, Corpus, Encoded, EncodedRecord, InMemory, Shelf
+from privctl.models.corpora import COLUMNS, IN_MEMORY, Corpus, CorpusStorage, Encoded, EncodedRecord, InMemory
 from privctl.models.encoding import TextFacts, TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.token_cache import TokenCache
 from privctl.parallel import Workers
@@ -98,7 +98,7 @@ def test_what_is_mapped_is_what_was_in_memory_however_it_was_read(
 ) -> None:
     owned = [TextRecord(stretch=Stretch("x"), text=text * 3, unit="uv"[i % 2]) for i, text in enumerate(TEXTS)]
 
-    def corpora(keep: Shelf) -> list[object]:
+    def corpora(keep: CorpusStorage) -> list[object]:
         corpora = [encode_masked(owned, facts(), SPLIT, keep), encode_causal(owned, facts(), TRUNCATE, keep)]
         corpora.append(encode_causal(owned, facts(), SPLIT, keep))
         corpora.append(encode_classified(iter(RECORDS), facts(), TRUNCATE, keep, LABELS))
@@ -138,7 +138,7 @@ def test_memory_does_not_grow_with_the_tokens(tmp_path: Path) -> None:
     ids, counted = np.arange(100_000, dtype=np.int32), np.ones(100_000, np.bool_)
     record = EncodedRecord([Encoded(ids=ids, counted=counted, record=0, key=1)])
 
-    def peak(keep: Shelf) -> int:
+    def peak(keep: CorpusStorage) -> int:
         tracemalloc.start()
         try:
             corpus = keep.corpus(record for _ in range(60))

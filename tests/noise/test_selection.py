@@ -73,7 +73,7 @@ def test_nan_in_bf16_is_not_released_without_noise(tmp_path: Path, write_raw: Ca
                 assert set(select(checkpoint, exclude=["b"]).streams) == {"w"}
 
 
-def test_globs(choose: Choose) -> None:
+def test_globs_include_and_exclude_tensors(choose: Choose) -> None:
     tensors = {"a.weight": W, "a.bias": V, "b.weight": BIG}
     assert set(choose(tensors, include=["a.*"]).streams) == {"a.weight", "a.bias"}
     found = choose(tensors, include=["a.*"], exclude=["*.bias"])

@@ -24,12 +24,12 @@ def value(training: ClippedTraining, regime: Regime, adjacency: Adjacency = REPL
     return found.value
 
 
-def test_convex() -> None:
+def test_convex_sensitivity_is_that_of_the_paper() -> None:
     assert value(PAPER, Regime.CONVEX) == pytest.approx(2e-4, rel=1e-14)
     assert value(PAPER, Regime.CONVEX, ZERO) == pytest.approx(1e-4, rel=1e-14)
 
 
-def test_nonconvex() -> None:
+def test_nonconvex_sensitivity_is_that_of_the_paper() -> None:
     # 2 lr C / B + 2 lr C (T - 1), attained by f(w) = -C |w|.
     assert value(PAPER, Regime.NONCONVEX) == pytest.approx(0.19992, rel=1e-12)
     assert value(PAPER, Regime.NONCONVEX, ZERO) == pytest.approx(0.19991, rel=1e-12)
@@ -43,7 +43,7 @@ def test_strongly_convex(epochs: int, expected: float) -> None:
     assert found >= expected  # rounded up
 
 
-def test_smooth() -> None:
+def test_smooth_sensitivity_has_its_known_value() -> None:
     assert value(replace(PAPER, smoothness=1.0), Regime.SMOOTH) == pytest.approx(2.1137474802529588e-4, rel=1e-12)
 
 
@@ -54,7 +54,7 @@ def test_heavy_ball() -> None:
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(2000, 11816.414112980243), (100, 179.0927170749138)])
-def test_adamw(steps: int, expected: float) -> None:
+def test_adamw_sensitivity_has_its_known_values(steps: int, expected: float) -> None:
     t = replace(PAPER, epochs=1, dataset_size=5 * steps, optimizer=Optimizer.ADAMW)
     assert value(t, Regime.NONCONVEX, dimension=124_439_808) == pytest.approx(expected, rel=1e-11)
 

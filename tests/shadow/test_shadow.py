@@ -268,7 +268,9 @@ def test_other_settings_are_refused(
         (["--learning-rate", "1e12"], 3, "lower --learning-rate"),
     ],
 )
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str) -> None:
+def test_a_mistake_is_refused_and_stores_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, says: str
+) -> None:
     assert run(call(tmp_path, tmp_path / "shadows", *more)) == code
     assert says in capsys.readouterr().err
     assert not list((tmp_path / "shadows").glob("*.safetensors"))

@@ -52,7 +52,7 @@ def reindex(folder: Path, weight_map: Any) -> None:
     (folder / INDEX_NAME).write_text(json.dumps({"metadata": {"total_size": 72}, "weight_map": weight_map}))
 
 
-def test_one_file(tmp_path: Path, write_model: WriteModel) -> None:
+def test_a_single_file_is_read(tmp_path: Path, write_model: WriteModel) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     path = write_model(tmp_path / "any name.safetensors", {"w": values, "s": np.array(1.5)}, {"format": "pt"})
     with open_checkpoint(path) as checkpoint:
@@ -76,7 +76,7 @@ def test_a_directory_with_one_file(tmp_path: Path, write_model: WriteModel) -> N
         assert [t.name for _, t in checkpoint.tensors()] == ["w"]
 
 
-def test_shards(sharded: Path) -> None:
+def test_all_shards_are_read(sharded: Path) -> None:
     with open_checkpoint(sharded) as checkpoint:
         assert [f.path.name for f in checkpoint.files] == list(SHARDS)
         held = {t.name: bytes(f.read(t)) for f, t in checkpoint.tensors()}

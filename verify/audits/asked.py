@@ -88,7 +88,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     yield from _attacks(report, parameters, asked)
     yield from _bounds(report, parameters, asked)
     yield from _claims(report, asked)
-    yield from _sections(report, parameters, asked)
+    yield from _section_faults(report, parameters, asked)
     if asked.precision is not None and asked.precision != parameters.dtype:
         yield f"it was asked to compute in {asked.precision}, and its parameters say {parameters.dtype or 'nothing'}"
     if asked.max_length is not None and parameters.max_length not in (asked.max_length, None):
@@ -101,12 +101,12 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
     """Refutes an audit that bounds epsilon but has no verdict on a claim of the model's report, one of ``parents``."""
     if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
         return
-    own = list(makers(report, parents))
-    yield from _verdicts_on_other_units(report, own)
-    yield from _of_another_mechanism(report, own)
-    claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
+    trainings = list(makers(report, parents))
+    yield from _verdicts_on_other_units(report, trainings)
+    yield from _other_mechanism_verdicts(report, trainings)
+    claims = {(g.epsilon, g.delta) for parent in trainings for g in parent.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
-        if not _judged(report, epsilon, delta):
+        if not _is_judged(report, epsilon, delta):
             yield Verdict(
                 subject="audit",
                 outcome=Outcome.REFUTED,
@@ -115,7 +115,7 @@ def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[Priva
             )
 
 
-def _of_another_mechanism(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+def _other_mechanism_verdicts(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """Refutes canaries that were tested against another mechanism than the one they took part in."""
     stated = _readable(AuditParameters, report)
     if stated is None or not stated.canary_conditions or stated.canary_mechanism is None:
@@ -242,7 +242,7 @@ def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
     if any(omission.what == NO_BOUNDS for omission in report.omissions) and "canaries" not in asked.files:
         return
     for epsilon, delta in asked.claims:
-        if not _judged(report, epsilon, delta):
+        if not _is_judged(report, epsilon, delta):
             yield f"it was to judge ({epsilon:g}, {delta:g})-DP, and has no verdict on it"
     if asked.curve and parameters_as(AuditParameters, report).canary_curve is None:
         yield "it was to judge the curve of a mechanism, and does not state it"
@@ -250,18 +250,18 @@ def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
         yield "it was to bound the noise of the stated steps, and does not say how much there was or why it cannot"
 
 
-def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+def _section_faults(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
     """Each part must state all its kinds of figures, so that the one which shows a leak cannot be left out."""
-    found = {(item.method, item.quantity) for item in report.evidence}
+    measured = {(item.method, item.quantity) for item in report.evidence}
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
-    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
-    wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
+    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in measured for rate in _RATES]
+    wanted += [("extraction", quantity) for quantity in _extraction_faults(asked, report)]
     wanted += _searches(asked, report)
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES
     yield from _secrets(report, asked)
     for method, quantity in wanted:
-        if not any(each == method and other.startswith(quantity) for each, other in found):
+        if not any(other_method == method and other.startswith(quantity) for other_method, other in measured):
             yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
 
 
@@ -278,7 +278,7 @@ def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, s
     for method in outside:
         if method not in omitted:
             also = [extraction_tests.OVER_CONTROL] if method == extraction_tests.DIVERGENCE else []
-            yield from ((method, each) for each in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
+            yield from ((method, rate) for rate in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
 
 
 def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
@@ -299,7 +299,7 @@ def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
         yield "it was given a plan of protection, and has no verdict on it"
 
 
-def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
+def _extraction_faults(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
     sides = {"train": "training", "heldout": "held-out"}
     if "train" not in asked.files or parts_not_run.EXTRACTION in parts_not_run.not_run(report):
         return
@@ -319,7 +319,7 @@ def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
             yield "near-verbatim rate beyond held-out text"
 
 
-def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
+def _is_judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
     return any(split_groups.is_about_claim(verdict.subject, epsilon, delta) for verdict in report.verdicts)
 
 

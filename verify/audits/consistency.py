@@ -128,7 +128,7 @@ def _interval(item: Evidence) -> str:
     limits = (item.lower, item.estimate, item.upper)
     if None in limits:
         return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
-    low, value, high = (float(each) for each in limits if each is not None)
+    low, value, high = (float(limit) for limit in limits if limit is not None)
     if item.interval == _RELABELLED:
         return _relabelled(item, low, value, high)
     if _is_auc(item) and item.interval not in (_DELONG, _DELONG_T, _PAIRS, *_CHERNOFF):
@@ -143,15 +143,17 @@ def _interval(item: Evidence) -> str:
     counts = _counts(item)
     if item.interval != _EXACT or counts is None:
         return ""
-    found, perhaps, total = counts
+    successes, perhaps, total = counts
     if total > _MOST:
         return f"it counts {total}, more than is supported"
-    if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
-        return f"its estimate is {value:.6g}, but it counts {found} of {total}"
+    if not 0 <= successes <= successes + perhaps <= total or not math.isclose(
+        value * total, successes, abs_tol=_ROUNDING
+    ):
+        return f"its estimate is {value:.6g}, but it counts {successes} of {total}"
     tail = (1 - item.confidence) / 2
-    fits = is_limit(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
-    fits = fits and is_limit(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
-    return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
+    fits = is_limit(low, successes - 1, total, 1 - tail, at_end=successes == 0, end=0.0)
+    fits = fits and is_limit(high, successes + perhaps, total, tail, at_end=successes + perhaps == total, end=1.0)
+    return "" if fits else f"its interval is not that of {successes} of {total} at {100 * item.confidence:.4g} %"
 
 
 def _by_chernoff(item: Evidence, low: float, value: float, high: float) -> str:
@@ -199,19 +201,19 @@ def _is_auc(item: Evidence) -> bool:
 def _counts(item: Evidence) -> tuple[int, int, int] | None:
     """The counts (found, undecided, total); None if the evidence does not state them."""
     details, samples = item.details, item.samples
-    found: float | None
+    successes: float | None
     total: float | None
     if item.quantity.startswith("TPR at "):
-        found, total = details.get("true_positives"), samples.get("members")
+        successes, total = details.get("true_positives"), samples.get("members")
     elif item.method == _COMPLETION:
-        found, total = details.get("disclosed"), samples.get("canaries")
+        successes, total = details.get("disclosed"), samples.get("canaries")
     elif item.method in (_EXTRACTION, *extraction_tests.SEARCHES):
-        found, total = details.get("extracted"), details.get("texts")
+        successes, total = details.get("extracted"), details.get("texts")
     else:
         return None
-    if found is None or not total:
+    if successes is None or not total:
         return None
-    return int(found), int(details.get("undecided", 0)), int(total)
+    return int(successes), int(details.get("undecided", 0)), int(total)
 
 
 def _chance(item: Evidence) -> str:
@@ -285,9 +287,9 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     attacks = [item for item in attacks if item.method not in _BASELINES]
     if not attacks:
         return
-    yield from missing_inputs(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
+    yield from missing_inputs(report, () if _is_of_given_scores(report, attacks) else ("members", "nonmembers"))
     for name in (_BLIND, _LENGTH):
-        if name not in baselines and not _of_scores(report, attacks):
+        if name not in baselines and not _is_of_given_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
     outcome = outcome_of(report, MEMBERSHIP)
     if outcome is None:
@@ -322,7 +324,7 @@ def _attributed(
     ``certain`` are the baselines whose interval shows that the records differ.
     """
     detected = set(seen)
-    if not drawn and (certain or _suspected(baselines.get(_BLIND))):
+    if not drawn and (certain or _is_suspected(baselines.get(_BLIND))):
         detected &= {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
     if certain:
         controlled = list(certain) == [_BLIND] and _finds_nothing(baselines.get(_CONTROL))
@@ -335,14 +337,14 @@ def _finds_nothing(control: Evidence | None) -> bool:
     return control is not None and not _excludes(control, 0.5) and control.details.get("detectable", 1.0) <= _POWERFUL
 
 
-def _suspected(blind: Evidence | None) -> bool:
+def _is_suspected(blind: Evidence | None) -> bool:
     """Whether the test on the records alone, without the model, rejects; older reports have no such test."""
     if blind is None or "p_value" not in blind.details:
         return False
     return blind.details["p_value"] <= blind.details.get("level", 1.0)
 
 
-def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
+def _is_of_given_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
     """Whether the audit judges scores given by another tool rather than scores that privctl computed from a model."""
     beside = {
         "split",

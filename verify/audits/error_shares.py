@@ -40,15 +40,15 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     asked = parameters.asked
     if asked is None:
         return  # reported by another check
-    part = _ALPHA / max(1, _parts(asked, parameters))
+    part = _ALPHA / max(1, _part_count(asked, parameters))
     for items, share in (
-        *_of_membership(report, parameters, part),
-        *_of_bounds(report, parameters, part),
-        *_of_canaries(report, part),
-        *_of_secrets(report, part),
-        (_of_extraction(report), _share_of_extraction(report, parameters, asked, part)),
+        *_membership_shares(report, parameters, part),
+        *_bound_shares(report, parameters, part),
+        *_canary_shares(report, part),
+        *_secret_shares(report, part),
+        (_extraction_evidence(report), _share_of_extraction(report, parameters, asked, part)),
     ):
-        yield from _wrong(items, share)
+        yield from _share_faults(items, share)
     for item in report.evidence:
         if item.method in _BLIND and "p_value" in item.details and item.details.get("level") != _GUARD:
             yield f"{item.method}, {item.quantity}: the level of its test is not {_GUARD:g}, as in every audit"
@@ -58,20 +58,22 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
             yield f"{item.method}: the level of its joint test is {item.test.level:g}, and such an audit's is {split:g}"
 
 
-def _wrong(items: Iterable[Evidence], share: float) -> Iterator[str]:
+def _share_faults(items: Iterable[Evidence], share: float) -> Iterator[str]:
     for item in items:
         if item.estimate is None:
             continue  # it was not measured
         # A baseline states the level of its own test beside the confidence of its interval.
         stated = item.details.get("level", 1 - item.confidence) if "detected" in item.details else 1 - item.confidence
-        if not all(math.isclose(each, share, rel_tol=_CLOSE, abs_tol=1e-12) for each in (stated, 1 - item.confidence)):
+        if not all(
+            math.isclose(value, share, rel_tol=_CLOSE, abs_tol=1e-12) for value in (stated, 1 - item.confidence)
+        ):
             yield (
                 f"{item.method}, {item.quantity}: it may be wrong with a probability of {stated:.6g}, and such an "
                 f"audit gives it {share:.6g}"
             )
 
 
-def _parts(asked: AskedAudit, parameters: AuditParameters) -> int:
+def _part_count(asked: AskedAudit, parameters: AuditParameters) -> int:
     """How many parts the audit has; 0 if it judges scores that it was given."""
     canaries = _CANARIES in asked.files and parameters.canary_conditions is not None
     return (_MEMBERS in asked.files) + canaries + sum(role in asked.files for role in _OTHER_PARTS)
@@ -82,7 +84,7 @@ def _is_drawn(parameters: AuditParameters) -> bool:
     return parameters.asked is not None and {"split", _MEMBERS} <= parameters.asked.files.keys()
 
 
-def _of_membership(
+def _membership_shares(
     report: PrivacyReport, parameters: AuditParameters, part: float
 ) -> Iterator[tuple[Sequence[Evidence], float]]:
     """The intervals of attacks and baselines, which share the error equally."""
@@ -90,7 +92,7 @@ def _of_membership(
     yield items, part * (1 - _BOUNDS if _is_drawn(parameters) else 1) / max(1, len(items))
 
 
-def _of_bounds(
+def _bound_shares(
     report: PrivacyReport, parameters: AuditParameters, part: float
 ) -> Iterator[tuple[Sequence[Evidence], float]]:
     """Bounds on epsilon and mu: of each score of a split, of each observation of gradients, or of each set."""
@@ -106,7 +108,7 @@ def _of_bounds(
         yield [item], _BOUNDS * part * item.details.get("sets", 1.0) / max(1.0, sum(sets.values()))
 
 
-def _of_canaries(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
+def _canary_shares(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
     """The tests of exposures, and the rates of completed canaries."""
     tests = [item for item in report.evidence if item.method == "canary exposure" and "detected" in item.details]
     yield tests, _TESTS * part / _EXPOSURES
@@ -114,7 +116,7 @@ def _of_canaries(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[
     yield rates, _INTERVALS * part / max(1, len(rates))
 
 
-def _of_secrets(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
+def _secret_shares(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[Evidence], float]]:
     """The tests of secrets, their rates, the baseline of their records, and the test of a plan."""
     tests = [item for item in report.evidence if item.method == "secret trace"]
     yield tests, _TESTS * part / max(1, len(tests))
@@ -127,21 +129,21 @@ def _of_secrets(report: PrivacyReport, part: float) -> Iterator[tuple[Sequence[E
     yield [item for item in report.evidence if item.method == "secret protection"], _PLAN * part
 
 
-def _of_extraction(report: PrivacyReport) -> list[Evidence]:
+def _extraction_evidence(report: PrivacyReport) -> list[Evidence]:
     return [item for item in report.evidence if item.method in (_EXTRACTION, *exact_tests.SEARCHES)]
 
 
 def _share_of_extraction(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit, part: float) -> float:
     """The error of each figure of an extraction, which all share equally."""
-    found = {(item.method, item.quantity) for item in report.evidence}
+    measured = {(item.method, item.quantity) for item in report.evidence}
     sampled = not asked.greedy_only
-    near = (_EXTRACTION, BEYOND[1]) in found or any(name.startswith("near-verbatim rate on") for _, name in found)
+    near = (_EXTRACTION, BEYOND[1]) in measured or any(name.startswith("near-verbatim rate on") for _, name in measured)
     number = 1 + _DOCUMENTS + sampled + _DISTANCES * near
-    if (_EXTRACTION, "rate on held-out text") in found:
+    if (_EXTRACTION, "rate on held-out text") in measured:
         number += 2 + 2 * sampled + 2 * near
-    if any(method == _ADVERSARIAL for method, _ in found):
+    if any(method == _ADVERSARIAL for method, _ in measured):
         number += _PREFIXES
-    outside = {method for method, _ in found if method in exact_tests.OUTSIDE}
+    outside = {method for method, _ in measured if method in exact_tests.OUTSIDE}
     # Where coins drew the sides, either of two comparisons may be made, and each has its share.
     number += (_OUTSIDE + (_COMPARED if sides_by_coins(parameters.extraction) else 0)) * len(outside)
     number += exact_tests.CONTROL in outside

@@ -105,7 +105,7 @@ def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
     )
 
 
-def _of_models(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Form]:
+def _model_forms(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Form]:
     """Forms of a lower bound from the scores of many models, by a threshold or by ranks."""
     counts = frozenset({"true_positives", "false_positives", "ceiling", "threshold"})
     ranks = frozenset({"rank", "ranked", "beyond", "counted", "share", "tests"})
@@ -155,8 +155,8 @@ _FORMS = (
             (extraction_tests.GRID, f"{_FISHER}, times the distinct cuts", frozenset({"cuts"})),
         )
     ),
-    *_of_models(_EPSILON, _RATE, frozenset({"delta"})),
-    *_of_models(_MU, "", frozenset()),
+    *_model_forms(_EPSILON, _RATE, frozenset({"delta"})),
+    *_model_forms(_MU, "", frozenset()),
 )
 
 
@@ -166,7 +166,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         wrong = list(_wrong(item, parameters))
         if not wrong and item.method == _EXTRACTION and item.quantity in BEYOND:
             wrong = [two_rates.fault(item, report.evidence)]
-        yield from (f"{item.method}, {item.quantity}: {each}" for each in wrong if each)
+        yield from (f"{item.method}, {item.quantity}: {fault}" for fault in wrong if fault)
     yield from _totals(report, parameters)
 
 
@@ -201,11 +201,11 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
 def _nothing_to_compare(item: Evidence) -> bool:
     """Whether a comparison gives a reason instead of a number because one side has no texts left to compare."""
     numbers = (item.estimate, item.lower, item.upper, item.details.get("p_value"))
-    looked = [item.samples.get(name, 0) for name in _SAMPLES.values()]
+    sizes = [item.samples.get(name, 0) for name in _SAMPLES.values()]
     compared = [item.details.get(f"{name}_texts", 0) for name in _SAMPLES.values()]
     reasons = ("in_both", "cued", "known_training", "known_held_out")
     left_out = any(item.details.get(name, 0) > 0 for name in reasons) and not all(compared)
-    return bool(item.reason) and set(numbers) == {None} and (left_out or not all(looked))
+    return bool(item.reason) and set(numbers) == {None} and (left_out or not all(sizes))
 
 
 def _form_faults(form: _Form, item: Evidence) -> Iterator[str]:
@@ -257,9 +257,9 @@ def _rate(item: Evidence) -> Iterator[str]:
 
 def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Checks figures that must add up to others, and figures that must be stated together."""
-    found = {(item.method, item.quantity): item for item in report.evidence}
-    extracted = found.get((_EXTRACTION, "rate on training text"))
-    copies = [item for (method, name), item in found.items() if method == _EXTRACTION and " on text in " in name]
+    by_quantity = {(item.method, item.quantity): item for item in report.evidence}
+    extracted = by_quantity.get((_EXTRACTION, "rate on training text"))
+    copies = [item for (method, name), item in by_quantity.items() if method == _EXTRACTION and " on text in " in name]
     if extracted is not None and copies and all(item.details.keys() >= _COUNTED for item in (extracted, *copies)):
         for name in sorted(_COUNTED):
             if (total := sum(item.details[name] for item in copies)) != extracted.details[name]:
@@ -276,10 +276,10 @@ def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]
         yield "extraction: its figures do not all look at the same numbers of texts"
     for distance in (parameters.extraction or {}).get("near_verbatim") or () if extracted is not None else ():
         name = f"near-verbatim rate on training text, edit distance to {distance:g}"
-        if (_EXTRACTION, name) not in found:
+        if (_EXTRACTION, name) not in by_quantity:
             yield f"extraction: it states no {name!r}, which its parameters name"
-    for method in sorted({method for method, name in found if name.startswith("TPR at ")}):
-        if (method, "AUC") not in found:
+    for method in sorted({method for method, name in by_quantity if name.startswith("TPR at ")}):
+        if (method, "AUC") not in by_quantity:
             yield f"{method}: it states true positive rates without the AUC"
     sizes = {
         (side, item.samples.get(side))
@@ -289,7 +289,7 @@ def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]
     }
     if len(sizes) > len(_SIDES):
         yield "its attacks do not all judge the same numbers of members and non-members"
-    yield from _of_scores(report, parameters)
+    yield from _score_faults(report, parameters)
 
 
 def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
@@ -302,7 +302,7 @@ def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: A
             yield f"column {name}-top"
 
 
-def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+def _score_faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Audits of the scores of many models must state both bounds and agree with the request."""
     asked = parameters.asked
     if asked is None:

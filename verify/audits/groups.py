@@ -44,11 +44,11 @@ def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     roles = {item.role for item in report.inputs}
     if not roles & set(_SIDES) and stated.grouped_records is None and sides_by_coins(stated.extraction):
         return  # ``verify.audits.split.drawn`` recomputes the coins of its groups
-    outcome, reason = _judged(path, report, stated)
+    outcome, reason = _judge_groups(path, report, stated)
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 
 
-def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
+def _judge_groups(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
     field, records = stated.group_by, stated.grouped_records
     if field is None or records is None or records.keys() != set(_SIDES):
         return Outcome.REFUTED, "it states a field of groups without the records in them, or these without a field"
@@ -59,10 +59,10 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, "its figures are not all of the same groups"
     groups = dict(zip(_SIDES, counted.pop(), strict=True))
     try:
-        sides = {side: _read(path, report, side, field) for side in _SIDES}
+        sides = {side: _read_side(path, report, side, field) for side in _SIDES}
     except InputError as fault:
         return Outcome.INCONCLUSIVE, f"its groups cannot be counted again ({fault})"
-    if unnamed := [found.unnamed for found in sides.values() if found is not None and found.unnamed]:
+    if unnamed := [groups.unnamed for groups in sides.values() if groups is not None and groups.unnamed]:
         return Outcome.REFUTED, f"it counts groups, but a record names none: {unnamed[0]}"
     for side, found in sides.items():
         if found is None:
@@ -73,7 +73,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
                 f"it counts {groups[side]} groups of {records[side]} {side}, but their files hold {len(found.groups)} "
                 f"values of {field!r} in {found.records} records"
             )
-    members, others = (found.groups for found in sides.values() if found is not None)
+    members, others = (side.groups for side in sides.values() if side is not None)
     if both := members & others:
         return Outcome.REFUTED, f"{len(both)} groups have records among the members and the non-members"
     if (wrong := _misnamed(stated, members | others)) is not None:
@@ -86,13 +86,13 @@ def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome,
     similar = spelled_alike(groups)
     if stated.similar_names == similar or (stated.similar_names is None and not similar):
         return None
-    found = f"{similar} of its groups have names spelled like another's"
+    description = f"{similar} of its groups have names spelled like another's"
     if stated.similar_names is None:
-        return Outcome.INCONCLUSIVE, f"{found}, and it does not say whether these are different"
-    return Outcome.REFUTED, f"{found}, and it says {stated.similar_names}"
+        return Outcome.INCONCLUSIVE, f"{description}, and it does not say whether these are different"
+    return Outcome.REFUTED, f"{description}, and it says {stated.similar_names}"
 
 
-def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
+def _read_side(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
     """The records and groups in the files of ``side``; None if a file is missing or no longer as recorded."""
     places = [as_recorded(path, item) for item in report.inputs if item.role == side]
     if not places or None in places:

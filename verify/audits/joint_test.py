@@ -43,8 +43,8 @@ def faults(attacks: Sequence[Evidence], confidence: float | None) -> Iterator[st
     methods = {item.method for item in attacks}
     names = [item.method for item, _ in tested]
     if sorted(names) != sorted(methods) or tests[0].compared != len(methods):
-        of = counted(tests[0].compared, "attack")
-        yield f"its joint test is of {of}, and {len(names)} of the {len(methods)} reported state its p-value"
+        attack_count = counted(tests[0].compared, "attack")
+        yield f"its joint test is of {attack_count}, and {len(names)} of the {len(methods)} reported state its p-value"
     yield from _level(tests[0], confidence)
     for item, test in tested:
         if wrong := _p_value(test) or _spread(item) or _detectable(item, test) or _area(item, test):
@@ -139,8 +139,10 @@ def baseline_faults(evidence: Sequence[Evidence]) -> Iterator[str]:
     for item in evidence:
         if item.quantity != _OVER or item.method not in areas or "deviation" not in item.details:
             continue
-        own = fixed * (_WIDEST if item.method == _FUSED else 1)
-        most = max(own + blind.details["deviation"], _of_records(areas[item.method]) + _of_records(blind))
+        margin = fixed * (_WIDEST if item.method == _FUSED else 1)
+        most = max(
+            margin + blind.details["deviation"], _largest_deviation(areas[item.method]) + _largest_deviation(blind)
+        )
         if item.details["deviation"] > _SLACK * most:
             yield (
                 f"{item.method}, {_OVER}: its deviation is {item.details['deviation']:.4g}, and that of such scores is "
@@ -152,7 +154,7 @@ def _sizes(item: Evidence) -> tuple[int, int]:
     return item.samples.get("members", 0), item.samples.get("nonmembers", 0)
 
 
-def _of_records(item: Evidence) -> float:
+def _largest_deviation(item: Evidence) -> float:
     """The largest that DeLong's deviation can be: either side's placements lie in 0 to 1 and have the AUC as mean."""
     members, others = _sizes(item)
     area = float(item.estimate or 0.0)

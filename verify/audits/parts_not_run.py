@@ -48,7 +48,7 @@ def not_run(report: PrivacyReport) -> frozenset[str]:
 def unmeasured(report: PrivacyReport) -> Iterator[Omission]:
     """Yields an omission of the verification for each of these parts."""
     named = (omission for omission in report.omissions if omission.what in _TRACES)
-    yield from (Omission(what=each.what, reason=f"the audit could not measure it: {each.reason}") for each in named)
+    yield from (Omission(what=part.what, reason=f"the audit could not measure it: {part.reason}") for part in named)
 
 
 def faults(report: PrivacyReport, asked: AskedAudit, *, extraction: bool) -> Iterator[str]:

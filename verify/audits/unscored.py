@@ -37,7 +37,7 @@ _SUBJECT = "an audit's scores; give a *.scores.safetensors file"
 def faults(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
     """Yields one sentence for each number of left out or truncated records that disagrees with the ranks."""
     kept = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    if report.step != "audit" or kept is None or all(each.role != "members" for each in report.inputs):
+    if report.step != "audit" or kept is None or all(artifact.role != "members" for artifact in report.inputs):
         return
     place = Path(os.path.normpath(path.parent.absolute() / kept.path))
     try:

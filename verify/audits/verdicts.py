@@ -71,18 +71,18 @@ def _secrets(report: PrivacyReport) -> Iterator[str]:
     traces = [item for item in report.evidence if item.method == _TRACE]
     if not traces and outcome_of(report, _NOT_EASIER) is None:
         return
-    found = [item for item in traces if _is_significant(item)]
-    refuted = any(not alike_texts.is_doubtful(item, report.evidence) for item in found)
+    significant = [item for item in traces if _is_significant(item)]
+    refuted = any(not alike_texts.is_doubtful(item, report.evidence) for item in significant)
     most = max((min((size for size in item.samples.values() if size), default=0) for item in traces), default=0)
-    why = "its test is confounded" if found else "" if most >= _ENOUGH else f"it compares no {_ENOUGH} secrets"
+    why = "its test is confounded" if significant else "" if most >= _ENOUGH else f"it compares no {_ENOUGH} secrets"
     yield from _conclusion(report, _NOT_EASIER, refuted=refuted, why_undecided=why)
     yield from _misread(traces)
 
 
 def _plan(report: PrivacyReport) -> Iterator[str]:
     """Checks the verdict on a plan of protection, which follows from a test of secrets drawn at random."""
-    item = next((each for each in report.evidence if each.method == _PROTECTION), None)
-    subject = next((each.subject for each in report.verdicts if each.subject.startswith(_PLANNED)), None)
+    item = next((item for item in report.evidence if item.method == _PROTECTION), None)
+    subject = next((verdict.subject for verdict in report.verdicts if verdict.subject.startswith(_PLANNED)), None)
     if subject is None:
         if item is not None:
             yield f"{item.method}: it tests the bounds of a plan, and has no verdict on them"
@@ -99,16 +99,16 @@ def _canaries(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterat
     tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
     if not tests:
         return
-    found, control = (
+    detected, control = (
         any(item.details["detected"] for item in tests if word in item.quantity) for word in ("included", "left out")
     )
-    states = {each.name: each.state for each in conditions}
+    states = {condition.name: condition.state for condition in conditions}
     yield from (
         f"it does not state whether this holds for its canaries: {name}" for name in sorted(_PLANTED - states.keys())
     )
     broken = control or AssumptionState.VIOLATED in states.values()
     why = "a condition of its comparison does not hold" if broken else _why_few(report, tests)
-    yield from _conclusion(report, _TRACELESS, refuted=found and not broken, why_undecided=why)
+    yield from _conclusion(report, _TRACELESS, refuted=detected and not broken, why_undecided=why)
     yield from _misread(tests)
 
 

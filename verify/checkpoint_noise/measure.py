@@ -96,13 +96,13 @@ def measure(
     """
     old = {tensor.name: tensor for tensor in before.tensors}
     untouched_names = frozenset(untouched)
-    same_layout = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
+    same_layout = [_tensor_kind(t) for t in before.tensors] == [_tensor_kind(t) for t in after.tensors]
     walk = _Sums(
         stddev=stddev, before=TensorHasher(_header(before)) if same_layout else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
         matching = old.get(tensor.name)
-        if matching is not None and _kind(matching) != _kind(tensor):
+        if matching is not None and _tensor_kind(matching) != _tensor_kind(tensor):
             matching = None
         is_untouched = tensor.name in untouched_names or tensor.dtype not in VIEWS
         noise = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
@@ -141,6 +141,7 @@ class _Sums:
     coins: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def digest(self, old: memoryview, new: memoryview) -> None:
+        """Add a chunk of both files to their digests; ``old`` is skipped if no digest of it is wanted."""
         if self.before is not None:
             self.before.update(old)
         self.after.update(new)
@@ -158,7 +159,7 @@ class _Sums:
             self.heads.append((f"{noise.name} from weight {start // VIEWS[noise.dtype].itemsize}", head))
 
 
-def _kind(tensor: TensorInfo) -> tuple[str, str, tuple[int, ...]]:
+def _tensor_kind(tensor: TensorInfo) -> tuple[str, str, tuple[int, ...]]:
     return tensor.name, tensor.dtype, tensor.shape
 
 

@@ -31,7 +31,9 @@ def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
         return  # ``of_file`` compares the events with the ledger file
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
     named = parameters.mechanism or "gaussian"
-    as_planned = next((each for kind, each in planned_kinds() if each.mechanism == named and type(event) is kind), None)
+    as_planned = next(
+        (planned for kind, planned in planned_kinds() if planned.mechanism == named and type(event) is kind), None
+    )
     if as_planned is None:
         yield f"the parameters plan {named}, but the mechanism is another"
         return
@@ -101,8 +103,8 @@ def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) 
         wanted |= {as_planned.fields.get(name, (name,))[0]: value for name, value in derived.items()}
     wanted |= as_planned.more(parameters)
     for name, value in wanted.items():
-        if hasattr(event, name) and not _alike(in_event := getattr(event, name), value):
-            yield f"mechanism's {name} is {_shown(in_event)}, but the parameters say {_shown(value)}"
+        if hasattr(event, name) and not _are_alike(in_event := getattr(event, name), value):
+            yield f"mechanism's {name} is {_value_text(in_event)}, but the parameters say {_value_text(value)}"
 
 
 def _rate_and_steps(parameters: BudgetParameters, size: int) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def _targets(report: PrivacyReport, parameters: BudgetParameters) -> Iterator[st
         return
     target, posterior = parameters.epsilon, parameters.posterior
     if target is not None and not (guarantee.epsilon or 0) <= target * (1 + _ROUNDING):
-        yield f"the guarantee to rely on has epsilon {_shown(guarantee.epsilon)}, above the {target:g} planned for"
+        yield f"the guarantee to rely on has epsilon {_value_text(guarantee.epsilon)}, above the {target:g} planned for"
     for risk in guarantee.risks:
         if posterior is not None and risk.measure is RiskMeasure.POSTERIOR and risk.bound > posterior * (1 + 1e-6):
             yield f"a secret may be guessed with probability {risk.bound:.6g}, above the {posterior:g} planned for"
@@ -132,13 +134,13 @@ def _targets(report: PrivacyReport, parameters: BudgetParameters) -> Iterator[st
                 yield f"{each.name!r} is for a prior that was not requested"
 
 
-def _alike(here: Any, value: Any) -> bool:
-    if isinstance(here, tuple):
-        return isinstance(value, tuple) and len(here) == len(value) and all(map(_alike, here, value))
-    if isinstance(here, int | float) and isinstance(value, int | float):
-        return math.isclose(here, value, rel_tol=_ROUNDING)
-    return bool(here == value)
+def _are_alike(recomputed: Any, value: Any) -> bool:
+    if isinstance(recomputed, tuple):
+        return isinstance(value, tuple) and len(recomputed) == len(value) and all(map(_are_alike, recomputed, value))
+    if isinstance(recomputed, int | float) and isinstance(value, int | float):
+        return math.isclose(recomputed, value, rel_tol=_ROUNDING)
+    return bool(recomputed == value)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)

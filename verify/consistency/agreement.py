@@ -68,7 +68,7 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
     yield from compare("parameter calibration", parameters.calibration, mechanism.calibration.value, "mechanism says")
     training = mechanism.training
     if training is None or mechanism.calibration is Calibration.GIVEN:
-        yield from _given(report, mechanism, parameters)
+        yield from _given_noise_faults(report, mechanism, parameters)
         return
     epsilon, delta = parameters.epsilon, parameters.delta
     if epsilon is None or delta is None:
@@ -79,10 +79,10 @@ def _noise(report: PrivacyReport) -> Iterator[str]:
         return
     yield from _stddev(mechanism, training, epsilon, delta)
     yield from _written(report, mechanism, parameters)
-    yield from _stated(report, mechanism, training, epsilon)
+    yield from _stated_epsilon_faults(report, mechanism, training, epsilon)
 
 
-def _given(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
+def _given_noise_faults(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:
     """Noise whose standard deviation the user chose: without target and training facts, nothing is guaranteed."""
     if mechanism.training is not None or mechanism.calibration is not Calibration.GIVEN:
         yield "all noise but that of a given standard deviation comes with facts of the training, and that without"
@@ -99,7 +99,9 @@ def _written(report: PrivacyReport, mechanism: WeightNoise, parameters: NoisePar
     yield from _tensors(report, mechanism, parameters)
 
 
-def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTraining, epsilon: float) -> Iterator[str]:
+def _stated_epsilon_faults(
+    report: PrivacyReport, mechanism: WeightNoise, training: ClippedTraining, epsilon: float
+) -> Iterator[str]:
     """Compares the guarantees with the epsilon that the noise was calibrated to, and with the number of candidates."""
     for guarantee in report.guarantees:
         if guarantee.name == "published":
@@ -116,10 +118,10 @@ def _stated(report: PrivacyReport, mechanism: WeightNoise, training: ClippedTrai
 
 def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, delta: float) -> Iterator[str]:
     """Compares the standard deviation with the formula of its calibration."""
-    found = mechanism.noise_stddev
+    stddev = mechanism.noise_stddev
     if mechanism.calibration is Calibration.DP_WEIGHTS:
         wanted = dp_weights.stddev(training, epsilon, delta, mechanism.formula or Formula.ALGORITHM_2)
-        yield from compare("noise_stddev", found, wanted, "the published formula gives")
+        yield from compare("noise_stddev", stddev, wanted, "the published formula gives")
         return
     factor = gaussian.multiplier_at(epsilon, delta).upper
     # Noise on a grid may be larger: it also pays for the rounding of the written floats.
@@ -133,9 +135,9 @@ def _stddev(mechanism: WeightNoise, training: ClippedTraining, epsilon: float, d
         ]
     except TooManyStepsError:
         return  # the verdict on the guarantee says that it is undecided
-    if not any(wanted * (1 - ROUNDING) <= found <= wanted * (1 + more) for wanted in wanted_by):
+    if not any(wanted * (1 - ROUNDING) <= stddev <= wanted * (1 + more) for wanted in wanted_by):
         shown = " or ".join(f"{wanted:.12g}" for wanted in wanted_by) or "nothing"
-        yield f"noise_stddev is {found:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
+        yield f"noise_stddev is {stddev:.12g}, but the Gaussian calibration for {regime} losses gives {shown}"
 
 
 def _tensors(report: PrivacyReport, mechanism: WeightNoise, parameters: NoiseParameters) -> Iterator[str]:

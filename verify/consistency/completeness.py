@@ -90,13 +90,13 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
         in_floats = any(row_of(event).in_floats for event in mechanism.events)
-        noised = in_floats and _rounded(report)
+        noised = in_floats and _is_rounded(report)
     stands = guarantee.status in _STANDING and guarantee.epsilon is not None
     if noised and stands and guarantee.arithmetic is None:
         yield f"{guarantee.name!r} does not state what floating-point noise adds to it"
 
 
-def _rounded(report: PrivacyReport) -> bool:
+def _is_rounded(report: PrivacyReport) -> bool:
     """Whether the report is of a training whose noise was added in floating point and rounded to a grid."""
     if report.step not in (TRAINING, EXTERNAL):
         return False
@@ -106,7 +106,7 @@ def _rounded(report: PrivacyReport) -> bool:
 
 def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """A bound from the whole trade-off curve must state the standard risks, and no bound may state others."""
-    found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
+    counts = Counter((risk.measure, risk.at) for risk in guarantee.risks)
     if guarantee.status not in _STANDING:
         return
     budget = budget_of(report)
@@ -116,21 +116,21 @@ def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         wanted = {(RiskMeasure.ADVANTAGE, None), (RiskMeasure.AUC, None)}
     elif guarantee.notion is Notion.SECRET_PROTECTION:
-        if not any(measure is RiskMeasure.POSTERIOR for measure, _ in found):
+        if not any(measure is RiskMeasure.POSTERIOR for measure, _ in counts):
             yield f"{guarantee.name!r} does not state how likely a secret is guessed"
         if report.step != "account":
             return
-    elif not _of_curve(report, guarantee):
+    elif not _is_of_curve(report, guarantee):
         wanted = set()
     else:
         wanted |= {(RiskMeasure.ADVANTAGE, None), *((RiskMeasure.TRUE_POSITIVE_RATE, rate) for rate in _RATES)}
-    for measure, at in sorted(wanted - found.keys(), key=str):
+    for measure, at in sorted(wanted - counts.keys(), key=str):
         yield f"{guarantee.name!r} does not state the {measure}{'' if at is None else f' at {at:g}'}"
-    for measure, at in sorted(found.keys() - wanted, key=str):
+    for measure, at in sorted(counts.keys() - wanted, key=str):
         yield f"{guarantee.name!r} states the {measure}{'' if at is None else f' at {at:g}'}, which was not requested"
 
 
-def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
+def _is_of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
     """Whether the guarantee comes from the tight accountant, which knows the whole trade-off curve."""
     if not isinstance(report.mechanism, Ledger) or guarantee.name.endswith("Renyi DP"):
         return False

@@ -110,14 +110,14 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     yield from _disagreeing_statements(report, {a.name: a.statement for a in guarantee.assumptions})
     yield from _wrong_states(report, guarantee, parents)
     yield from begun_with.faults(report, states, parents)
-    yield from begun_with.left_out(report, _untouched(report), parents)
+    yield from begun_with.left_out(report, _untouched_tensors(report), parents)
 
 
 def _wrong_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     """Yields a sentence for each assumption whose stated state is impossible or unsupported."""
-    for each in guarantee.assumptions:
-        if each.state is AssumptionState.ENFORCED and each.statement.endswith(_GIVEN):
-            yield f"its assumption {each.name!r} is said to be enforced, but the seed was given: at best it is asserted"
+    for item in guarantee.assumptions:
+        if item.state is AssumptionState.ENFORCED and item.statement.endswith(_GIVEN):
+            yield f"its assumption {item.name!r} is said to be enforced, but the seed was given: at best it is asserted"
     for name, state in dict.fromkeys((a.name, a.state) for a in guarantee.assumptions):
         yield from _unsupported_state(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
@@ -153,10 +153,10 @@ def _disagreeing_statements(report: PrivacyReport, statements: Mapping[str, str]
     if report.step != "retrain":
         return
     parameters = training_of(report)
-    own, goes_on = unit_of_privacy(parameters)
-    statement = statements.get("unit of privacy", own)
-    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
+    own_unit, goes_on = unit_of_privacy(parameters)
+    statement = statements.get("unit of privacy", own_unit)
+    if not (statement == own_unit or (goes_on and statement.startswith(f"{own_unit};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own_unit}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
     if not (statement := statements.get("names of users", differing)).startswith(differing):
         yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"
@@ -175,10 +175,10 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.arithmetic is not None:
         yield "float arithmetic"
     if isinstance(report.mechanism, WeightNoise):
-        yield from _of_weight_noise(report, report.mechanism, guarantee)
+        yield from _weight_noise_premises(report, report.mechanism, guarantee)
         return
     if report.step == "retrain":
-        yield from _of_training(report, guarantee)
+        yield from _training_premises(report, guarantee)
     elif report.step == EXTERNAL:
         yield from external_training.required(report, guarantee)
     elif guarantee.notion is Notion.SECRET_PROTECTION and report.step != "account":
@@ -188,18 +188,18 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if guarantee.notion is Notion.MUTUAL_INFORMATION:
         yield "public masks"
     elif isinstance(report.mechanism, Ledger):
-        yield from _of_ledger(report, report.mechanism, guarantee)
+        yield from _ledger_premises(report, report.mechanism, guarantee)
 
 
-def _of_weight_noise(report: PrivacyReport, mechanism: WeightNoise, guarantee: Guarantee) -> Iterator[str]:
+def _weight_noise_premises(report: PrivacyReport, mechanism: WeightNoise, guarantee: Guarantee) -> Iterator[str]:
     yield from ("training-facts", "secret-noise")
     if mechanism.grid is not None:
         yield "training-rounding"
     yield from _OF_REGIME.get(guarantee.name, ())
-    yield from _of_tensors(report)
+    yield from _tensor_premises(report)
 
 
-def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
+def _ledger_premises(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
     yield "contribution"
     for event in ledger.events:
         if (kind := row_of(event).drawn(event)) is not None:
@@ -215,7 +215,7 @@ def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> I
         yield "rounding of sums"
 
 
-def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+def _training_premises(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     parameters, method = training_of(report), method_of(report)
     if parameters.frozen_norm_layers:
         yield "normalisation statistics"
@@ -240,7 +240,7 @@ def _undeclared_releases(report: PrivacyReport, states: Mapping[str, AssumptionS
     for name in _collected(report):
         if states.get(name) is not AssumptionState.VIOLATED:
             yield f"the {name} was collected from the private data, but the guarantee does not state this as violated"
-    released = [name for name, reason in _untouched(report).items() if reason not in _NO_STATISTIC]
+    released = [name for name, reason in _untouched_tensors(report).items() if reason not in _NO_STATISTIC]
     statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
     if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
         yield (
@@ -249,8 +249,8 @@ def _undeclared_releases(report: PrivacyReport, states: Mapping[str, AssumptionS
         )
 
 
-def _of_tensors(report: PrivacyReport) -> Iterator[str]:
-    untouched = _untouched(report)
+def _tensor_premises(report: PrivacyReport) -> Iterator[str]:
+    untouched = _untouched_tensors(report)
     for part, name in _UNTOUCHED.items():
         if any(part in reason for reason in untouched.values()):
             yield name
@@ -261,7 +261,7 @@ def _of_tensors(report: PrivacyReport) -> Iterator[str]:
         yield "unrounded-weights"
 
 
-def _untouched(report: PrivacyReport) -> Mapping[str, str]:
+def _untouched_tensors(report: PrivacyReport) -> Mapping[str, str]:
     """The tensors that got no noise, each with the reason."""
     return (parameters_as(NoiseParameters, report).tensors_untouched or {}) if report.step == "noise" else {}
 
@@ -283,7 +283,7 @@ def _unsupported_state(
 ) -> Iterator[str]:
     """Yields a sentence if the rest of the report does not support this state of the assumption ``name``."""
     if state not in (AssumptionState.ENFORCED, AssumptionState.CHECKED):
-        if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _given_seed(report):
+        if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _has_given_seed(report):
             yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
         return
     word = f"its assumption {name!r} is said to be {state}"
@@ -307,13 +307,13 @@ def _why_unsupported(report: PrivacyReport, name: str, word: str, parents: Seque
         yield f"{word}, but no parent report of a training from random weights records these facts for these files"
     elif name in ("secret-noise", "secret noise") and not _SECRET_SOURCE.match(_source(report)):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
-    elif name in _OF_START and not _of_new_layers(report, name):
+    elif name in _OF_START and not _knows_new_layers(report, name):
         yield f"{word}, but the training began with weights from elsewhere"
-    elif name == "step-size" and not _smoothness(report.mechanism):
+    elif name == "step-size" and not _has_smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"
 
 
-def _of_new_layers(report: PrivacyReport, name: str) -> bool:
+def _knows_new_layers(report: PrivacyReport, name: str) -> bool:
     """Whether the program knows how the start was made: weights at random, or batch normalisation converted away."""
     if report.step != "retrain":
         return False
@@ -325,10 +325,10 @@ def _of_new_layers(report: PrivacyReport, name: str) -> bool:
 def _untested(report: PrivacyReport) -> str:
     """What is wrong with the recorded self-test that no record changes another's gradient; "" if nothing is."""
     parameters, method = training_of(report), method_of(report)
-    found = parameters.contribution_test
-    if found is None:
+    test = parameters.contribution_test
+    if test is None:
         return "it states no test that a record's gradient does not depend on other records"
-    differences, allowed = found.differences, found.allowed
+    differences, allowed = test.differences, test.allowed
     if differences.keys() != allowed.keys():
         return "the test that it states does not say what was found and what was allowed"
     if not differences and (method is None or not method.unclipped(parameters)):
@@ -351,8 +351,8 @@ def _too_rough(report: PrivacyReport) -> str:
     parameters, method = training_of(report), method_of(report)
     if method is not None and method.rough:
         return method.rough
-    size, found = parameters.batch_size, parameters.contribution_test
-    largest = max(found.differences.values(), default=math.inf) if found is not None else math.inf
+    size, test = parameters.batch_size, parameters.contribution_test
+    largest = max(test.differences.values(), default=math.inf) if test is not None else math.inf
     try:
         records = min(math.ceil(size + 6 * math.sqrt(size) + 20), parameters.examples)
     except (ValueError, OverflowError):
@@ -391,10 +391,10 @@ def _source(report: PrivacyReport) -> str:
     return noise_source_of(report) or ""
 
 
-def _given_seed(report: PrivacyReport) -> bool:
+def _has_given_seed(report: PrivacyReport) -> bool:
     return "given seed" in _source(report)
 
 
-def _smoothness(mechanism: Mechanism | None) -> bool:
+def _has_smoothness(mechanism: Mechanism | None) -> bool:
     training = mechanism.training if isinstance(mechanism, WeightNoise) else None
     return training is not None and training.smoothness is not None

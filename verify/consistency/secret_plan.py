@@ -59,9 +59,12 @@ class _PlannedRun:
         return INFORMATION[self.form](self.chances(j).tolist(), self.noise, self.steps)
 
     def chances(self, j: int) -> NDArray[np.float64]:
+        """The positive sampling probabilities of the records that hold secret ``j``."""
         starts = self.arrays["starts"]
-        found: NDArray[np.float64] = self.arrays["probabilities"][self.arrays["records"][starts[j] : starts[j + 1]]]
-        return found[found > 0]
+        probabilities: NDArray[np.float64] = self.arrays["probabilities"][
+            self.arrays["records"][starts[j] : starts[j + 1]]
+        ]
+        return probabilities[probabilities > 0]
 
 
 def split_by_risk(
@@ -79,20 +82,20 @@ def split_by_risk(
         return [(report, guarantee)]
     if guarantee.adjacency is not _ADJACENCY[run.form]:
         return f"its neighbours are {guarantee.adjacency}, and those of a plan in the {run.form} form are others"
-    found = []
-    for place, risk in enumerate(guarantee.risks):
+    groups = []
+    for index, risk in enumerate(guarantee.risks):
         priors = run.arrays["priors"]
         among = np.flatnonzero(np.isclose(priors, risk.at or 0.0, rtol=_SAME, atol=0.0))
         among = among[[bool(len(run.chances(int(j)))) for j in among]] if len(among) else among
         if not len(among):
             return f"no secret of the plan that is ever drawn has a prior of {risk.at}"
         curve = guarantee.name.endswith(CURVE)
-        j, nats = _secret_of(run, among, guarantee.epsilon, first=place == 0, curve=curve)
+        j, nats = _secret_of(run, among, guarantee.epsilon, first=index == 0, curve=curve)
         event = SecretMixture(probabilities=tuple(run.chances(j).tolist()), noise_multiplier=run.noise, steps=run.steps)
-        stated = guarantee.epsilon if place == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
+        stated = guarantee.epsilon if index == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
         part = replace(guarantee, risks=(risk,), epsilon=stated)
-        found.append((replace(report, mechanism=Ledger(events=(event,))), part))
-    return found
+        groups.append((replace(report, mechanism=Ledger(events=(event,))), part))
+    return groups
 
 
 def _secret_of(
@@ -113,12 +116,14 @@ def _secret_of(
         stated = np.fmin(arrays["curve_bounds"], arrays["posterior_bounds"])
         closest = sorted(nats, key=lambda j: -min(fano[j], float(stated[j])) / allowed[j])[:_CLOSEST]
         successes = {j: _success(run, j, fano[j]) for j in closest}
-        shares = {j: each.upper / allowed[j] for j, each in successes.items()}
-        least = {j: each.lower / allowed[j] for j, each in successes.items()}
+        shares = {j: success.upper / allowed[j] for j, success in successes.items()}
+        least = {j: success.lower / allowed[j] for j, success in successes.items()}
     # Each share is only known between two bounds: any that may be the largest may be the one that was meant.
     tied = [j for j in shares if shares[j] >= max(least.values()) * (1 - _TIED)]
-    found = min(tied, key=lambda j: abs(nats[j] - (claimed or 0.0))) if first else max(shares, key=lambda j: shares[j])
-    return found, nats[found]
+    least_protected = (
+        min(tied, key=lambda j: abs(nats[j] - (claimed or 0.0))) if first else max(shares, key=lambda j: shares[j])
+    )
+    return least_protected, nats[least_protected]
 
 
 def _success(run: _PlannedRun, j: int, fano: float) -> BoundPair:
@@ -177,8 +182,8 @@ def plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any], arrays: 
         return  # reported by another check: no plan has a mechanism of this kind
     yield from _differs("sampling rate", event.sample_rate, largest)
     parameters: ProtectionParameters | FollowedPlan | None
-    made = report.step == "secrets-plan"
-    parameters = parameters_as(ProtectionParameters, report) if made else training_of(report).plan
+    is_plan = report.step == "secrets-plan"
+    parameters = parameters_as(ProtectionParameters, report) if is_plan else training_of(report).plan
     if parameters is None:
         yield "the report does not say which plan was followed"
         return
@@ -218,7 +223,7 @@ def _miscounted(parameters: ProtectionParameters, arrays: Arrays) -> Iterator[st
             yield from _differs(f"parameter {name}", stated, count)
 
 
-def _differs(what: str, stated: Any, held: Any) -> Iterator[str]:
-    numbers = isinstance(stated, int | float) and isinstance(held, int | float)
-    if not (math.isclose(stated, held, rel_tol=_ROUNDING) if numbers else stated == held):
-        yield f"the report's {what} is {stated}, and the plan has {held}"
+def _differs(what: str, stated: Any, actual: Any) -> Iterator[str]:
+    numbers = isinstance(stated, int | float) and isinstance(actual, int | float)
+    if not (math.isclose(stated, actual, rel_tol=_ROUNDING) if numbers else stated == actual):
+        yield f"the report's {what} is {stated}, and the plan has {actual}"

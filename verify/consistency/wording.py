@@ -25,19 +25,26 @@ from verify.texts.assumptions import STATEMENTS, TESTED
 def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """Yields one sentence for each text of the guarantee that is not listed or disagrees with the report."""
     method = method_of(report)
-    own = {} if method is None else method.accountants
-    wanted = next((of for name, of in {**own, **ACCOUNTANTS}.items() if re.fullmatch(name, guarantee.name)), None)
+    method_accountants = {} if method is None else method.accountants
+    wanted = next(
+        (
+            notion
+            for name, notion in {**method_accountants, **ACCOUNTANTS}.items()
+            if re.fullmatch(name, guarantee.name)
+        ),
+        None,
+    )
     if wanted is None:
         yield f"privctl states no guarantee named {guarantee.name!r}, so what it bounds is unknown"
     elif not re.fullmatch(wanted, guarantee.accountant):
         yield f"its accountant is called {guarantee.accountant!r}, which is not whose bound it is"
-    for each in guarantee.assumptions:
-        of_method = () if method is None else method.statements.get(each.name, ())
-        known = (*STATEMENTS.get(each.name, ()), *of_method, *_of_events(report, each.name))
+    for assumption in guarantee.assumptions:
+        of_method = () if method is None else method.statements.get(assumption.name, ())
+        known = (*STATEMENTS.get(assumption.name, ()), *of_method, *_event_patterns(report, assumption.name))
         if not known:
-            yield f"it rests on an assumption {each.name!r} that is not known here"
-        elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
-            yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
+            yield f"it rests on an assumption {assumption.name!r} that is not known here"
+        elif not any(re.fullmatch(pattern, assumption.statement, re.DOTALL) for pattern in known):
+            yield f"its assumption {assumption.name!r} says {assumption.statement!r}, which is not that assumption"
     if not notes.known(guarantee.note):
         yield f"its note says {guarantee.note!r}, which privctl does not write, so it may mean anything"
     if report.step == "account":
@@ -47,15 +54,15 @@ def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 def _without_contribution_limit(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """Yields a sentence for each kind of event in a plan without an assumption on what one example may change."""
-    stated = [each.statement for each in guarantee.assumptions if each.name == "contribution"]
+    stated = [assumption.statement for assumption in guarantee.assumptions if assumption.name == "contribution"]
     events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
     for kind, event in {type(event): event for event in events}.items():
         known = row_of(event).statements.get("contribution", STATEMENTS["contribution"])
-        if stated and not any(re.fullmatch(pattern, each) for pattern in known for each in stated):
+        if stated and not any(re.fullmatch(pattern, statement) for pattern in known for statement in stated):
             yield f"no assumption 'contribution' of it says what one example may change in {kind.tag} events"
 
 
-def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
+def _event_patterns(report: PrivacyReport, name: str) -> Iterator[str]:
     """The patterns that the ledger's kinds of events allow for the statement of the assumption ``name``."""
     for event in report.mechanism.events if isinstance(report.mechanism, Ledger) else ():
         for pattern in row_of(event).statements.get(name, ()):
@@ -87,8 +94,8 @@ def _rounding_mismatch(parameters: StatedTraining, statement: str) -> Iterator[s
     margins = [f"{margin:g}" for margin in (2.0**-10, *([2.0**-4] if parameters.bf16 else []))]
     if not any(f" no more than the {margin} of " in statement for margin in margins):
         yield f"its assumption 'rounding of sums' states a margin that clipping does not leave, which is {margins[-1]}"
-    _, found, figures = statement.partition(": ")
-    if not found:
+    _, separator, figures = statement.partition(": ")
+    if not separator:
         return
     test, size, examples = parameters.contribution_test, parameters.batch_size or 0.0, parameters.examples or 0
     largest = max(test.differences.values(), default=math.inf) if test is not None else math.inf
@@ -98,16 +105,16 @@ def _rounding_mismatch(parameters: StatedTraining, statement: str) -> Iterator[s
         yield f"its assumption 'rounding of sums' says {figures!r}, but what is recorded gives {expected[-1]!r}"
 
 
-def _tested(found: ContributionTest | None) -> str:
+def _tested(test: ContributionTest | None) -> str:
     """The sentence on the recorded contribution test that the report must state; its numbers are checked elsewhere."""
-    if found is None:
+    if test is None:
         return "whether its gradient is its own was not tested"
     beginning = "tested on made-up records before the first step: "
-    if not found.allowed:
+    if not test.allowed:
         return f"{beginning}no batch leaves anything behind for another"
     return (
-        f"{beginning}loss and gradient were the same alone and in batches of up to {found.records} records and "
-        f"{found.tokens} padded tokens, within rounding of "
-        + ", ".join(f"{share:g} of its size in {name}" for name, share in found.allowed.items())
-        + ("" if found.padded_to is None else f", every text being padded to {found.padded_to} tokens")
+        f"{beginning}loss and gradient were the same alone and in batches of up to {test.records} records and "
+        f"{test.tokens} padded tokens, within rounding of "
+        + ", ".join(f"{share:g} of its size in {name}" for name, share in test.allowed.items())
+        + ("" if test.padded_to is None else f", every text being padded to {test.padded_to} tokens")
     )

@@ -23,7 +23,7 @@ from verify.events.row import (
 from verify.losses.cells import LossCells, largest_sampled_loss, sampled_losses
 
 
-def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
+def _outcome_cells(event: EpsilonDeltaDp) -> LossCells:
     """Four outcomes by increasing loss: absence disclosed, a bit against the record, one for it, presence disclosed."""
     rate, disclosed = event.sample_rate, event.delta
     kept = (1 - disclosed) / (1 + math.exp(-event.epsilon))
@@ -58,8 +58,8 @@ def _draw(event: EpsilonDeltaDp) -> Draw | None:
         return None
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        held = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
-        chance = np.where(held, 1 / (1 + math.exp(-event.epsilon)), 1 / (1 + math.exp(event.epsilon)))
+        is_drawn = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
+        chance = np.where(is_drawn, 1 / (1 + math.exp(-event.epsilon)), 1 / (1 + math.exp(event.epsilon)))
         losses = np.where(rng.random(count) < chance, event.epsilon, -event.epsilon)
         return np.asarray(sampled_losses(losses, event.sample_rate))
 
@@ -82,7 +82,7 @@ ROW = PoissonVerification(
         solved={"step epsilon": "epsilon"},
     ),
     neighbours=lambda event: event.neighbours,
-    cells=fixed_cells(_of_outcomes),
+    cells=fixed_cells(_outcome_cells),
     largest_loss=lambda event: largest_sampled_loss(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
     once=_once,
     draw=_draw,

@@ -48,10 +48,10 @@ def _attained(event: BestOfLaplaceRuns) -> LossCells:
 
 @lru_cache(maxsize=8)
 def _bound(event: BestOfLaplaceRuns) -> SelectionBound:
-    return SelectionBound.of(_ORDERS, event.run_steps * _of_run(1 / event.scale, _ORDERS), event)
+    return SelectionBound.of(_ORDERS, event.run_steps * _run_divergence(1 / event.scale, _ORDERS), event)
 
 
-def _of_run(epsilon: float, orders: Floats) -> Floats:
+def _run_divergence(epsilon: float, orders: Floats) -> Floats:
     """(log(a e^((a - 1) e) + (a - 1) e^(-a e)) - log(2 a - 1)) / (a - 1) for each order a, and at most e."""
     with np.errstate(over="ignore"):
         logs = np.logaddexp(np.log(orders) + (orders - 1) * epsilon, np.log(orders - 1) - orders * epsilon)

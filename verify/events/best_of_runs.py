@@ -83,11 +83,11 @@ def _bound(event: BestOfRuns) -> SelectionBound:
         run = event.run_steps * orders / (2 * event.noise_multiplier**2)
     else:
         orders = np.arange(2.0, _LARGEST_ORDER + 1)
-        run = event.run_steps * np.array([_of_batch(event, int(a)) for a in orders])
+        run = event.run_steps * np.array([_batch_divergence(event, int(a)) for a in orders])
     return SelectionBound.of(orders, run, event)
 
 
-def _of_batch(event: BestOfRuns, order: int) -> float:
+def _batch_divergence(event: BestOfRuns, order: int) -> float:
     """D_a of a sampled Gaussian: log sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / (2 s^2)), over a - 1."""
     k = np.arange(order + 1.0)
     ways = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)

@@ -28,7 +28,7 @@ _MOST_OUTCOMES = 4096
 _REACH, _BALL_REACH = 39, 20
 
 
-def _of_outcomes(event: DiscreteGaussianNoise) -> LossCells:
+def _outcome_cells(event: DiscreteGaussianNoise) -> LossCells:
     variance, move = event.stddev**2, event.sensitivity
     side = math.ceil(_REACH * event.stddev)
     outcome = np.arange(-side, side + move + 1.0)
@@ -75,12 +75,12 @@ def _draw(event: DiscreteGaussianNoise) -> Draw:
 def _noise(rng: np.random.Generator, stddev: float, count: int) -> Floats:
     """Discrete Gaussian noise by rejection from discrete Laplace noise (Canonne, Kamath and Steinke 2020, alg. 3)."""
     scale = math.floor(stddev) + 1
-    fade, found = -math.expm1(-1 / scale), np.empty(0)
-    while len(found) < count:
+    fade, accepted = -math.expm1(-1 / scale), np.empty(0)
+    while len(accepted) < count:
         tried = (rng.geometric(fade, 2 * count) - rng.geometric(fade, 2 * count)).astype(np.float64)
         kept = np.exp(-((np.abs(tried) - stddev**2 / scale) ** 2) / (2 * stddev**2))
-        found = np.concatenate([found, tried[rng.random(2 * count) < kept]])
-    return found[:count]
+        accepted = np.concatenate([accepted, tried[rng.random(2 * count) < kept]])
+    return accepted[:count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ ROW = PoissonVerification(
         fields={"stddev": ("stddev", None), "sensitivity": ("sensitivity", 1), **OF_STEPS},
         solved={"stddev": "stddev"},
     ),
-    cells=fixed_cells(_of_outcomes),
+    cells=fixed_cells(_outcome_cells),
     once=_once,
     draw=_draw,
     statements={

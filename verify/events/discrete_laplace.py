@@ -26,7 +26,7 @@ from verify.losses.cells import LossCells, atoms, largest_sampled_loss, sampled_
 _MOST_OUTCOMES = 512
 
 
-def _of_outcomes(event: DiscreteLaplaceNoise) -> LossCells:
+def _outcome_cells(event: DiscreteLaplaceNoise) -> LossCells:
     """One outcome for all values <= 0, one for each value below the sensitivity, and one for all from it on."""
     outcome = np.arange(event.sensitivity + 1.0)
     fade = math.exp(-event.decay)
@@ -79,7 +79,7 @@ ROW = PoissonVerification(
         fields={"decay": ("decay", None), "sensitivity": ("sensitivity", 1), **OF_STEPS},
         solved={"decay": "decay"},
     ),
-    cells=fixed_cells(_of_outcomes),
+    cells=fixed_cells(_outcome_cells),
     largest_loss=lambda event: largest_sampled_loss(event.decay * event.sensitivity, event.sample_rate),
     once=_once,
     draw=_draw,

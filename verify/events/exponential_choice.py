@@ -23,10 +23,10 @@ def _cells(event: ExponentialChoice, attained_only: bool) -> CellMaker:
         half = event.epsilon / 2
         logs = -np.log1p(np.exp(np.array([half, -half])))
         return lambda width, reach: atoms(np.array([-half, half]), logs)
-    return lambda width, reach: _of_range(event.epsilon, width)
+    return lambda width, reach: _range_cells(event.epsilon, width)
 
 
-def _of_range(epsilon: float, width: float) -> LossCells:
+def _range_cells(epsilon: float, width: float) -> LossCells:
     count = max(2, math.ceil(2 * epsilon / width))
     if count > MOST_CELLS:
         raise TooFineError(count / MOST_CELLS)

@@ -14,10 +14,10 @@ from verify.losses.cells import CellReach, LossCells, binomial_law, gaussian_mix
 
 
 def _cells(event: GroupGaussian, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _of_group(event, width, reach, attained_only)
+    return lambda width, reach: _group_cells(event, width, reach, attained_only)
 
 
-def _of_group(event: GroupGaussian, width: float, reach: CellReach, attained_only: bool) -> LossCells:
+def _group_cells(event: GroupGaussian, width: float, reach: CellReach, attained_only: bool) -> LossCells:
     """Cells for the noisy number of group members in a batch, all with the same contribution."""
     law, lost = binomial_law([event.sample_rate] * event.group_size)
     cells = gaussian_mixture(np.arange(len(law), dtype=np.float64), law, event.noise_multiplier, width, reach)

@@ -15,7 +15,7 @@ from verify.events.row import DeltaOfRatio, Draw, EventVerification, Floats, Pla
 from verify.losses.cells import LossCells, atoms
 
 
-def _of_answers(event: ManyWayResponse) -> LossCells:
+def _answer_cells(event: ManyWayResponse) -> LossCells:
     """Outcomes for two neighbours: their two true answers and, if there are more, all others merged.
 
     Against a record that answers at random: the true answer, and all others merged.
@@ -89,7 +89,7 @@ ROW = EventVerification(
     neighbours=lambda event: event.neighbours,
     chances=lambda event: (1.0,),
     drawn=lambda event: None,
-    cells=fixed_cells(_of_answers),
+    cells=fixed_cells(_answer_cells),
     largest_loss=_largest,
     largest_back=_largest_back,
     once=_once,

@@ -46,14 +46,14 @@ def _cells(event: RedrawnGaussian, attained_only: bool) -> CellMaker:
             gaussian_mixture(2 * moves, law, noise, width, reach), 0.0 if attained_only else lost
         )
     if not attained_only:
-        return lambda width, reach: _of_replaced(law, lost, noise, width, reach)
+        return lambda width, reach: _replaced_cells(law, lost, noise, width, reach)
     if event.neighbours is Adjacency.ZERO_OUT:
-        return lambda width, reach: _of_zeroed(moves, law, noise, width, reach)
+        return lambda width, reach: _zeroed_cells(moves, law, noise, width, reach)
     # Attained if all other records contribute nothing.
     return lambda width, reach: opposite_mixtures(moves, law, noise, width, reach)
 
 
-def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: CellReach) -> LossCells:
+def _replaced_cells(law: Floats, lost: float, noise: float, width: float, reach: CellReach) -> LossCells:
     """Cells for the labelled Gaussians shifted by 2 j, in either order."""
     times = np.flatnonzero(law[1:]) + 1
     true, least = law[times], times[0]
@@ -67,7 +67,7 @@ def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: Ce
     return symmetrize(_with_lost(observed_mixture(parts), lost))
 
 
-def _of_zeroed(moves: Floats, law: Floats, noise: float, width: float, reach: CellReach) -> LossCells:
+def _zeroed_cells(moves: Floats, law: Floats, noise: float, width: float, reach: CellReach) -> LossCells:
     """Attained cells if the other records contribute nothing, or the opposite of the record, whichever reveals more.
 
     In the second case each place shifts the sum by 2 with the record and by 1 with the zeroed record.

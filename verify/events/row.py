@@ -157,8 +157,8 @@ def delta_of_outcomes(laws: Iterable[tuple[arb, arb]], rate: float, ratio: arb) 
     ``laws`` has each outcome's mass with the record in the batch and without it; ``rate`` is the sampling rate.
     """
     chance, totals = arb(rate), [arb(0), arb(0)]
-    for held, without in laws:
-        present = (1 - chance) * without + chance * held
-        totals[0] += (present - ratio * without).max(arb(0))
-        totals[1] += (without - ratio * present).max(arb(0))
+    for with_record, without_record in laws:
+        present = (1 - chance) * without_record + chance * with_record
+        totals[0] += (present - ratio * without_record).max(arb(0))
+        totals[1] += (without_record - ratio * present).max(arb(0))
     return totals[0].max(totals[1])

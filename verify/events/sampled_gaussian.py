@@ -52,13 +52,13 @@ def _cells(event: SampledGaussian, attained_only: bool) -> CellMaker:
     if event.batches is Batches.SHUFFLED:
         raise ValueError("passes that take records in turn compose here only with Gaussians that take all")
     if event.batches is Batches.BALLS_AND_BINS and rate < 1:
-        return lambda width, reach: _of_pass(event, width, above=not attained_only)
+        return lambda width, reach: _pass_cells(event, width, above=not attained_only)
     if rate == 1:
         return lambda width, reach: plain_gaussian(1 / noise, width, reach)
     return lambda width, reach: _sampled(event, width, reach)
 
 
-def _of_pass(event: SampledGaussian, width: float, *, above: bool) -> LossCells:
+def _pass_cells(event: SampledGaussian, width: float, *, above: bool) -> LossCells:
     """Cells of a balls-and-bins pass, or of the beginning of one; few points for a rough sketch."""
     count = ROUGH if width > _WIDE else FINE
     return pass_cells(event.noise_multiplier, _batches_in_pass(event), event.steps, count, above=above)

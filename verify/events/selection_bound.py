@@ -53,7 +53,7 @@ class SelectionBound:
         with np.errstate(over="ignore"):  # infinite moments are left out below
             orders, moments = _moments(known, run, selections)
         at_zero = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
-        orders, moments = (each[np.isfinite(moments)] for each in (orders, moments))
+        orders, moments = (array[np.isfinite(moments)] for array in (orders, moments))
         above = orders - 1
         starts = moments + above * np.log(above / orders) - np.log(orders)
         kept: list[int] = []
@@ -75,8 +75,8 @@ class SelectionBound:
             return np.full_like(epsilons, self.at_zero)
         best = np.searchsorted(self.turns, epsilons)
         order, above = self.orders[best], self.orders[best] - 1
-        found = self.moments[best] - above * (epsilons - np.log(above / order)) - np.log(order)
-        return np.minimum(found, self.at_zero)
+        log_deltas = self.moments[best] - above * (epsilons - np.log(above / order)) - np.log(order)
+        return np.minimum(log_deltas, self.at_zero)
 
     def cells(self) -> LossCells:
         """Cells of a pair that dominates all selections."""
@@ -107,8 +107,8 @@ def _moments(known: Floats, run: Floats, selections: Selections) -> tuple[Floats
 
 def _deltas(orders: Floats, run: Floats) -> Floats:
     """Delta of one run at epsilon = log(a / (a - 1)) for each order a: the least that D_b implies over orders b."""
-    found = np.zeros(len(orders))
+    deltas = np.zeros(len(orders))
     for b, divergence in zip(orders, run, strict=True):
         implied = (b - 1) * (divergence + np.log1p(-1 / orders) + math.log1p(-1 / b)) - math.log(b)
-        found = np.minimum(found, implied)
-    return np.exp(found)
+        deltas = np.minimum(deltas, implied)
+    return np.exp(deltas)

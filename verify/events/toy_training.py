@@ -45,7 +45,7 @@ def toy_training(
         for step in range(steps):
             chosen = takes_part(step)
             if cut is not None:
-                _cut(rng, chosen, cut)
+                _truncate_batches(rng, chosen, cut)
             drawn = chosen[:, :records]
             margins = labels * points * weights[:, :1]
             slopes = np.clip(-labels * points / (1 + np.exp(margins)), -1, 1)
@@ -115,7 +115,7 @@ def _by_coins(rng: np.random.Generator, count: int, rate: float, records: int, p
     return takes_part
 
 
-def _cut(rng: np.random.Generator, chosen: NDArray[Any], event: TruncatedGaussian) -> None:
+def _truncate_batches(rng: np.random.Generator, chosen: NDArray[Any], event: TruncatedGaussian) -> None:
     """Truncates the batches in ``chosen``, one row per run, given the records beyond its columns that are drawn too."""
     unseen = rng.binomial(event.examples - chosen.shape[1], event.sample_rate, len(chosen))
     seen = chosen.sum(1)

@@ -36,8 +36,8 @@ def moved_by_one(leaves: int, steps_per_pass: int, steps: int) -> int:
     for level in range(min(leaves, steps).bit_length()):
         nodes, position = _released(times, leaves, steps, level), times % steps_per_pass
         seen = nodes >= 0
-        found, counts = np.unique(nodes[seen] * steps_per_pass + position[seen], return_counts=True)
-        total += np.bincount(found % steps_per_pass, counts.astype(np.int64) ** 2, steps_per_pass).astype(np.int64)
+        cells, counts = np.unique(nodes[seen] * steps_per_pass + position[seen], return_counts=True)
+        total += np.bincount(cells % steps_per_pass, counts.astype(np.int64) ** 2, steps_per_pass).astype(np.int64)
     return int(total.max())
 
 

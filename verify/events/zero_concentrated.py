@@ -34,11 +34,11 @@ def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
 def _cells(event: ZeroConcentratedDp, attained_only: bool) -> CellMaker:
     if attained_only:  # attained by a Gaussian with this rho
         return lambda width, reach: plain_gaussian(math.sqrt(2 * event.rho), width, reach)
-    return lambda width, reach: _of_profile(event.rho, event.xi)
+    return lambda width, reach: _profile_cells(event.rho, event.xi)
 
 
 @lru_cache(maxsize=4)
-def _of_profile(rho: float, xi: float) -> LossCells:
+def _profile_cells(rho: float, xi: float) -> LossCells:
     return cells_of_profile(partial(_log_delta, rho, xi), _KNOTS)
 
 

@@ -32,17 +32,19 @@ def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     adapters = [located(path, a.path) for a in _adapters(report)]
     if not adapters:
         return
-    training = next((each for each in (report, *parents) if each.step == TRAINING and _adapters(each)), None)
+    training = next(
+        (training for training in (report, *parents) if training.step == TRAINING and _adapters(training)), None
+    )
     written = adapters if training is not None and report.step in _MAKERS else []
     now = sorted({folder for adapter in written if (folder := _named(adapter.parent)) is not None})
-    expected = {located(path, artifact.path): artifact for _, artifact in _of_base(report)}
-    trained_on = {} if training is None else dict(_of_base(training))
+    expected = {located(path, artifact.path): artifact for _, artifact in _base_entries(report)}
+    trained_on = {} if training is None else dict(_base_entries(training))
     expected |= {folder / name: artifact for folder in now for name, artifact in trained_on.items()}
     files = NamedFiles()
     changed = {
-        place.name for place, each in expected.items() if os.path.isfile(place) and not _same(files, place, each)
+        place.name for place, digest in expected.items() if os.path.isfile(place) and not _is_same(files, place, digest)
     }
-    added = {name for folder in now for name in _taken_instead(folder, {each.as_posix() for each in trained_on})}
+    added = {name for folder in now for name in _taken_instead(folder, {adapter.as_posix() for adapter in trained_on})}
     for name in sorted(changed | added):
         yield Verdict(
             subject=name,
@@ -54,7 +56,7 @@ def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
         yield from _named_elsewhere(report, adapters)
 
 
-def _of_base(report: PrivacyReport) -> Iterator[tuple[Path, Artifact]]:
+def _base_entries(report: PrivacyReport) -> Iterator[tuple[Path, Artifact]]:
     """(name in the base's folder, entry) of each file of an adapter's base that the report names."""
     for artifact in report.inputs:
         name = Path(artifact.role.removeprefix(BASE_ROLE))
@@ -76,7 +78,7 @@ def _named_elsewhere(report: PrivacyReport, adapters: Sequence[Path]) -> Iterato
 
     Both are paths to the same folder from different ones, so the names at their ends are the same.
     """
-    places = [PurePosixPath(artifact.path) for name, artifact in _of_base(report) if len(name.parts) == 1]
+    places = [PurePosixPath(artifact.path) for name, artifact in _base_entries(report) if len(name.parts) == 1]
     if not places:
         return
     recorded = _names(places[0].parent)
@@ -101,8 +103,8 @@ def changed_copies(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     if report.step != _NOISE:
         return
     read = {artifact.digest for artifact in report.inputs if artifact.role == _MODEL}
-    makers = [each for each in parents if any(a.role == _MODEL and a.digest in read for a in each.outputs)]
-    before = {Path(a.path).name: a.digest for each in makers for a in each.outputs if a.role == _COMPANION}
+    makers = [parent for parent in parents if any(a.role == _MODEL and a.digest in read for a in parent.outputs)]
+    before = {Path(a.path).name: a.digest for maker in makers for a in maker.outputs if a.role == _COMPANION}
     for artifact in report.outputs:
         name = Path(artifact.path).name
         if artifact.role == _COMPANION and before.get(name, artifact.digest) != artifact.digest:
@@ -137,7 +139,7 @@ def _stated(folder: Path) -> str | None:
         return None
 
 
-def _same(files: NamedFiles, place: Path, artifact: Artifact) -> bool:
+def _is_same(files: NamedFiles, place: Path, artifact: Artifact) -> bool:
     try:
         return files.digest(place) == artifact.digest
     except PrivctlError:

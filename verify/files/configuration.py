@@ -19,14 +19,14 @@ def misleading_reason(place: Path) -> str:
     try:
         data = read_object(place)
         if place.name == ADAPTER_CONFIG:
-            data = {key: value for key, value in data.items() if not _of_peft(key, value)}
+            data = {key: value for key, value in data.items() if not _is_of_peft(key, value)}
         check_released(data, place)
     except InputError as fault:
         return str(fault)
     return ""
 
 
-def _of_peft(key: str, value: Any) -> bool:
+def _is_of_peft(key: str, value: Any) -> bool:
     """Whether peft itself writes this entry: the base, or the transformers class it wraps if no task is named."""
     if key != "auto_mapping" or value is None:
         return key in (BASE, "auto_mapping")

@@ -65,19 +65,19 @@ def check_recorded_data(
     """
     if stated(report) is None:
         return
-    training = next(((place, each) for place, each in ((path, report), *links) if each.step == TRAINING), None)
+    training = next(((place, link) for place, link in ((path, report), *links) if link.step == TRAINING), None)
     if training is None:
         return
-    place, made = training
-    artifacts = [each for each in made.inputs if each.role == "data"]
-    plain = all(Path(each.path).suffix.lower() in _PLAIN for each in artifacts)
-    if not artifacts or not plain or sum(each.bytes for each in artifacts) > MOST_BYTES:
+    place, training_report = training
+    artifacts = [artifact for artifact in training_report.inputs if artifact.role == "data"]
+    plain = all(Path(artifact.path).suffix.lower() in _PLAIN for artifact in artifacts)
+    if not artifacts or not plain or sum(artifact.bytes for artifact in artifacts) > MOST_BYTES:
         return
     with suppress(PrivctlError):  # what cannot be read again is not counted again
-        data = data_as_recorded([(located(place, each.path), each) for each in artifacts], files)
+        data = data_as_recorded([(located(place, artifact.path), artifact) for artifact in artifacts], files)
         if data is not None:
-            found = list(_compared(report, made, data))
-            yield from (verdict for verdict in found if verdict.outcome is Outcome.REFUTED)
+            verdicts = list(_compared(report, training_report, data))
+            yield from (verdict for verdict in verdicts if verdict.outcome is Outcome.REFUTED)
 
 
 def _compared(report: PrivacyReport, made: PrivacyReport, data: DataPath) -> Iterator[Verdict]:

@@ -106,13 +106,15 @@ def _names(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     stated = None if parameters is None else parameters.similar_names
     if data.similar is None or report.step != TRAINING or (stated is None and not data.similar):
         return
-    found = f"{data.similar} of the users in {data.name} have names spelled like another's"
+    description = f"{data.similar} of the users in {data.name} have names spelled like another's"
     if stated is None:
-        yield _verdict(Outcome.INCONCLUSIVE, f"{found}, and the report does not say whether these are different users")
+        yield _verdict(
+            Outcome.INCONCLUSIVE, f"{description}, and the report does not say whether these are different users"
+        )
     elif stated != data.similar:
-        yield _verdict(Outcome.REFUTED, f"{found}, and the report says {stated}")
+        yield _verdict(Outcome.REFUTED, f"{description}, and the report says {stated}")
     else:
-        yield _verdict(Outcome.PROVED, f"{found}, as the report says")
+        yield _verdict(Outcome.PROVED, f"{description}, as the report says")
 
 
 def _digests_agree(files: int, same: bool) -> str:

@@ -109,8 +109,8 @@ class _Chain:
                     outcome=Outcome.REFUTED,
                     reason=f"the {report.step} step read it, but its parent report did not write it",
                 )
-            made = written.get(artifact.digest)
-            if made and artifact.tensors and (changed := changed_tensors(artifact.tensors, made)):
+            maker = written.get(artifact.digest)
+            if maker and artifact.tensors and (changed := changed_tensors(artifact.tensors, maker)):
                 yield Verdict(
                     subject=artifact.path,
                     outcome=Outcome.REFUTED,
@@ -128,8 +128,8 @@ def _check_weights(path: Path, report: PrivacyReport, weights: Mapping[Path, Ten
     recorded = [a for a in report.outputs if a.role == _MODEL_ROLE]
     for file, hasher in weights.items():
         same = next((a for a in recorded if a.digest == hasher.file_digest), None)
-        here = absolute_path(file)
-        artifact = same or next((a for a in recorded if path_of(path, a) == here), None)
+        absolute_file = absolute_path(file)
+        artifact = same or next((a for a in recorded if path_of(path, a) == absolute_file), None)
         artifact = artifact or next((a for a in recorded if Path(a.path).name == file.name), None)
         if artifact is None:
             yield Verdict(subject=file.name, outcome=Outcome.REFUTED, reason=_OTHER_WEIGHTS)
@@ -219,9 +219,9 @@ def _strays(folder: Path) -> frozenset[Path]:
         return frozenset()
 
 
-def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (), tensors: int = 0) -> Verdict:
+def _compare(subject: str, actual: str, recorded: str, changed: Sequence[str] = (), tensors: int = 0) -> Verdict:
     """Compares a digest with the recorded one; ``changed`` names those of the file's ``tensors`` that differ."""
-    if found == recorded:
+    if actual == recorded:
         return Verdict(subject=subject, outcome=Outcome.PROVED, reason=_AS_RECORDED)
     which = f"; changed: {', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}" if changed else ""
     if changed and len(changed) >= tensors > 1:
@@ -238,16 +238,16 @@ def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Om
         return [], [Omission(what=f"the log of audits {report.log.path}", reason="it is not at hand")]
     try:
         log = read_log(place)
-        found = list(_judge_log(log, report.log, bytes_digest(read_named_bytes(path))))
+        verdicts = list(_judge_log(log, report.log, bytes_digest(read_named_bytes(path))))
     except InputError as fault:
         return [Verdict(subject=report.log.path, outcome=Outcome.REFUTED, reason=str(fault))], []
     except PrivctlError as fault:
         return [], [Omission(what=f"the log of audits {report.log.path}", reason=str(fault))]
-    return found, []
+    return verdicts, []
 
 
 def _judge_log(log: AuditLog, position: LogPosition, digest: str) -> Iterator[Verdict]:
-    audit = next((each for each in log.audits if each.begun.digest == position.digest), None)
+    audit = next((audit for audit in log.audits if audit.begun.digest == position.digest), None)
     outcome = Outcome.REFUTED
     if audit is None or audit.begun.number != position.entry:
         reason = (

@@ -67,14 +67,14 @@ def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
     except (PrivctlError, OSError, TypeError, AttributeError, KeyError, ValueError) as fault:
         left_out.append(f"what cannot be read ({fault})")
     return ComparedTokenizer(
-        verdicts=tuple(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=each) for each in faults),
-        omissions=tuple(Omission(what="tokenizer, not compared", reason=each) for each in left_out),
+        verdicts=tuple(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=fault) for fault in faults),
+        omissions=tuple(Omission(what="tokenizer, not compared", reason=reason) for reason in left_out),
     )
 
 
 def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Path]:
     """The released or the initial files, by name, as far as they are present and as recorded."""
-    digests, found = NamedFiles(), {}
+    digests, by_name = NamedFiles(), {}
     for artifact in report.outputs if released else report.inputs:
         name = PurePosixPath(artifact.path).name
         if not (artifact.role == _COMPANION if released else artifact.role.startswith(_BEGAN)):
@@ -83,10 +83,10 @@ def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Pa
         if name in _READ and os.path.isfile(place):
             try:
                 if digests.digest(place) == artifact.digest:
-                    found[name] = place
+                    by_name[name] = place
             except PrivctlError:
                 continue  # reported by the verdict on the chain
-    return found
+    return by_name
 
 
 def _object(place: Path) -> Mapping[str, Any]:
@@ -136,11 +136,11 @@ def _not_compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterat
 def _merges(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The merges as tuples; older files write each as one string."""
     merges = data["model"].get("merges") or []
-    return [tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in merges]
+    return [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
 
 
 def _added(data: Mapping[str, Any]) -> dict[Any, Any]:
-    return {each["content"]: each["id"] for each in data.get("added_tokens") or []}
+    return {token["content"]: token["id"] for token in data.get("added_tokens") or []}
 
 
 def _known_token_ids(data: Mapping[str, Any]) -> dict[Any, Any]:
@@ -159,6 +159,6 @@ def _template(files: Mapping[str, Path]) -> Any:
     if _TEMPLATE in files:
         return read_text(files[_TEMPLATE])
     for name in (_TEMPLATES, _CONFIG):
-        if name in files and (found := _object(files[name]).get("chat_template")):
-            return found
+        if name in files and (template := _object(files[name]).get("chat_template")):
+            return template
     return None

@@ -96,12 +96,12 @@ def _sum(one: PointLaw, other: PointLaw, count: int, above: bool) -> PointLaw:
     masses, moments = np.zeros((2, len(ruler.points) + 1))
     rows = max(1, _AT_ONCE // len(other.points))
     for start in range(0, len(one.points), rows):
-        some = slice(start, start + rows)
-        sums = np.add.outer(one.points[some], other.points).ravel()
-        weights = np.multiply.outer(one.masses[some], other.masses).ravel()
-        at = ruler.cells(sums)
-        masses += np.bincount(at, weights, len(ruler.points) + 1)
-        moments += np.bincount(at, weights * sums, len(ruler.points) + 1)
+        block = slice(start, start + rows)
+        sums = np.add.outer(one.points[block], other.points).ravel()
+        weights = np.multiply.outer(one.masses[block], other.masses).ravel()
+        cells = ruler.cells(sums)
+        masses += np.bincount(cells, weights, len(ruler.points) + 1)
+        moments += np.bincount(cells, weights * sums, len(ruler.points) + 1)
     return _placed(ruler.points, masses, moments, one.far + other.far, above)
 
 
@@ -124,8 +124,8 @@ class Ruler:
 def _placed(points: Floats, masses: Floats, moments: Floats, far: float, above: bool) -> PointLaw:
     """The distribution on ``points``, from the masses and first moments of the cells below, between and above them."""
     if not above:
-        held = masses > 0
-        return PointLaw(points=moments[held] / masses[held], masses=masses[held])
+        occupied = masses > 0
+        return PointLaw(points=moments[occupied] / masses[occupied], masses=masses[occupied])
     ends = np.append(0.0, points)
     # Splits the mass between ends[i] and ends[i + 1]. Mass above the last end stays there and its excess mean is "far".
     share = np.clip((moments[:-1] - ends[:-1] * masses[:-1]) / np.diff(ends), 0.0, masses[:-1])
@@ -160,5 +160,5 @@ def _rough(law: PointLaw) -> tuple[Floats, Floats]:
     starts = np.arange(0, len(law.points), max(1, -(-len(law.points) // _FEW)))
     masses = np.add.reduceat(law.masses, starts)
     moments = np.add.reduceat(law.masses * law.points, starts)
-    held = masses > 0
-    return moments[held] / masses[held], masses[held]
+    occupied = masses > 0
+    return moments[occupied] / masses[occupied], masses[occupied]

@@ -72,8 +72,8 @@ def selected_cells(step: Callable[[float], LossCells], run_steps: int, runs: Law
 
     ``step`` makes the cells of one step's loss from their width, and ``run_steps`` such steps are a run.
     """
-    run = _of_run(step, run_steps)
-    found = [_of_best(run, runs, highest=highest) for highest in (True, False)]
+    run = _run_law(step, run_steps)
+    found = [_best_run_cells(run, runs, highest=highest) for highest in (True, False)]
     return most_revealing(found)
 
 
@@ -82,7 +82,7 @@ def log_tail(run_steps: int) -> float:
     return _LOG_TAIL - math.log(run_steps)
 
 
-def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
+def _best_run_cells(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
     order = slice(None, None, 1 if highest else -1)
     p, q = (
         runs.best(np.append(unseen, masses[order])) for masses, unseen in zip((run.p, run.q), run.unseen, strict=True)
@@ -100,7 +100,7 @@ def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
     )  # fmt: skip
 
 
-def _of_run(step: Callable[[float], LossCells], steps: int) -> StatisticLaw:
+def _run_law(step: Callable[[float], LossCells], steps: int) -> StatisticLaw:
     rough = step(0.05)
     middle = (rough.low + rough.high) / 2
     means = [float(middle @ masses) / float(masses.sum()) for masses in (rough.p, rough.q)]
@@ -114,9 +114,9 @@ def _of_run(step: Callable[[float], LossCells], steps: int) -> StatisticLaw:
 
 
 def _placed(cells: LossCells, width: float) -> StatisticLaw:
-    at = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
-    first = int(at.min())
-    p, q = (np.asarray(np.bincount(at - first, masses), np.float64) for masses in (cells.p, cells.q))
+    cell_numbers = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
+    first = int(cell_numbers.min())
+    p, q = (np.asarray(np.bincount(cell_numbers - first, masses), np.float64) for masses in (cells.p, cells.q))
     return StatisticLaw(first, p, q, (cells.p_infinite, cells.q_infinite), _STEP_ERROR)
 
 

@@ -133,8 +133,8 @@ def steps_disagree(
         kind = event.batches if isinstance(event, SampledGaussian) else _BATCHES_OF[type(event)]
         yield from compare("kind of batches in the ledger", kind, parameters.batches, "the parameters say")
     if parameters.updates is not None and parameters.updates > total:
-        made = counted(parameters.updates, "update was", "updates were")
-        yield f"{made} made, but the ledger holds {counted(total, 'step')}"
+        updates_text = counted(parameters.updates, "update was", "updates were")
+        yield f"{updates_text} made, but the ledger holds {counted(total, 'step')}"
 
 
 #: Parameters of which a report may state at most one, with what each means.
@@ -165,11 +165,11 @@ def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Ite
     yield from users.disagreements(parameters)
     if not isinstance(mechanism, Ledger):
         return
-    if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):
+    if parameters.search is not None or any(isinstance(event, BestOfRuns) for event in mechanism.events):
         yield from search_disagrees(mechanism, parameters)
-    elif parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
+    elif parameters.coefficients is not None or any(isinstance(event, BandedGaussian) for event in mechanism.events):
         yield from _banded_disagreements(mechanism, parameters)
-    elif parameters.matrix is not None or any(isinstance(each, BufferedGaussian) for each in mechanism.events):
+    elif parameters.matrix is not None or any(isinstance(event, BufferedGaussian) for event in mechanism.events):
         yield from _buffered_disagreements(mechanism, parameters)
     elif parameters.max_records_per_user is not None or any(isinstance(e, GroupGaussian) for e in mechanism.events):
         yield from _group_disagreements(mechanism, parameters)
@@ -302,12 +302,12 @@ def _unsearched_settings(settings: str, parameters: SearchedTraining) -> Iterato
     """Yields a sentence for each setting of the run that is not among the values searched."""
     for part in settings.split():
         name, _, values = part.partition("=")
-        here = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
-        if here is None or not any(_same(value, here) for value in values.split(",")):
-            yield f"{name} is {here}, which is none of the {values} that were searched"
+        searched = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
+        if searched is None or not any(_is_same(value, searched) for value in values.split(",")):
+            yield f"{name} is {searched}, which is none of the {values} that were searched"
 
 
-def _same(text: str, value: object) -> bool:
+def _is_same(text: str, value: object) -> bool:
     if not isinstance(value, int | float):
         return text == value
     try:

@@ -47,7 +47,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: ZerothOrderTraining)
         yield from compare("released_numbers", parameters.released_numbers, wanted, "directions and steps give")
     if not isinstance(mechanism, Ledger):
         return
-    if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):
+    if parameters.search is not None or any(isinstance(event, BestOfRuns) for event in mechanism.events):
         yield from search_disagrees(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)

@@ -79,7 +79,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: QuantizedTraining) -
 def _released(parameters: QuantizedTraining) -> Iterator[str]:
     """The measurements begun must explain how often the scores changed; they start at 0, and each repetition counts."""
     yield from _measurement_source(parameters)
-    if _without_private_records(parameters):
+    if _is_without_private_records(parameters):
         return
     stated = [epoch.scores for epoch in parameters.layer_schedule if epoch.scores is not None]
     begin = (0.0,) * len(parameters.layer_names)
@@ -109,7 +109,7 @@ def _controls(parameters: QuantizedTraining) -> Iterator[str]:
         )
 
 
-def _without_private_records(parameters: QuantizedTraining) -> bool:
+def _is_without_private_records(parameters: QuantizedTraining) -> bool:
     """Whether layers were measured without private records."""
     return parameters.measured_public_records is not None or parameters.measured_synthetic_inputs is not None
 
@@ -124,7 +124,7 @@ def _measurement_source(parameters: QuantizedTraining) -> Iterator[str]:
     stated = [name for name, count in counts.items() if count is not None]
     if parameters.sensitivity is not None or len(stated) > 1 or counts["synthetic"] is not None:
         yield from compare("what layers are measured on", ", ".join(stated), parameters.sensitivity, "sensitivity says")
-    if _without_private_records(parameters) and parameters.measurements_begun:
+    if _is_without_private_records(parameters) and parameters.measurements_begun:
         yield f"{parameters.measurements_begun} measurements of private records began, and it states none that may"
     if counts["synthetic"] is not None:
         yield from _divergences(parameters)

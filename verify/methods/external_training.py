@@ -47,7 +47,7 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
         yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
         for guarantee in report.guarantees:
             yield from _guaranteed(guarantee, parameters)
-        yield from _of_ledger(mechanism, parameters)
+        yield from _ledger_faults(mechanism, parameters)
 
 
 def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -70,12 +70,12 @@ def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:
 def misstated(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence for each assumption on the unit of privacy that disagrees with the parameters."""
     parameters = parameters_of(report)
-    own, goes_on = unit_of_privacy(
+    own_unit, goes_on = unit_of_privacy(
         TrainingParameters(unit=parameters.unit, records_per_draw=parameters.records_per_draw)
     )
-    statement = statements.get("unit of privacy", own)
-    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
+    statement = statements.get("unit of privacy", own_unit)
+    if not (statement == own_unit or (goes_on and statement.startswith(f"{own_unit};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own_unit}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
     if not (statement := statements.get("names of users", differing)).startswith(differing):
         yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"
@@ -91,7 +91,7 @@ def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) ->
         yield from compare("parameter released_numbers", released, counted, "the guarantee counts")
 
 
-def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
+def _ledger_faults(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
     events = [event for event in ledger.events if isinstance(event, SampledGaussian)]
     if len(events) < len(ledger.events) or any(event.batches is not Batches.POISSON for event in events):
         yield "its ledger holds another event than a Gaussian of Poisson batches"
@@ -103,9 +103,9 @@ def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterat
         return
     yield from _own_loop(parameters)
     yield from norms_disagree(_norms(parameters))
-    made = len(parameters.clip_norms or ()) - 1
-    if made > (parameters.steps_begun or 0):
-        yield f"its clip norms are of {made} steps, and {parameters.steps_begun} were begun"
+    norm_updates = len(parameters.clip_norms or ()) - 1
+    if norm_updates > (parameters.steps_begun or 0):
+        yield f"its clip norms are of {norm_updates} steps, and {parameters.steps_begun} were begun"
     for event in events:
         yield from _own_event(event, parameters)
 

@@ -120,8 +120,10 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
     source = "by the coins of the public seed it is"
     yield from compare("fired", parameters.fired, sum(found.by_group), source)
     yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
-    each = parameters.directions
-    by_group = tuple(sum(found.by_group[place : place + each]) for place in range(0, len(found.by_group), each))
+    directions = parameters.directions
+    by_group = tuple(
+        sum(found.by_group[start : start + directions]) for start in range(0, len(found.by_group), directions)
+    )
     if parameters.fired_by_group is not None and tuple(parameters.fired_by_group) != by_group:
         yield "fired_by_group is not what the coins of the public seed give"
     if isinstance(mechanism, Ledger) and parameters.release != _GAUSSIAN:
@@ -147,10 +149,10 @@ def _too_many_coins(parameters: SignTraining) -> Iterator[str]:
 
 def _directions(parameters: SignTraining) -> Iterator[str]:
     """Checks that the stated number of publications is possible, and that the release allows several directions."""
-    each, release = parameters.directions, parameters.release
-    if each > 1 and release != _GAUSSIAN:
-        yield f"directions is {each}, and the release {release!r} has one"
-    most = parameters.number_of_groups * each * parameters.fired_steps
+    directions, release = parameters.directions, parameters.release
+    if directions > 1 and release != _GAUSSIAN:
+        yield f"directions is {directions}, and the release {release!r} has one"
+    most = parameters.number_of_groups * directions * parameters.fired_steps
     if parameters.fired > most:
         yield f"fired is {parameters.fired}, and {parameters.fired_steps} steps have {most} chances in which any fired"
     if parameters.fire_probability == 1:

@@ -62,9 +62,9 @@ def _walk(kink: Fraction, epochs: int, batch: int) -> Fraction:
     """The final weight if the example in question, in the first batch of each epoch, has its kink at ``-kink``."""
     weight = Fraction(0)
     for step in range(epochs * N // batch):
-        own = CLIP * _sign(weight + kink)
+        own_gradient = CLIP * _sign(weight + kink)
         other = CLIP * _sign(weight)
-        total = own + (batch - 1) * other if step % (N // batch) == 0 else batch * other
+        total = own_gradient + (batch - 1) * other if step % (N // batch) == 0 else batch * other
         weight += RATE * total / batch
     return weight
 

@@ -48,12 +48,12 @@ def _script(prover: Prover) -> Judgement:
     negation = prover.prove(published)
     if None in answers or negation.finding is SolverFinding.UNDECIDED:
         return Judgement(outcome=Outcome.INCONCLUSIVE, reason="the solver did not answer in time")
-    says = ["sat" if each else "unsat" for each in answers]
+    expected = ["sat" if answer else "unsat" for answer in answers]
     proves_nothing = answers == [True, True] and negation.finding is SolverFinding.REFUTED
     return Judgement(
         outcome=Outcome.REFUTED if proves_nothing else Outcome.INCONCLUSIVE,
         reason="vacuous: it adds an implication and asks whether that can hold, as any can whose premise may fail",
-        holds=f"the script says {says[0]}; for epsilon 1e-9, delta 0 and DW 1e6 it says {says[1]}; "
+        holds=f"the script says {expected[0]}; for epsilon 1e-9, delta 0 and DW 1e6 it says {expected[1]}; "
         f"for the negation {'sat' if negation.finding is SolverFinding.REFUTED else 'unsat'} as well",
         witness=f"the negation at {negation.witness} (V is W'; W = W', and the series makes the density negative)",
     )

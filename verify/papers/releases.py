@@ -46,7 +46,7 @@ def zcdp_epsilon(rho: Rational, delta: Rational) -> Interval:
             )
         )
 
-    return min((bound(order) for order in range(2, 200)), key=lambda found: found.high)
+    return min((bound(order) for order in range(2, 200)), key=lambda enclosure: enclosure.high)
 
 
 def majority(count: int, loss: Rational, least: int) -> DistinguishingEvent:
@@ -129,8 +129,8 @@ def _missing_root(prover: Prover) -> Judgement:
 
 def _choices(prover: Prover) -> Judgement:
     words = f"{_CHOICES} choices of range {decimal(_RANGE)}, each range^2 / 8 in zCDP"
-    found = zcdp_epsilon(_CHOICES * _RANGE**2 / 8, _DELTA)
-    return judge_number(prover, "choices", words, found, Fraction("1.48"), _DELTA)
+    enclosure = zcdp_epsilon(_CHOICES * _RANGE**2 / 8, _DELTA)
+    return judge_number(prover, "choices", words, enclosure, Fraction("1.48"), _DELTA)
 
 
 def _choices_by_root(prover: Prover) -> Judgement:
@@ -141,14 +141,14 @@ def _choices_by_root(prover: Prover) -> Judgement:
 
 def _pairs(epsilon: Fraction, delta: Fraction, name: str) -> Callable[[Prover], Judgement]:
     def judge(prover: Prover) -> Judgement:
-        found = composition.worst_case(_PAIRS, epsilon)
+        enclosure = composition.worst_case(_PAIRS, epsilon)
         words = f"{_PAIRS.count} releases, each the worst that is (0.1, 1e-8)-DP"
-        judged = judge_number(prover, name, f"delta of {words}", found.delta, delta, None)
+        judged = judge_number(prover, name, f"delta of {words}", enclosure.delta, delta, None)
         if judged.outcome is not Outcome.REFUTED:
             return judged
         witness = (
-            f"S: at most {found.most_flips} of {_PAIRS.count} answers are flipped; P(S) = {approx(found.p)}, "
-            f"P'(S) = {approx(found.q)}"
+            f"S: at most {enclosure.most_flips} of {_PAIRS.count} answers are flipped; P(S) = {approx(enclosure.p)}, "
+            f"P'(S) = {approx(enclosure.q)}"
         )
         least = composition.worst_case_epsilon(_PAIRS, delta + 2 * _PAIRS.count * _PAIRS.delta, digits=6)
         holds = f"epsilon {decimal(least.high, 6)} at delta {decimal(delta + 2 * _PAIRS.count * _PAIRS.delta)}"

@@ -26,14 +26,14 @@ _CUT = Fraction(-2, 5)
 
 
 def _best_of_runs(prover: Prover) -> Judgement:
-    found = best_of_geometric(1, Fraction(1, 100), 1000, _RUNS, _DELTA)
+    epsilon = best_of_geometric(1, Fraction(1, 100), 1000, _RUNS, _DELTA)
     words = f"the best of {_RUNS} runs on average, their number of geometric law"
     outcome, shows = decide(
         prover,
         NumericComparison(
             name="search-price",
             statement=f"{words}: the epsilon of theorem 2 (Papernot and Steinke 2022) is at most 4.11.",
-            boxes={"epsilon": found},
+            boxes={"epsilon": epsilon},
             term="epsilon",
             bound=Fraction("4.11"),
         ),
@@ -42,7 +42,7 @@ def _best_of_runs(prover: Prover) -> Judgement:
     return Judgement(
         outcome=Outcome.PROVED if proved else Outcome.INCONCLUSIVE,
         reason=f"{words}: by Renyi divergences of whole orders" if proved else f"{words}: {shows}",
-        holds=f"epsilon <= {decimal(found.high, 6)} at delta {decimal(_DELTA)}",
+        holds=f"epsilon <= {decimal(epsilon.high, 6)} at delta {decimal(_DELTA)}",
     )
 
 

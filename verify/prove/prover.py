@@ -88,7 +88,7 @@ class Prover:
         if answer["result"] != "sat":
             return SolverFinding.UNDECIDED, f"whether the claim can fail: {answer['reason']}", {}, False
         values = {name: Fraction(int(top), int(bottom)) for name, (top, bottom, _) in answer["model"].items()}
-        exact = all(each[2] for each in answer["model"].values())
+        exact = all(value[2] for value in answer["model"].values())
         if exact and not _refutes(theorem, values):
             return SolverFinding.UNDECIDED, "the solver's counterexample does not hold when it is put in", values, False
         return SolverFinding.REFUTED, "numbers satisfy the assumptions and not the claim", values, exact
@@ -149,6 +149,8 @@ def _answer(line: str | None) -> dict[str, Any] | None:
 
 def _refutes(theorem: Theorem, values: dict[str, Fraction]) -> bool:
     try:
-        return all(evaluate(each, values) for each in theorem.assumptions) and not evaluate(theorem.claim, values)
+        return all(evaluate(assumption, values) for assumption in theorem.assumptions) and not evaluate(
+            theorem.claim, values
+        )
     except ZeroDivisionError:
         return False

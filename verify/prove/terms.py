@@ -79,10 +79,10 @@ def _value(term: Term, values: Mapping[str, Fraction]) -> Value:
         return Fraction(term) if _is_number(term) else values[term]
     head, *rest = term
     assert isinstance(head, str)
-    arguments = [_value(each, values) for each in rest]
+    arguments = [_value(term, values) for term in rest]
     if head in _LOGIC:
-        return _LOGIC[head]([bool(each) for each in arguments])
-    numbers = [Fraction(each) for each in arguments]
+        return _LOGIC[head]([bool(argument) for argument in arguments])
+    numbers = [Fraction(argument) for argument in arguments]
     if head in _COMPARISONS:
         pairs = pairwise(numbers)
         return all(_COMPARISONS[head](left, right) for left, right in pairs)

@@ -278,17 +278,19 @@ def _masses_from_above(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Flo
     under = np.floor(losses / grid.width)
     # The share of an atom that moves to the upper point, chosen so that the mean of e^-loss is preserved.
     share = np.clip(np.expm1(under * grid.width - losses) / math.expm1(-grid.width), 0.0, 1.0)
-    at, logs, _ = _merge(np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share]))
-    return at, logs, infinite
+    rounded, logs, _ = _merge(
+        np.concatenate([under, under + 1]), np.concatenate([masses * (1 - share), masses * share])
+    )
+    return rounded, logs, infinite
 
 
 def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Floats, Floats]:
     """Grid positions with log masses under P and Q: each cell moves as a whole to the point nearest to its middle."""
     middle = (np.maximum(cells.low, cells.high - 4 * grid.width) + cells.high) / 2
-    at = np.rint(np.minimum(middle, grid.cap) / grid.width)
-    at = np.concatenate([at, at[-1:], at[:1]])
+    rounded = np.rint(np.minimum(middle, grid.cap) / grid.width)
+    rounded = np.concatenate([rounded, rounded[-1:], rounded[:1]])
     ends = np.array([cells.p_infinite, 0.0]), np.array([0.0, cells.q_infinite])
-    return _merge(at, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
+    return _merge(rounded, np.concatenate([cells.p, ends[0]]), np.concatenate([cells.q, ends[1]]))
 
 
 def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
@@ -296,11 +298,11 @@ def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Flo
     start = at.min()
     if at.max() - start < _DENSE:
         index = (at - start).astype(np.int64)
-        places = start + np.arange(index.max() + 1)
+        cells = start + np.arange(index.max() + 1)
     else:  # with almost no noise, losses are few and far apart
-        places, index = np.unique(at, return_inverse=True)
+        cells, index = np.unique(at, return_inverse=True)
     sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
-    held = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
+    occupied = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
     with np.errstate(divide="ignore"):
-        logs = [np.log(np.maximum(part[held], 1e-320)) for part in sums]
-    return places[held], logs[0], logs[1]
+        logs = [np.log(np.maximum(part[occupied], 1e-320)) for part in sums]
+    return cells[occupied], logs[0], logs[1]

@@ -167,9 +167,9 @@ def _least(bounds: Iterable[tuple[float, float]]) -> tuple[float, float]:
     The bounds fall and then rise, because the exponents whose bound is at most a given value form an interval: that
     where the cumulant generating function, which is convex, lies below a line.
     """
-    best = next(found := iter(bounds))
-    for each in found:
-        if each[0] > best[0] + _ROUNDED * abs(best[0]):
+    best = next(computed := iter(bounds))
+    for point in computed:
+        if point[0] > best[0] + _ROUNDED * abs(best[0]):
             break
-        best = min(best, each)
+        best = min(best, point)
     return best

@@ -222,13 +222,13 @@ def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
 
 def joined(events: Sequence[Event]) -> list[Event]:
     """``events``, with all events of a kind merged into one for the kinds that allow this."""
-    found = [event for event in events if row_of(event).joined is None]
+    joined_events = [event for event in events if row_of(event).joined is None]
     for kind in dict.fromkeys(type(event) for event in events):
         same = [event for event in events if type(event) is kind]
         make = row_of(same[0]).joined
         if make is not None:
-            found.append(make(same))
-    return found
+            joined_events.append(make(same))
+    return joined_events
 
 
 def _rate(event: Event) -> float:
@@ -306,8 +306,8 @@ def _least(delta_at: Callable[[float], arb], delta: float) -> BoundPair:
             return BoundPair(low, math.inf)
     while high - low > 1e-13 * high:
         middle = low + (high - low) / 2
-        found = delta_at(middle)
-        if middle in (low, high) or not (bool(found <= wanted) or bool(found > wanted)):
+        delta_at_middle = delta_at(middle)
+        if middle in (low, high) or not (bool(delta_at_middle <= wanted) or bool(delta_at_middle > wanted)):
             break
-        low, high = (low, middle) if bool(found <= wanted) else (middle, high)
+        low, high = (low, middle) if bool(delta_at_middle <= wanted) else (middle, high)
     return BoundPair(low, high)

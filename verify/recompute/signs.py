@@ -31,13 +31,13 @@ def sign_bits(report: PrivacyReport, guarantee: Guarantee) -> Answer:
             f"{number(guarantee.epsilon)}"
         )
     measures = {RiskMeasure.ADVANTAGE: mutual_information.total_variation, RiskMeasure.AUC: mutual_information.auc}
-    for each in guarantee.risks:
-        if each.measure not in measures:
-            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {each.measure} of nats"
-        allowed = measures[each.measure](nats)
-        if allowed.lower > each.bound * (1 + _ROUNDING):
-            least, claimed = apart(allowed.lower, each.bound)
-            return Outcome.REFUTED, f"{nats:.6g} nats allow a {each.measure} of {least}, not {claimed}"
+    for risk in guarantee.risks:
+        if risk.measure not in measures:
+            return Outcome.INCONCLUSIVE, f"no verifier knows the risk {risk.measure} of nats"
+        allowed = measures[risk.measure](nats)
+        if allowed.lower > risk.bound * (1 + _ROUNDING):
+            least, claimed = apart(allowed.lower, risk.bound)
+            return Outcome.REFUTED, f"{nats:.6g} nats allow a {risk.measure} of {least}, not {claimed}"
     return Outcome.PROVED, f"{nats:.9g} nats by the chain rule, ln 2 a sign; an average over data, no worst case"
 
 

@@ -81,10 +81,10 @@ def _path(norms: Sequence[float], stated: StatedNorms) -> Iterator[str]:
     yield from compare("number of clip_norms", len(norms), (stated.updates or 0) + 1, "one more than the updates is")
     yield from compare("first of clip_norms", norms[0], stated.clip_norm, "clip_norm is")
     unit = 2 * _most_counted(stated.reduced) * (stated.batch_size or 0.0) / (stated.unclipped_count_stddev or 1.0)
-    found = count_noise(norms, unit / (stated.clip_norm_learning_rate or 1.0))
-    if found < 1:
+    ratio = count_noise(norms, unit / (stated.clip_norm_learning_rate or 1.0))
+    if ratio < 1:
         yield (
-            f"the noise reported is not in clip_norms: they vary by {math.sqrt(found):.3g} times the least that counts "
+            f"the noise reported is not in clip_norms: they vary by {math.sqrt(ratio):.3g} times the least that counts "
             f"with noise of standard deviation {stated.unclipped_count_stddev:g} would make them vary"
         )
 

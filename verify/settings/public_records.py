@@ -42,8 +42,8 @@ def premises(parameters: Any) -> Iterator[str]:
 
 def _taken_for_public(report: PrivacyReport, parameters: Any) -> Iterator[str]:
     """Yields one sentence for each use of the training data where public records are required."""
-    private = {each.digest for each in report.inputs if each.role == _DATA}
-    held_out = {each.digest for each in report.inputs if each.role == _HELD_OUT}
+    private = {artifact.digest for artifact in report.inputs if artifact.role == _DATA}
+    held_out = {artifact.digest for artifact in report.inputs if artifact.role == _HELD_OUT}
     if getattr(parameters, "search", None) is not None and private & held_out:
         yield "the best of several runs was chosen by results on the training data, and not on public records"
     digest = getattr(parameters, "measured_public_digest", None)

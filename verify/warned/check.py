@@ -28,7 +28,7 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     An unknown warning of another version or an unknown method is inconclusive.
     """
     try:
-        known = {**TEXTS.get(report.step, {}), **_of_method(report)}
+        known = {**TEXTS.get(report.step, {}), **_method_texts(report)}
         needed = list(RULES[report.step](report, parents)) if report.step in RULES else []
         unwanted = list(contradicted(report))
     except ParametersError:
@@ -55,7 +55,7 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
             yield _refuted(f"what the report says elsewhere calls for the warning {_shortened(_readable(pattern))}")
 
 
-def _of_method(report: PrivacyReport) -> dict[str, str]:
+def _method_texts(report: PrivacyReport) -> dict[str, str]:
     method = method_of(report)
     return {} if method is None else dict(method.warnings)
 

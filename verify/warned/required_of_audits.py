@@ -33,21 +33,21 @@ def of_audit(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
     files = {} if stated.asked is None else stated.asked.files
     records = bool(stated.attack) and all(name.startswith(_COLUMN) for name in stated.attack)
     if not (stated.attack or stated.canary_conditions or stated.extraction or "secrets" in files):
-        yield from () if stated.asked is None else _of_models(stated.asked)
+        yield from () if stated.asked is None else _model_warnings(stated.asked)
         return
     yield of_audits.PRIVATE
     if stated.dtype == _BFLOAT16:
         yield of_audits.IN_BFLOAT16
     if records:
-        yield from _of_columns(stated)
+        yield from _column_warnings(stated)
     elif stated.attack:
-        yield from _of_membership(stated)
+        yield from _membership_warnings(stated)
     yield from _backwards(report, stated)
     yield from _guesses_not_made(report, stated)
     if stated.canary_conditions:
-        yield from _of_canaries(report, stated, parents)
+        yield from _canary_warnings(report, stated, parents)
     if stated.extraction:
-        yield from _of_extraction(report, stated)
+        yield from _extraction_warnings(report, stated)
     if "secrets" in files:
         yield from (of_extraction.NOT_INDEPENDENT, of_extraction.OTHER_CANDIDATES)
         if "plan" in files:
@@ -56,13 +56,13 @@ def of_audit(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterato
             yield of_extraction.HELD_OUT_SECRETS
 
 
-def _of_models(asked: AskedAudit) -> Iterator[str]:
+def _model_warnings(asked: AskedAudit) -> Iterator[str]:
     yield from (of_scores.INDEPENDENT, of_scores.ONE_RECORD, of_scores.PROCEDURE)
     if asked.threshold is not None:
         yield of_scores.threshold(asked.threshold)
 
 
-def _of_membership(stated: AuditParameters) -> Iterator[str]:
+def _membership_warnings(stated: AuditParameters) -> Iterator[str]:
     if stated.split_commitment is None:
         yield of_membership.ASSERTED
     else:
@@ -70,17 +70,17 @@ def _of_membership(stated: AuditParameters) -> Iterator[str]:
         yield of_membership.TRAINED_ON
     yield of_membership.tried(stated.attack)
     yield from (of_membership.INTERVALS, of_membership.STRONGER)
-    yield from _of_groups(stated)
+    yield from _group_warnings(stated)
 
 
-def _of_groups(stated: AuditParameters) -> Iterator[str]:
+def _group_warnings(stated: AuditParameters) -> Iterator[str]:
     if stated.group_by is not None:
         yield of_membership.groups(stated.group_by)
         if stated.similar_names:
             yield forms.alike_users(stated.similar_names, stated.group_by)
 
 
-def _of_columns(stated: AuditParameters) -> Iterator[str]:
+def _column_warnings(stated: AuditParameters) -> Iterator[str]:
     tied = stated.score_conditions
     if stated.split_commitment is not None:
         yield of_membership.drawn(stated.split_commitment)
@@ -88,9 +88,9 @@ def _of_columns(stated: AuditParameters) -> Iterator[str]:
         yield of_scores.NOT_FITTED if tied is None else of_scores.FITTED
     else:
         yield of_scores.NOTHING_SHOWN if tied is None else of_scores.NO_SPLIT_SHOWN
-    yield from _of_groups(stated)
-    for each in tied or ():
-        yield of_scores.of_model(re.escape(each.statement))
+    yield from _group_warnings(stated)
+    for condition in tied or ():
+        yield of_scores.of_model(re.escape(condition.statement))
     yield of_scores.columns(len(stated.attack), grouped=stated.group_by is not None)
     yield from (of_scores.COLUMN_INTERVALS, of_scores.STRONGER_SCORES)
 
@@ -120,12 +120,14 @@ def _missing(item: Evidence) -> int:
     return int(sum(item.details[f"guesses {i}"] - item.details.get(f"made {i}", 0) for i in sets))
 
 
-def _of_canaries(report: PrivacyReport, stated: AuditParameters, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+def _canary_warnings(report: PrivacyReport, stated: AuditParameters, parents: Sequence[PrivacyReport]) -> Iterator[str]:
     conditions = stated.canary_conditions or ()
     yield from (noise_at_most(item) for item in report.evidence if item.method == NOISE and item.upper is not None)
     if stated.canary_commitment is None:  # canary gradients of the training itself
         yield from (of_canaries.TRAINING_TESTED, of_canaries.STRONGEST)
-        yield from (re.escape(each.statement) for each in conditions if each.state is AssumptionState.ASSERTED)
+        yield from (
+            re.escape(condition.statement) for condition in conditions if condition.state is AssumptionState.ASSERTED
+        )
         mechanism = stated.canary_mechanism
         if mechanism is not None and any(isinstance(event, TruncatedGaussian) for event in mechanism.events):
             yield of_canaries.UNCUT
@@ -146,7 +148,7 @@ def _of_canaries(report: PrivacyReport, stated: AuditParameters, parents: Sequen
         yield of_canaries.exposure(None)
 
 
-def _of_extraction(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+def _extraction_warnings(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
     asked, settings = stated.asked, stated.extraction or {}
     yield of_extraction.ALL_OF_TRAINING
     if asked is None:

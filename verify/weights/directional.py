@@ -79,7 +79,7 @@ def numbers_of(path: Path, report: PrivacyReport, stated: ZerothOrderTraining, d
     try:
         with SafetensorsFile(place) as file:
             arrays = read_arrays(file, {_STEP: "I64", _RATE: "F64"}, "released numbers")
-            info = next((each for each in file.tensors if each.name == _NUMBERS), None)
+            info = next((tensor for tensor in file.tensors if tensor.name == _NUMBERS), None)
             if info is None or info.dtype != "F64" or len(info.shape) != 2:
                 raise UncheckableError("the file of numbers holds none")
             released = np.frombuffer(bytes(file.read(info)), "<f8").reshape(info.shape)
@@ -166,20 +166,20 @@ def replay(
     globs = stated.trained or ()
     names = sorted(n for n in start.parameters if not globs or any(fnmatch.fnmatchcase(n, glob) for glob in globs))
     with SafetensorsFile(output) as file:
-        held = {info.name: info for info in file.tensors}
+        infos = {info.name: info for info in file.tensors}
         for name in names:
-            if name not in held or held[name].dtype != "F32" or start.tensors[name].dtype != np.float32:
+            if name not in infos or infos[name].dtype != "F32" or start.tensors[name].dtype != np.float32:
                 raise UncheckableError(f"the tensor {name!r} was not kept as float32, in which moves repeat exactly")
         shapes = {name: start.tensors[name].size for name in names}
         room, made, wrong = _MOST // max(1, numbers.released.size), 0, []
-        places = _places(shapes)
+        places = _sign_offsets(shapes)
         for index in order(len(names)):
             name = names[index]
             if made + shapes[name] > room:
                 continue
             made += shapes[name]
             moved = _moved(start.tensors[name], places[name], numbers, facts, stated)
-            if not np.array_equal(moved.view(np.int32), np.frombuffer(file.read(held[name]), "<i4")):
+            if not np.array_equal(moved.view(np.int32), np.frombuffer(file.read(infos[name]), "<i4")):
                 wrong.append(name)
     if wrong:
         sentence = f"tensor {wrong[0]!r} is not what the first weights become by the released numbers"
@@ -196,7 +196,7 @@ def replay(
     )
 
 
-def _places(sizes: Mapping[str, int]) -> Mapping[str, int]:
+def _sign_offsets(sizes: Mapping[str, int]) -> Mapping[str, int]:
     """The byte of a direction's keystream at which each tensor's signs begin, in the order of names."""
     places, begin = {}, 0
     for name in sorted(sizes):
@@ -206,7 +206,7 @@ def _places(sizes: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _moved(
-    first: NDArray[Any], place: int, numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining
+    first: NDArray[Any], offset: int, numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining
 ) -> NDArray[np.float32]:
     """A tensor (n,) after all updates; every operation is an IEEE 754 float32 operation, rounded once."""
     weights = np.array(first, dtype=np.float32).reshape(-1)
@@ -220,13 +220,13 @@ def _moved(
             weights *= np.float32(1 - decay)
         amounts = row * (rate / share / stated.directions)
         for direction, amount in enumerate(amounts.tolist()):
-            _add_signs(weights, key, place, step << 72 | direction << 40, np.float32(-amount))
+            _add_signs(weights, key, offset, step << 72 | direction << 40, np.float32(-amount))
     return weights
 
 
-def _add_signs(weights: NDArray[np.float32], key: bytes, place: int, counter: int, amount: np.float32) -> None:
-    """Add ``amount`` times the signs to ``weights``; signs are AES-256-CTR keystream bits from byte ``place`` on."""
-    block, inside = divmod(place, 16)
+def _add_signs(weights: NDArray[np.float32], key: bytes, offset: int, counter: int, amount: np.float32) -> None:
+    """Add ``amount`` times the signs to ``weights``; signs are AES-256-CTR keystream bits from byte ``offset`` on."""
+    block, inside = divmod(offset, 16)
     stream = Cipher(algorithms.AES(key), modes.CTR((counter + block).to_bytes(16, "big"))).encryptor()
     stream.update(bytes(inside))
     for begin in range(0, len(weights), _CHUNK):

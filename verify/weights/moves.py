@@ -33,11 +33,11 @@ def kept(settings: TrainingFacts) -> Floats:
 
 def coefficients(settings: TrainingFacts) -> Floats:
     """The coefficients a_s [updates] by which each gradient lowers the final weights, for gradient descent."""
-    found = settings.rates * kept(settings)[:-1]
+    weights = settings.rates * kept(settings)[:-1]
     if settings.momentum:
-        for step in range(len(found) - 2, -1, -1):
-            found[step] += settings.momentum * found[step + 1]
-    return found
+        for step in range(len(weights) - 2, -1, -1):
+            weights[step] += settings.momentum * weights[step + 1]
+    return weights
 
 
 def noise_coefficients(settings: TrainingFacts) -> Floats:
@@ -45,20 +45,20 @@ def noise_coefficients(settings: TrainingFacts) -> Floats:
 
     Correlated noise w satisfies C w = z, with z independent and C lower triangular, banded and Toeplitz.
     """
-    found, column = coefficients(settings), settings.correlation[: settings.updates]
+    weights, column = coefficients(settings), settings.correlation[: settings.updates]
     if len(column) == 1:
-        return np.asarray(found / column[0])
+        return np.asarray(weights / column[0])
     from scipy.signal import lfilter  # imported here because the import takes longer than most verifications
 
     # C^T is upper triangular and Toeplitz: the same filter, applied from the last step backwards.
-    return np.asarray(lfilter([1.0], column, found[::-1])[::-1])
+    return np.asarray(lfilter([1.0], column, weights[::-1])[::-1])
 
 
 def noise_sizes(settings: TrainingFacts) -> tuple[float, float]:
     """The standard deviation of a weight's move by noise alone, without and with rounding to the grid."""
-    found, stddevs = noise_coefficients(settings), settings.noise_stddevs
+    weights, stddevs = noise_coefficients(settings), settings.noise_stddevs
     rounded = np.hypot(stddevs, settings.grids / math.sqrt(12))
-    return float(np.linalg.norm(found * stddevs)), float(np.linalg.norm(found * rounded))
+    return float(np.linalg.norm(weights * stddevs)), float(np.linalg.norm(weights * rounded))
 
 
 def noise_reach(settings: TrainingFacts, level: float) -> float:
@@ -143,7 +143,7 @@ def signal(settings: TrainingFacts, level: float) -> float:
     a count, and sigma is the joint noise multiplier: without gradients and counts, clip norms are independent of the
     weights' noise.
     """
-    once, total, mixed_in = _drawn(settings, level)
+    once, total, mixed_in = _joint_bounds(settings, level)
     added = math.sqrt(min(once * total, settings.updates * once * once))
     if settings.canaries is not None:
         added += math.sqrt(_turns(settings, settings.canaries)) * mixed_in
@@ -156,17 +156,17 @@ def reach(settings: TrainingFacts, level: float) -> float:
     Without noise, batches come from passes and have at most ``batch_size`` examples. Poisson batches exceed the size
     assumed here with probability ``level``.
     """
-    found = coefficients(settings) * settings.norms
+    weights = coefficients(settings) * settings.norms
     if not settings.noise_multiplier:
-        return float(found.sum())
-    once, total, mixed_in = _drawn(settings, level)
-    longest = min(float(found.sum()) * once, float(found.max()) * total)
+        return float(weights.sum())
+    once, total, mixed_in = _joint_bounds(settings, level)
+    longest = min(float(weights.sum()) * once, float(weights.max()) * total)
     if (mixed := settings.canaries) is not None:
-        longest += float(np.sort(found)[-_turns(settings, mixed) :].sum()) * mixed_in
+        longest += float(np.sort(weights)[-_turns(settings, mixed) :].sum()) * mixed_in
     return longest / settings.batch_size
 
 
-def _drawn(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
+def _joint_bounds(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
     """The bounds of ``_batches`` and ``_mixed_in``, which hold jointly except with probability ``level``."""
     if settings.canaries is None:
         return (*_batches(settings, level), 0.0)
@@ -175,8 +175,8 @@ def _drawn(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
 
 def _mixed_in(settings: TrainingFacts, mixed: MixedIn, level: float) -> float:
     """A bound on the norm of the canary gradients in any step, in clip norms, except with probability ``level``."""
-    there = draws_bound(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
-    return mixed.most * math.sqrt(there)
+    draws = draws_bound(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
+    return mixed.most * math.sqrt(draws)
 
 
 def _turns(settings: TrainingFacts, mixed: MixedIn) -> int:

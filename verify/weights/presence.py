@@ -91,10 +91,10 @@ class Presence:
                     f"it moved {smallest:.3g} times as far as noise alone, and with these clipped gradients more "
                     f"than {upper:.3g} is not possible"
                 )
-        found, needed = self.divergence(tally.between), self.needed(tally.elements)
-        if found > needed:
+        nats, needed = self.divergence(tally.between), self.needed(tally.elements)
+        if nats > needed:
             return (
-                f"its moves are not those of weights with this noise: their law differs by {found:.3g} nats a weight, "
+                f"its moves are not those of weights with this noise: their law differs by {nats:.3g} nats a weight, "
                 f"where clipped gradients make up to {needed:.3g}"
             )
         return ""

@@ -48,7 +48,7 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     """
     parameters = facts_of(report)
     if parameters.adapter:
-        return _of_adapter(path, report, digest)
+        return _adapter_start(path, report, digest)
     seed, how = parameters.initial_seed, parameters.initial_weights
     if seed is None or not 0 <= seed < 2**63:
         raise UnstatedError("the report does not say from which seed its weights were drawn")
@@ -76,7 +76,7 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     )
 
 
-def _of_adapter(path: Path, report: PrivacyReport, digest: Digest) -> Start:
+def _adapter_start(path: Path, report: PrivacyReport, digest: Digest) -> Start:
     """The adapter that the training started from. Raises UncheckableError if the adapter was new."""
     begun = next((a for a in report.inputs if a.role == _PREFIX + ADAPTER_NAME), None)
     if begun is None:
@@ -131,7 +131,7 @@ def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
     from privctl.models.language import read_config, read_network
     from privctl.models.quiet import quiet_transformers
 
-    kind = _kind(task)
+    kind = _model_class(task)
     folder = output.parent
     with quiet_transformers(), torch.random.fork_rng(devices=[]), open_checkpoint(output) as released:
         config = read_config(folder, output)
@@ -161,7 +161,7 @@ def _convert_batch_norm(network: Any) -> None:
                     module.num_batches_tracked.fill_(0)
 
 
-def _kind(task: str) -> ModelClass:
+def _model_class(task: str) -> ModelClass:
     """The model class of transformers for a task."""
     from privctl.models.kinds import KINDS
 

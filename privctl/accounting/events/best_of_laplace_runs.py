@@ -48,16 +48,16 @@ def _pair_of_all(event: BestOfLaplaceRuns) -> Atoms:
 
 def _divergences(event: BestOfLaplaceRuns, alphas: Floats) -> Floats:
     """Theorems 2 and 6 at ``alphas``, or at a larger order of ``_ORDERS`` where they give less."""
-    known = np.minimum.accumulate(_of_selection(event, _ORDERS)[::-1])[::-1]
+    known = np.minimum.accumulate(_selection_divergences(event, _ORDERS)[::-1])[::-1]
     larger = np.append(known, math.inf)[np.searchsorted(_ORDERS, alphas)]
-    return np.asarray(np.minimum(_of_selection(event, alphas), larger))
+    return np.asarray(np.minimum(_selection_divergences(event, alphas), larger))
 
 
-def _of_selection(event: BestOfLaplaceRuns, alphas: Floats) -> Floats:
-    run = _of_run(event, alphas)
+def _selection_divergences(event: BestOfLaplaceRuns, alphas: Floats) -> Floats:
+    run = _run_divergences(event, alphas)
     if event.shape is not None and event.mean_runs == 1:
         return run
-    above, known = alphas - 1, _of_run(event, _ORDERS)
+    above, known = alphas - 1, _run_divergences(event, _ORDERS)
     if event.shape is None:
         rest: Floats | float = event.mean_runs * deltas_of(_ORDERS, known, np.log1p(1 / above))
     else:
@@ -65,7 +65,7 @@ def _of_selection(event: BestOfLaplaceRuns, alphas: Floats) -> Floats:
     return np.asarray(run + math.log(event.mean_runs) / above + rest)
 
 
-def _of_run(event: BestOfLaplaceRuns, alphas: Floats) -> Floats:
+def _run_divergences(event: BestOfLaplaceRuns, alphas: Floats) -> Floats:
     """A run's divergences (Mironov 2017, proposition 6)."""
     epsilon = 1 / event.scale
     with np.errstate(over="ignore"):

@@ -48,36 +48,36 @@ def _divergences(event: BestOfRuns, alphas: Floats) -> Floats:
     """
     if event.sample_rate == 0:
         return np.zeros(len(alphas))
-    orders, found = _at_orders(event)
+    orders, divergences = _at_orders(event)
     with np.errstate(invalid="ignore"):
-        moments = np.interp(alphas, np.append(1.0, orders), np.append(0.0, (orders - 1) * found), right=np.inf)
+        moments = np.interp(alphas, np.append(1.0, orders), np.append(0.0, (orders - 1) * divergences), right=np.inf)
     interpolated = np.asarray(moments / (alphas - 1))
     if event.sample_rate < 1 or event.shape is None:
         return interpolated
     least_at = 1 + math.sqrt(math.log(event.mean_runs) / event.run_steps * 2) * event.noise_multiplier
     at = np.maximum(alphas, least_at)
-    return np.asarray(np.minimum(interpolated, _of_truncated_law(event, at, _of_run(event, at))))
+    return np.asarray(np.minimum(interpolated, _truncated_law_divergences(event, at, _run_divergences(event, at))))
 
 
 @lru_cache(maxsize=8)
 def _at_orders(event: BestOfRuns) -> tuple[Floats, Floats]:
     """Orders (n,), and upper bounds in nats on the divergences of one selection at these orders."""
     orders = _WHOLE if event.sample_rate < 1 else _ANY
-    once = _of_run(event, orders)
+    once = _run_divergences(event, orders)
     if event.shape is None:
-        found = of_poisson_law(orders, once, event.mean_runs)
+        divergences = of_poisson_law(orders, once, event.mean_runs)
     else:
-        found = _of_truncated_law(event, orders, once)
-    return orders, np.minimum.accumulate(found[::-1])[::-1]
+        divergences = _truncated_law_divergences(event, orders, once)
+    return orders, np.minimum.accumulate(divergences[::-1])[::-1]
 
 
-def _of_run(event: BestOfRuns, orders: Floats) -> Floats:
+def _run_divergences(event: BestOfRuns, orders: Floats) -> Floats:
     """Divergences of one run at ``orders``."""
     run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate)
     return np.asarray(event.run_steps * sampled_gaussian.ROW.divergences(run, orders))
 
 
-def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
+def _truncated_law_divergences(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
     """Theorem 2: D_alpha of a run + log(mean) / (alpha - 1) + (1 + shape) c; only that of a run if the mean is 1.
 
     c is the minimum of (1 - 1 / b) D_b + log(1 / gamma) / b over orders b; if D_b = rho b, it is attained at

@@ -40,15 +40,17 @@ def _against_any(event: ManyWayResponse) -> tuple[tuple[float, float], tuple[flo
 def _against_another(event: ManyWayResponse) -> RepeatedPair:
     """One true answer against another; every third answer is equally likely under both."""
     log_true, log_other, log_rest = _log_probabilities(event)
-    found = {-event.epsilon: log_other, 0.0: log_rest, event.epsilon: log_true}
-    kept = {loss: log_p for loss, log_p in found.items() if log_p > -math.inf}
+    log_masses = {-event.epsilon: log_other, 0.0: log_rest, event.epsilon: log_true}
+    kept = {loss: log_p for loss, log_p in log_masses.items() if log_p > -math.inf}
     return RepeatedPair(Atoms(tuple(kept), tuple(kept.values())), event.steps)
 
 
 def _divergences(event: ManyWayResponse, alphas: Floats) -> Floats:
     if event.neighbours is Adjacency.ZERO_OUT:
-        losses, log_p = (np.array(each)[:, None] for each in _against_any(event))
-        to, back = (np.logaddexp.reduce(log_p + each, axis=0) for each in ((alphas - 1) * losses, -alphas * losses))
+        losses, log_p = (np.array(array)[:, None] for array in _against_any(event))
+        to, back = (
+            np.logaddexp.reduce(log_p + exponents, axis=0) for exponents in ((alphas - 1) * losses, -alphas * losses)
+        )
         return np.asarray(np.maximum(np.maximum(to, back), 0.0) / (alphas - 1))
     log_true, log_other, _ = _log_probabilities(event)
     return three_points(event.epsilon, min(1.0, math.exp(log_true) + math.exp(log_other)), alphas)

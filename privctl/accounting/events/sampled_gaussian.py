@@ -44,7 +44,7 @@ def _pair(event: SampledGaussian, lower: bool) -> RepeatedPair:
     return RepeatedPair(Symmetrized(sampled) if event.batches is Batches.FIXED_SIZE else sampled, event.steps)
 
 
-def _rest(event: SampledGaussian, lower: bool) -> RepeatedPair | None:
+def _partial_pass(event: SampledGaussian, lower: bool) -> RepeatedPair | None:
     """The last pass of balls-and-bins batches, if it is cut short and not the only one."""
     bins = event.steps_per_pass
     left = event.steps % bins
@@ -71,7 +71,7 @@ def _full_shift(event: SampledGaussian) -> float:
     return _shift(event) or _sensitivity(event) * math.sqrt(event.steps) / event.noise_multiplier
 
 
-def _extreme(event: SampledGaussian) -> bool:
+def _has_extreme_rate(event: SampledGaussian) -> bool:
     least = _LEAST_NOISE_IN_BINS if event.batches is Batches.BALLS_AND_BINS else _LEAST_NOISE
     return event.noise_multiplier < least
 
@@ -137,10 +137,10 @@ def _log_expm1(x: Floats) -> Floats:
 ROW = EventAccounting(
     pair=_pair,
     divergences=_divergences,
-    rest=_rest,
+    rest=_partial_pass,
     shift=_shift,
     full_shift=_full_shift,
-    extreme=_extreme,
+    extreme=_has_extreme_rate,
     for_floor=_for_floor,
     guess=_guess,
     quick=lambda event: _QUIETEST <= event.noise_multiplier <= _LOUDEST,

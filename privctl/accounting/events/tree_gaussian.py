@@ -38,7 +38,7 @@ def squared_sensitivity(leaves: int, steps_per_pass: int, steps: int) -> int:
         first = starts % steps_per_pass
         wraps = first + more > steps_per_pass
         ends = np.where(wraps, first + more - steps_per_pass, first + more)
-        begun, ended = (np.bincount(at, minlength=len(changes)) for at in (first, ends))
+        begun, ended = (np.bincount(positions, minlength=len(changes)) for positions in (first, ends))
         changes += (2 * passes + 1) * (begun - ended)
         changes[0] += (2 * passes + 1) * int(wraps.sum())
     return whole + int(np.cumsum(changes[:-1]).max())

@@ -71,8 +71,8 @@ class Allocation:
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
         losses, p, q, p_infinite, q_infinite = self._atoms()
-        at = np.searchsorted(edges, losses)
-        below, above = (np.bincount(at, mass, len(edges) + 1) for mass in (p, q))
+        positions = np.searchsorted(edges, losses)
+        below, above = (np.bincount(positions, mass, len(edges) + 1) for mass in (p, q))
         below[-1] += p_infinite
         above[0] += q_infinite
         # Rounding errors are added on the safe side.
@@ -156,9 +156,9 @@ def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
         sums = (first.values[row : row + _ROWS, None] + second.values).ravel()
         masses = (first.masses[row : row + _ROWS, None] * second.masses).ravel()
         with np.errstate(divide="ignore"):
-            at = np.ceil(np.clip((np.log(sums) - start) * per_log, 0, _MESH)).astype(np.intp)
-        mass += np.bincount(at, masses, _MESH + 1)
-        moment += np.bincount(at, masses * sums, _MESH + 1)
+            cells = np.ceil(np.clip((np.log(sums) - start) * per_log, 0, _MESH)).astype(np.intp)
+        mass += np.bincount(cells, masses, _MESH + 1)
+        moment += np.bincount(cells, masses * sums, _MESH + 1)
     return _discretised(marks, mass, moment, first.infinite + second.infinite, lower)
 
 
@@ -169,13 +169,13 @@ def _with_zero(law: RatioLaw) -> RatioLaw:
 
 def _discretised(marks: Array, mass: Array, moment: Array, infinite: float, lower: bool) -> RatioLaw:
     """A distribution on few values, from the masses and first moments of cells (0, m0], (m0, m1], ..., (mn, inf)."""
-    at = _kept_positions(marks, mass, moment)
-    starts = np.concatenate([[0], at + 1])
+    kept = _kept_positions(marks, mass, moment)
+    starts = np.concatenate([[0], kept + 1])
     mass, moment = np.add.reduceat(mass, starts), np.add.reduceat(moment, starts)
     if lower:
-        some = mass > 0
-        return RatioLaw(values=moment[some] / mass[some], masses=mass[some])
-    values = marks[at]
+        has_mass = mass > 0
+        return RatioLaw(values=moment[has_mass] / mass[has_mass], masses=mass[has_mass])
+    values = marks[kept]
     # The mass of each cell that goes to its upper value. Below the first value the lower one is 0; above the last, all
     # mass goes to the last value, and the missing part of the mean is put at infinity.
     low, high = np.append(0.0, values[:-1]), values
@@ -201,5 +201,7 @@ def _kept_positions(marks: Array, mass: Array, moment: Array) -> Array:
         for weight, power in ((0.3, 1 / 3), (0.5, 1 / 6), (0.2, 0.0))
     )
     wanted = np.linspace(0, 1, _VALUES)
-    places = first + np.searchsorted(np.append(0.0, np.cumsum(density)) / float(np.sum(density)), wanted * (1 - 1e-12))
-    return np.unique(np.clip(places, first, last))
+    positions = first + np.searchsorted(
+        np.append(0.0, np.cumsum(density)) / float(np.sum(density)), wanted * (1 - 1e-12)
+    )
+    return np.unique(np.clip(positions, first, last))

@@ -57,11 +57,15 @@ def merge(pair: Pair, edges: Array) -> LossGrid:
     # Around edges[i], i >= 1: (edges[i] - h/2, edges[i]] is ``under``, (edges[i], edges[i] + h/2] is ``over``.
     under_p, under_q = log_p[2:-1:2], log_q[2:-1:2]
     over_p, over_q = np.append(log_p[3:-1:2], -np.inf), np.append(log_q[3:-1:2], -np.inf)
-    at = edges[1:]
+    upper_edges = edges[1:]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         # The P mass that ``under`` lacks and that ``over`` has in excess; rounded to the safe side.
-        lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0) + _rounding(under_p, at))
-        exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p) - _rounding(over_p, at), 0.0))
+        lacks = under_p + np.log(
+            np.maximum(np.expm1(under_q + upper_edges - under_p), 0.0) + _rounding(under_p, upper_edges)
+        )
+        exceeds = over_p + np.log(
+            np.maximum(-np.expm1(over_q + upper_edges - over_p) - _rounding(over_p, upper_edges), 0.0)
+        )
         log_ratio = np.where(np.isfinite(lacks) & np.isfinite(exceeds), exceeds - lacks, np.nan)
     # The fractions that are merged; if one side is empty, nothing of the other is merged.
     keep_under = np.exp(np.minimum(np.nan_to_num(log_ratio, nan=-np.inf), 0.0))

@@ -118,10 +118,10 @@ class Atoms:
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``; a loss of -inf counts as above edges of -inf, below which there is nothing."""
         losses, masses = np.array(self.losses), np.array(self.log_p)
-        at = np.searchsorted(edges, losses)
+        positions = np.searchsorted(edges, losses)
         log_p, log_q = np.full((2, len(edges) + 1), -np.inf)
-        np.logaddexp.at(log_p, at, masses)
-        np.logaddexp.at(log_q, at, masses - losses)
+        np.logaddexp.at(log_p, positions, masses)
+        np.logaddexp.at(log_q, positions, masses - losses)
         if self.infinite > 0:
             lowest = int(np.searchsorted(edges, -np.inf, side="right"))
             log_p[-1] = np.logaddexp(log_p[-1], math.log(self.infinite))
@@ -318,8 +318,8 @@ class Symmetrized:
         fine_p = np.concatenate([gain_q[::-1], [middle], gain_p])
         fine_q = np.concatenate([gain_p[::-1], [middle], gain_q])
         # fine[i] is the mass between losses[i - 1] and losses[i]; ``at`` are the indices of the requested edges.
-        at = np.searchsorted(losses, edges, side="right")
-        return _merge_runs(fine_p, at), _merge_runs(fine_q, at)
+        positions = np.searchsorted(losses, edges, side="right")
+        return _merge_runs(fine_p, positions), _merge_runs(fine_q, positions)
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""

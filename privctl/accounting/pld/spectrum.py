@@ -30,8 +30,8 @@ class StepSpectrum:
     @property
     def rest(self) -> float:
         """The total mass except for the largest entry."""
-        at = int(np.argmax(self.masses))
-        return float(self.masses[:at].sum() + self.masses[at + 1 :].sum())
+        largest = int(np.argmax(self.masses))
+        return float(self.masses[:largest].sum() + self.masses[largest + 1 :].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,16 @@ def _power_of_rests(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     offset, log_factor, wobble = 0, 0.0, 0.0
     log_size, angle = np.zeros((2, size // 2 + 1))
     for part in parts:
-        at = int(np.argmax(part.masses))
+        largest_index = int(np.argmax(part.masses))
         others = part.masses.copy()
-        others[at] = 0.0
-        largest, rest = float(part.masses[at]), part.rest
-        ratio = np.fft.rfft(_rotate(others, at, size)) / largest
+        others[largest_index] = 0.0
+        largest, rest = float(part.masses[largest_index]), part.rest
+        ratio = np.fft.rfft(_rotate(others, largest_index, size)) / largest
         # log(1 + z), accurate for small z.
         log_size += part.count * 0.5 * np.log1p(ratio.real * (2 + ratio.real) + ratio.imag**2)
         angle += part.count * np.arctan2(ratio.imag, 1 + ratio.real)
         wobble += part.count * rest / (largest - rest) * (noise + 8 * UNIT_ROUNDOFF)
-        offset += part.count * (part.first + at)
+        offset += part.count * (part.first + largest_index)
         log_factor += part.count * math.log(largest)
     # exp(log_size + i angle) - 1, likewise.
     excess = np.expm1(log_size) * np.cos(angle) - 2 * np.sin(angle / 2) ** 2 + 1j * np.exp(log_size) * np.sin(angle)

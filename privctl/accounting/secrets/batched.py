@@ -163,8 +163,8 @@ def _informations(
 
 def _highest(scores: Floats, eligible: NDArray[np.bool_]) -> Integers:
     """The indices of the highest scores among those eligible, ascending."""
-    places = np.flatnonzero(eligible)
-    return np.sort(places[np.argsort(-scores[places], kind="stable")[:_SCREENED]])
+    indices = np.flatnonzero(eligible)
+    return np.sort(indices[np.argsort(-scores[indices], kind="stable")[:_SCREENED]])
 
 
 def _check_budgets(budgets: Floats, count: int) -> None:
@@ -172,5 +172,7 @@ def _check_budgets(budgets: Floats, count: int) -> None:
         raise ValueError(f"budgets has {len(budgets)} entries for {count} secrets; each secret has one")
     wrong = ~((budgets > 0) & np.isfinite(budgets))
     if wrong.any():
-        place = int(wrong.argmax())
-        raise ValueError(f"budget {place} is {float(budgets[place])!r}; it must be a finite number of nats above 0")
+        worst_index = int(wrong.argmax())
+        raise ValueError(
+            f"budget {worst_index} is {float(budgets[worst_index])!r}; it must be a finite number of nats above 0"
+        )

@@ -88,8 +88,8 @@ def law_blocks(
     For a secret in very many records, ``long`` may replace its probabilities by fewer distinct ones: ``average_levels``
     is on the safe side for KL(mixture || N), ``round_up_to_levels`` for every test.
     """
-    places = np.arange(len(starts) - 1) if chosen is None else chosen
-    for slab in _slabs(places, starts):
+    indices = np.arange(len(starts) - 1) if chosen is None else chosen
+    for slab in _slabs(indices, starts):
         lows, highs = starts[slab], starts[slab + 1]
         if slab[-1] - slab[0] == len(slab) - 1:
             inside, ends = probabilities[records[lows[0] : highs[-1]]], highs - lows[0]
@@ -111,33 +111,33 @@ def means_of(starts: Integers, records: Integers, probabilities: Floats) -> Floa
     return means
 
 
-def _slabs(places: Integers, starts: Integers) -> Iterator[Integers]:
-    """``places`` in consecutive parts with a limited number of memberships, but at least one secret."""
-    if not len(places):
+def _slabs(indices: Integers, starts: Integers) -> Iterator[Integers]:
+    """``indices`` in consecutive parts with a limited number of memberships, but at least one secret."""
+    if not len(indices):
         return
-    ends = np.cumsum(starts[places + 1] - starts[places])
+    ends = np.cumsum(starts[indices + 1] - starts[indices])
     begin = 0
-    while begin < len(places):
+    while begin < len(indices):
         done = ends[begin - 1] if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, done + _SLAB_SIZE, "right")))
-        yield places[begin:end]
+        yield indices[begin:end]
         begin = end
 
 
 def _slab_blocks(
-    places: Integers, sizes: Integers, values: Floats, long: Callable[[Floats], Floats] | None
+    indices: Integers, sizes: Integers, values: Floats, long: Callable[[Floats], Floats] | None
 ) -> Iterator[LawBlock]:
-    """Blocks of the secrets ``places``, whose positive probabilities, ``sizes`` each, are concatenated: ``values``."""
+    """Blocks of the secrets ``indices``, whose positive probabilities, ``sizes`` each, are concatenated: ``values``."""
     begins = np.cumsum(sizes) - sizes
-    some = sizes > 0
-    places, sizes, begins = places[some], sizes[some], begins[some]
-    if not len(places):
+    nonempty = sizes > 0
+    indices, sizes, begins = indices[nonempty], sizes[nonempty], begins[nonempty]
+    if not len(indices):
         return
     means = np.add.reduceat(values, begins)
     lasts = _truncation_points(means, sizes)
     alone = sizes * lasts > _LONG
     for i in np.flatnonzero(alone):
-        yield _single(int(places[i]), values[begins[i] : begins[i] + sizes[i]], long)
+        yield _single(int(indices[i]), values[begins[i] : begins[i] + sizes[i]], long)
     order = np.flatnonzero(~alone)
     order = order[np.lexsort((-sizes[order], lasts[order]))]
     begin = 0
@@ -147,18 +147,18 @@ def _slab_blocks(
         window = order[begin : begin + most]
         similar = (lasts[window] == lasts[first]) & (sizes[window] >= _LEAST_SHARE * sizes[first])
         window = window[: len(window) if similar.all() else int(similar.argmin())]
-        yield _block(places[window], sizes[window], means[window], begins[window], values, int(lasts[first]))
+        yield _block(indices[window], sizes[window], means[window], begins[window], values, int(lasts[first]))
         begin += len(window)
 
 
-def _block(places: Integers, sizes: Integers, means: Floats, begins: Integers, values: Floats, last: int) -> LawBlock:
+def _block(indices: Integers, sizes: Integers, means: Floats, begins: Integers, values: Floats, last: int) -> LawBlock:
     rows = np.arange(sizes[0])[:, None]
     inside = rows < sizes
     weights = _products(np.where(inside, values[np.where(inside, begins + rows, 0)], 0.0), last)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.minimum(weights[-1] / weights[-2], 1.0)
     return LawBlock(
-        places=places,
+        places=indices,
         weights=weights / weights.sum(axis=0),
         means=means,
         most=sizes,
@@ -189,11 +189,11 @@ def _products(values: Floats, last: int) -> Floats:
     return coefficients
 
 
-def _single(place: int, values: Floats, long: Callable[[Floats], Floats] | None) -> LawBlock:
+def _single(index: int, values: Floats, long: Callable[[Floats], Floats] | None) -> LawBlock:
     """The block of one secret in very many records."""
     law = poisson_binomial(values if long is None else long(values))
     return LawBlock(
-        places=np.array([place]),
+        places=np.array([index]),
         weights=np.concatenate([np.zeros(int(law.shifts[0])), law.weights])[:, None],
         means=np.array([values.sum()]),
         most=np.array([law.most]),
@@ -254,5 +254,5 @@ def check_memberships(starts: Integers, records: Integers, probabilities: Floats
         raise ValueError(f"records must be positions of the {len(probabilities)} probabilities, from 0 on")
     wrong = ~((probabilities >= 0) & (probabilities <= 1))
     if wrong.any():
-        place = int(wrong.argmax())
-        probability(f"probability {place}", float(probabilities[place]))
+        worst_index = int(wrong.argmax())
+        probability(f"probability {worst_index}", float(probabilities[worst_index]))

@@ -116,8 +116,8 @@ def _separated(block: LawBlock, sigma: float, *, pairwise: bool) -> tuple[Floats
 def _one_by_one(block: LawBlock, sigma: float, *, pairwise: bool, columns: Integers | None = None) -> Floats:
     """The divergences of all columns, or of some ``columns``, by ``accounting.mixtures``."""
     divergence = replace_kl if pairwise else kl
-    places = range(len(block.places)) if columns is None else columns
-    return np.array([divergence(block.law(int(i)), sigma) for i in places])
+    indices = range(len(block.places)) if columns is None else columns
+    return np.array([divergence(block.law(int(i)), sigma) for i in indices])
 
 
 def _grid(block: LawBlock, sigma: float) -> tuple[float, float] | None:

@@ -228,39 +228,39 @@ def _least_noise_from(excess: Callable[[float], float], low: float, high: float,
 
     The search begins at ``start``. The condition was checked at the returned noise, unless that is ``high``.
     """
-    at = min(max(start, low), high)
-    left = right = excess(at)
+    noise = min(max(start, low), high)
+    left = right = excess(noise)
     if right <= 0:
         while right <= 0:
-            if at == low:
+            if noise == low:
                 return low
-            high, kept, at = at, right, max(low, at / _STRIDE)
-            right = excess(at)
-        low, left, right = at, right, kept
+            high, kept, noise = noise, right, max(low, noise / _STRIDE)
+            right = excess(noise)
+        low, left, right = noise, right, kept
     else:
         while left > 0:
-            if high - at <= _RELATIVE_WIDTH * high:
+            if high - noise <= _RELATIVE_WIDTH * high:
                 return high
-            low, kept, at = at, left, min(at * _STRIDE, math.sqrt(at * high))
-            left = excess(at)
-        high, left, right = at, kept, left
+            low, kept, noise = noise, left, min(noise * _STRIDE, math.sqrt(noise * high))
+            left = excess(noise)
+        high, left, right = noise, kept, left
     return falling_root(excess, low, left, high, right, close=_RELATIVE_WIDTH, beyond=_RELATIVE_WIDTH)
 
 
-def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floats]]:
-    for block, tails in book.tails(places):
+def _laws(book: SecretMemberships, indices: Integers) -> Iterator[tuple[int, Floats]]:
+    for block, tails in book.tails(indices):
         for column, j in enumerate(block.tolist()):
             yield j, tails[:, column]
 
 
-def _lower_by_own_curves(book: SecretMemberships, sigma: float, places: Integers, bounds: Floats) -> None:
-    """Lower ``bounds`` for each of ``places`` by its own curve; equal distributions are computed once."""
-    found: dict[tuple[bytes, float], float] = {}
-    for j, tails in _laws(book, places):
+def _lower_by_own_curves(book: SecretMemberships, sigma: float, indices: Integers, bounds: Floats) -> None:
+    """Lower ``bounds`` for each of ``indices`` by its own curve; equal distributions are computed once."""
+    by_law: dict[tuple[bytes, float], float] = {}
+    for j, tails in _laws(book, indices):
         key = tails.tobytes(), float(book.priors[j])
-        if key not in found:
-            found[key] = _posterior_by_own_curve(key[0], key[1], sigma, book.steps)
-        bounds[j] = min(bounds[j], found[key])
+        if key not in by_law:
+            by_law[key] = _posterior_by_own_curve(key[0], key[1], sigma, book.steps)
+        bounds[j] = min(bounds[j], by_law[key])
 
 
 @lru_cache(maxsize=2 * _FEW)
@@ -269,33 +269,39 @@ def _posterior_by_own_curve(tails: bytes, prior: float, sigma: float, steps: int
     return curve_of(np.frombuffer(tails), sigma, steps, FINE, prior=prior).posterior(prior)
 
 
-def _fill_by_groups(book: SecretMemberships, sigma: float, places: Integers, means: Floats, bounds: Floats) -> None:
+def _fill_by_groups(book: SecretMemberships, sigma: float, indices: Integers, means: Floats, bounds: Floats) -> None:
     """Fill ``bounds`` with one curve per group of secrets with similar sums of probabilities."""
-    group = np.floor(np.log(means[places]) / math.log(_GROUP_RATIO)).astype(np.int64)
+    group = np.floor(np.log(means[indices]) / math.log(_GROUP_RATIO)).astype(np.int64)
     covers: dict[int, Floats] = {}
-    for block, tails in book.tails(places):
-        own = group[np.searchsorted(places, block)]
-        for value in np.unique(own).tolist():
-            most = tails[:, own == value].max(axis=1)
+    for block, tails in book.tails(indices):
+        block_groups = group[np.searchsorted(indices, block)]
+        for value in np.unique(block_groups).tolist():
+            most = tails[:, block_groups == value].max(axis=1)
             covers[value] = pointwise_largest([covers[value], most]) if value in covers else most
     for value, tails in covers.items():
-        members = places[group == value]
+        members = indices[group == value]
         priors = book.priors[members]
         bounds[members] = curve_of(tails, sigma, book.steps, _ROUGH, prior=float(priors.min())).posteriors(priors)
 
 
 def _halve_groups(
-    book: SecretMemberships, sigma: float, places: Integers, means: Floats, targets: Floats, bounds: Floats, most: float
+    book: SecretMemberships,
+    sigma: float,
+    indices: Integers,
+    means: Floats,
+    targets: Floats,
+    bounds: Floats,
+    most: float,
 ) -> None:
-    """Lower the ``bounds`` of ``places`` that exceed ``targets``, by the curves of at most ``most`` groups."""
-    if not len(places):
+    """Lower the ``bounds`` of ``indices`` that exceed ``targets``, by the curves of at most ``most`` groups."""
+    if not len(indices):
         return
-    laws = dict(_laws(book, places))
+    laws = dict(_laws(book, indices))
     # To second order, distributions with the same mean differ by sum p^2 / sum p.
     squares = means_of(book.starts, book.records, book.probabilities**2)
     least = np.maximum(means, 1e-300)
     features = np.stack([np.log(least), squares / least])
-    waiting = [places]
+    waiting = [indices]
     while waiting and most > 0:
         waiting.sort(key=lambda part: float((bounds[part] / targets[part]).max()))
         part = waiting.pop()
@@ -307,9 +313,9 @@ def _halve_groups(
         if len(part) == 1:
             _lower_by_own_curves(book, sigma, part, bounds)
         elif len(part):
-            own = features[:, part]
-            order = np.argsort(own[int(np.ptp(own, axis=1).argmax())], kind="stable")
-            if np.ptp(own, axis=1).max() == 0:
+            part_features = features[:, part]
+            order = np.argsort(part_features[int(np.ptp(part_features, axis=1).argmax())], kind="stable")
+            if np.ptp(part_features, axis=1).max() == 0:
                 _lower_by_own_curves(book, sigma, part, bounds)
                 continue
             middle = len(part) // 2

@@ -68,8 +68,8 @@ class Curve:
             slopes = (self.deltas[:-1] - self.deltas[1:]) / np.diff(growth)
         # Convex up to rounding, and flat where deltas were limited to 1.
         falling = np.maximum.accumulate(np.nan_to_num(slopes, nan=0.0)[::-1])[::-1]
-        at = np.searchsorted(-falling, -priors)
-        near = np.clip(at + np.arange(-2, 3)[:, None], 0, len(growth) - 1)
+        positions = np.searchsorted(-falling, -priors)
+        near = np.clip(positions + np.arange(-2, 3)[:, None], 0, len(growth) - 1)
         lines: Floats = growth[near] * priors + self.deltas[near]
         least: Floats = lines.min(axis=0)
         return np.minimum(np.minimum(least, priors + self.ever), 1.0)

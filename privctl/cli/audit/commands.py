@@ -43,14 +43,14 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit model/ --train train.jsonl --held-out held-out.jsonl
     """
     if options["from_scores"] is not None:
-        _of_many_models(model, output, force, as_json, quiet, options)
+        _audit_many_models(model, output, force, as_json, quiet, options)
         return
     if model is None:
         raise CommandError(
             "there is nothing to audit; give MODEL, or a file of scores (privctl audit scores FILE, or --from-scores "
             "FILE)"
         )
-    _of_model(model, output, force, as_json, quiet, options)
+    _audit_one_model(model, output, force, as_json, quiet, options)
 
 
 @_subcommand(rare=given.RARE["membership"])
@@ -67,7 +67,7 @@ def membership(model: str, output: Path | None, force: bool, as_json: bool, quie
     augmented, label-only, gradient-norm and gradient-alignment also run if they apply to MODEL. --attack runs single
     ones.
     """
-    _of_model(model, output, force, as_json, quiet, options)
+    _audit_one_model(model, output, force, as_json, quiet, options)
 
 
 @_subcommand()
@@ -83,7 +83,7 @@ def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet:
     Example:
       privctl audit canaries model/ --canaries planted.canaries.json --commitment blake3:...
     """
-    _of_model(model, output, force, as_json, quiet, options)
+    _audit_one_model(model, output, force, as_json, quiet, options)
 
 
 @_subcommand(rare=given.RARE["extraction"])
@@ -97,7 +97,7 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
       privctl audit extraction model/ --train train.jsonl --held-out held-out.jsonl --prompts p.txt
       privctl audit extraction model/ --split split/manifest.json
     """
-    _of_model(model, output, force, as_json, quiet, options)
+    _audit_one_model(model, output, force, as_json, quiet, options)
 
 
 @_subcommand(rare=given.RARE["secrets"])
@@ -114,7 +114,7 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
       privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl \\
           --held-out-secrets others.jsonl --held-out-data held-out.jsonl
     """
-    _of_model(model, output, force, as_json, quiet, options)
+    _audit_one_model(model, output, force, as_json, quiet, options)
 
 
 @_subcommand()
@@ -175,7 +175,7 @@ def scores(
         file, output, {**options, "force": force}, notify=partial(note, quiet=quiet), on_entry=lines.append
     )
     log = None if report.log is None else os.path.normpath(path.parent / report.log.path)
-    _finish(report, (path,), as_json=as_json, quiet=quiet, entered=_entered(log, lines))
+    _finish(report, (path,), as_json=as_json, quiet=quiet, entered=_log_note(log, lines))
 
 
 @_subcommand("score-records")
@@ -208,7 +208,7 @@ def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: b
     note(f"wrote {path}, the scores of {counted(count, 'record')}, which are not for release", quiet=quiet)
 
 
-def _of_model(
+def _audit_one_model(
     model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     from audits.whole.options import every_option
@@ -233,16 +233,16 @@ def _of_model(
     )
     if report is None:  # only the main process prints
         return
-    entered = _entered(request.log, lines)
+    entered = _log_note(request.log, lines)
     _finish(report, request.written, as_json=as_json, quiet=quiet, records=records, entered=entered)
 
 
-def _entered(log: str | Path | None, lines: Sequence[Entry]) -> str:
+def _log_note(log: str | Path | None, lines: Sequence[Entry]) -> str:
     """The note on the line that this audit added to the log of audits."""
     return "".join(f"entered into {log}, whose head is now line {line.number}, {line.digest}" for line in lines)
 
 
-def _of_many_models(
+def _audit_many_models(
     model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     from audits.whole.options import every_option

@@ -30,7 +30,7 @@ SEED = click.option(
 )
 DEVICE = click.option("--device", help="cpu, cuda:0, ...; a GPU by default if there is one.")
 PRECISION = click.option(
-    "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
+    "--precision", type=click.Choice([str(float_format) for float_format in FloatFormat]), metavar="FORMAT",
     help="Format of forward passes: float32 or bfloat16.",
 )  # fmt: skip
 #: Options of every audit of a model.

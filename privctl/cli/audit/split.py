@@ -94,7 +94,7 @@ def split(
             "commitment": drawn.commitment,
             "records": drawn.records,
             "members": drawn.included,
-            **({} if group_by is None else _of_groups(drawn)),
+            **({} if group_by is None else _group_counts(drawn)),
             "train": str(output / train.name),
             "train_digest": train.digest,
             **({} if to_see is None else {"power": [encode_value(power) for power in powers]}),
@@ -114,7 +114,7 @@ def split(
     note("publish the commitment before training, and keep the manifest from the people who train", quiet=quiet)
 
 
-def _of_groups(drawn: SplitManifest) -> dict[str, int | None]:
+def _group_counts(drawn: SplitManifest) -> dict[str, int | None]:
     return {
         "groups": drawn.groups,
         "member_groups": drawn.included_groups,
@@ -128,15 +128,17 @@ def _whether_seen(powers: Sequence[SplitPower], what: str) -> str:
         return "fewer than 2 records occur once, and only these have coins of their own: no claim can be refuted"
     parts = []
     for power in powers:
-        by = "one attack alone (--attack)" if power.attacks == 1 else f"the {power.attacks} attacks on a language model"
+        attacks = (
+            "one attack alone (--attack)" if power.attacks == 1 else f"the {power.attacks} attacks on a language model"
+        )
         if power.of_each > 1:
-            by += f", {power.of_each} scores each,"
+            attacks += f", {power.of_each} scores each,"
         could = "can" if power.ceiling > power.epsilon else "cannot"
         needed = f"it takes {power.needed}" if power.needed is not None else f"no number of {what} does"
         parts.append(
-            f"by {by} they {could}, as they certify at most {power.ceiling:.4g} if every guess is right; {needed}"
+            f"by {attacks} they {could}, as they certify at most {power.ceiling:.4g} if every guess is right; {needed}"
         )
     first = powers[0]
     claim = f"a claim of epsilon {first.epsilon:g} at delta {first.delta:g}"
-    own = "records with a coin of their own" if what == "records" else "groups"
-    return f"whether {first.coins} {own} can refute {claim}: {'. '.join(parts)}"
+    unit = "records with a coin of their own" if what == "records" else "groups"
+    return f"whether {first.coins} {unit} can refute {claim}: {'. '.join(parts)}"

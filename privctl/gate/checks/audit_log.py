@@ -53,9 +53,9 @@ def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Check that the logs can be read, contain the earlier heads, are signed, and agree with each audit given."""
     if not policy.require_audit_log:
         return
-    logs, faults = _read(policy)
+    logs, faults = _read_logs(policy)
     faults += [*_check_heads(logs, policy), *_signatures(logs, policy)]
-    known = {each.begun.digest: each for log in logs for each in log.audits}
+    known = {audit.begun.digest: audit for log in logs for audit in log.audits}
     faults += [_fault(*mismatch) for report in case.audits for mismatch in _log_mismatches(report, known) if logs]
     yield from faults
     torn = [log for log in logs if log.torn]
@@ -63,7 +63,7 @@ def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         message = f"its last line is cut off, after line {len(log.entries)}: an audit may be missing"
         yield _fault(str(log.path), message, FileLine(path=str(log.path), line=len(log.entries)), _INCONCLUSIVE)
     for log in logs if not (faults or torn) else ():
-        mine = sum(each.log is log for each in _audits_of_model(case, logs))
+        mine = sum(audit.log is log for audit in _audits_of_model(case, logs))
         yield Finding(
             rule=LOG,
             outcome=GateOutcome.PASS,
@@ -78,18 +78,18 @@ def check_logs(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Check that the report of every audit of this model in the logs was given."""
-    logs, _ = _read(policy)
+    logs, _ = _read_logs(policy)
     if not logs:
         return
     given = {report.digest for report in case.audits}
     mine = _audits_of_model(case, logs)
-    missing = [each for each in mine if each.audit.report not in given]
+    missing = [audit for audit in mine if audit.audit.report not in given]
     largest = _largest_values(mine, given)
-    for each in missing:
-        outcome, message, fix = _missing_audit(each.audit, largest)
-        newest = " (the newest)" if each is mine[-1] and len(mine) > 1 else ""
+    for entry in missing:
+        outcome, message, fix = _missing_audit(entry.audit, largest)
+        newest = " (the newest)" if entry is mine[-1] and len(mine) > 1 else ""
         yield Finding(
-            rule=SHOWN, outcome=outcome, subject=each.subject, message=message + newest, fix=fix, place=each.place
+            rule=SHOWN, outcome=outcome, subject=entry.subject, message=message + newest, fix=fix, place=entry.place
         )
     if not mine:
         yield Finding(
@@ -111,7 +111,7 @@ def check_reports_given(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def _read(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
+def _read_logs(policy: Policy) -> tuple[list[AuditLog], list[Finding]]:
     logs: list[AuditLog] = []
     faults: list[Finding] = []
     for path in map(Path, policy.require_audit_log):
@@ -195,8 +195,8 @@ def _log_mismatches(report: LoadedReport, known: Mapping[str, LoggedAudit]) -> I
 def _audits_of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_AuditInLog]:
     """The audits of these weights, including audits of the same tensors in other files."""
     same = set()
-    for each in (*case.writers, *case.examinations):
-        for listed in (each.report.inputs, each.report.outputs):
+    for writer in (*case.writers, *case.examinations):
+        for listed in (writer.report.inputs, writer.report.outputs):
             files = [item for item in listed if item.role == "model" and item.tensors]
             if {item.digest for item in files} == case.digests:
                 same.add(tensors_digest(tensor for item in files for tensor in item.tensors))
@@ -211,9 +211,9 @@ def _audits_of_model(case: JudgedModel, logs: list[AuditLog]) -> list[_AuditInLo
 def _largest_values(mine: Sequence[_AuditInLog], given: set[str]) -> dict[str, float]:
     """The largest value of each quantity that the audits given measured, according to the log."""
     largest: dict[str, float] = {}
-    for each in mine:
-        if each.audit.end is not None and each.audit.report in given:
-            for name, value in each.audit.end.details["worst"].items():
+    for audit in mine:
+        if audit.audit.end is not None and audit.audit.report in given:
+            for name, value in audit.audit.end.details["worst"].items():
                 largest[name] = max(value, largest.get(name, value))
     return largest
 
@@ -226,15 +226,15 @@ def _missing_audit(audit: LoggedAudit, most: Mapping[str, float]) -> tuple[GateO
         return _FAIL, f"an audit begun at {begun.at} has no report, and the log does not say why", again
     if audit.report is None:
         return _INCONCLUSIVE, f"an audit begun at {begun.at} ended without a report: {end.details['reason']}", again
-    said = f"the audit begun at {begun.at} produced a report that was not given, {audit.report}"
+    message = f"the audit begun at {begun.at} produced a report that was not given, {audit.report}"
     worse = [
         f"{name} {value:.4g}, and at most {most[name]:.4g} in the reports given"
         for name, value in sorted(end.details["worst"].items())
         if value > most.get(name, value)
     ]
     if worse:
-        said += f"; according to the log it found more: {'; '.join(worse[:3])}"
-    return _FAIL, said, "give that report too"
+        message += f"; according to the log it found more: {'; '.join(worse[:3])}"
+    return _FAIL, message, "give that report too"
 
 
 def _fault(subject: str, message: str, place: FileLine, outcome: GateOutcome = _FAIL) -> Finding:

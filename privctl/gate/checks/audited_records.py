@@ -55,18 +55,18 @@ def why_not_attacked(case: JudgedModel, report: LoadedReport, role: str) -> str:
 
 def unaudited_file(case: JudgedModel, audits: Sequence[LoadedReport], role: str) -> Artifact | None:
     """A file that the model's last training read and that none of ``audits`` read in this ``role``; None if none."""
-    last = next((each for each in (*case.writers, *case.inherited) if _data_of(each)), None)
+    last = next((writer for writer in (*case.writers, *case.inherited) if _data_of(writer)), None)
     if last is None:
         return None
-    seen = {a.digest for each in audits for a in each.report.inputs if a.role == role}
-    seen |= {drawn_from(each.path, each.report) for each in audits}
+    seen = {a.digest for audit in audits for a in audit.report.inputs if a.role == role}
+    seen |= {drawn_from(audit.path, audit.report) for audit in audits}
     files = (a for a in last.report.inputs if a.role == "data")
     return next((a for a in files if a.digest not in seen), None) if any(seen) else None
 
 
 def training_data_remark(case: JudgedModel) -> str:
     """What a finding adds if no report says which records the model was trained on."""
-    if any(_data_of(each) for each in case.history):
+    if any(_data_of(report) for report in case.history):
         return ""
     return "; no report names the training data, so only the audit says that the model was trained on these records"
 
@@ -119,15 +119,15 @@ def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: Loade
     """
     if all(artifact.digest in trained for artifact in taken):
         return True
-    return all(each.role in _UNSEEN for each in taken) and drawn_from(report.path, report.report) in trained
+    return all(artifact.role in _UNSEEN for artifact in taken) and drawn_from(report.path, report.report) in trained
 
 
 def _why_other_records(case: JudgedModel, report: LoadedReport, role: str, taken: Sequence[Artifact]) -> str:
     """Why an audit does not compare records that were trained on with others; empty if it does."""
-    trained = {digest for each in case.history for digest in _data_of(each)}
-    if any(_names_no_data(each) for each in case.history):
+    trained = {digest for training in case.history for digest in _data_of(training)}
+    if any(_names_no_data(training) for training in case.history):
         return "a training's report does not name its data, so these records may not have been trained on"
-    known = {a.digest for each in case.history for a in each.report.inputs if a.role in LEARNED}
+    known = {a.digest for training in case.history for a in training.report.inputs if a.role in LEARNED}
     learned = [a for a in report.report.inputs if a.role == _UNSEEN[role] and a.digest in known]
     if learned:
         return f"the non-members, {learned[0].path}, were trained on according to the model's reports"
@@ -154,8 +154,8 @@ def _training(report: LoadedReport) -> TrainingParameters | None:
 
 def _readings(case: JudgedModel, report: LoadedReport, taken: Sequence[Artifact]) -> list[TrainingParameters]:
     """The parameters of those trainings that read the files ``taken`` by an audit as training data."""
-    trainings = [each for each in case.history if taken and holds_all(_data_of(each), taken, report)]
-    return [each for each in map(_training, trainings) if each is not None]
+    trainings = [training for training in case.history if taken and holds_all(_data_of(training), taken, report)]
+    return [reading for reading in map(_training, trainings) if reading is not None]
 
 
 def _why_other_fields(readings: Sequence[TrainingParameters], asked: AskedAudit) -> str:
@@ -166,18 +166,20 @@ def _why_other_fields(readings: Sequence[TrainingParameters], asked: AskedAudit)
             # Pairs have no field called text: their default source field is a prompt.
             same = read == audited if reading.task == _PAIRS else (read or usual) == (audited or usual)
             if not same:
-                found, known = (repr(each) if each else "the default field" for each in (audited, read))
-                return f"it audited {found} of the records, and the training read {known} ({option})"
+                audited_field, known_field = (
+                    repr(field) if field else "the default field" for field in (audited, read)
+                )
+                return f"it audited {audited_field} of the records, and the training read {known_field} ({option})"
     return ""
 
 
 def _why_other_bits(case: JudgedModel, stated: AuditParameters) -> str:
     """Why the audited adapter had another base than in training, which weakens attacks; empty if it had the same."""
     trainings = filter(None, map(_training, (*case.writers, *case.inherited)))
-    last = next((each.base_bits for each in trainings), stated.base_bits)
+    last = next((training.base_bits for training in trainings), stated.base_bits)
     if last == stated.base_bits:
         return ""
-    audited, trained = ("in full" if each is None else f"in {each} bits" for each in (stated.base_bits, last))
+    audited, trained = ("in full" if bits is None else f"in {bits} bits" for bits in (stated.base_bits, last))
     return f"it held the adapter's base {audited}, and the training held it {trained} (--base-bits)"
 
 
@@ -185,23 +187,23 @@ def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters) ->
     """How members were truncated although the training read further; empty if they were not."""
     if not (stated.cut or {}).get(MEMBERS, 0) or stated.max_length is None:
         return ""
-    said = f"cut to their first {stated.max_length} tokens"
-    if any(each.long == "split" for each in readings):
-        return f"{said}, and the training read all of them in pieces"
-    limits = [each.max_length for each in readings if each.max_length is not None]
+    how_cut = f"cut to their first {stated.max_length} tokens"
+    if any(reading.long == "split" for reading in readings):
+        return f"{how_cut}, and the training read all of them in pieces"
+    limits = [reading.max_length for reading in readings if reading.max_length is not None]
     if limits:
-        return f"{said}, and the training read up to {max(limits)}" if stated.max_length < max(limits) else ""
+        return f"{how_cut}, and the training read up to {max(limits)}" if stated.max_length < max(limits) else ""
     # The training's limit is unknown: the default limit is accepted, but not one that the auditor chose.
     chosen = stated.asked is not None and stated.asked.max_length is not None
-    return f"{said} by --max-length" if chosen else ""
+    return f"{how_cut} by --max-length" if chosen else ""
 
 
 def _why_other_image_size(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:
     """Why the images had another size than in training, which weakens attacks; empty if they had the same."""
     for reading in readings:
         if reading.resize != stated.resize:
-            sizes = ["as they are" if each is None else "resized to {} x {}".format(*each)
-                     for each in (stated.resize, reading.resize)]  # fmt: skip
+            sizes = ["as they are" if size is None else "resized to {} x {}".format(*size)
+                     for size in (stated.resize, reading.resize)]  # fmt: skip
             return f"it read images {sizes[0]}, and the training read them {sizes[1]} (--resize)"
     return ""
 

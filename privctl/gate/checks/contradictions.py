@@ -80,10 +80,13 @@ def _in_training(case: JudgedModel) -> Iterator[Finding]:
             reason = f"{other.path} also states that it wrote these weights, and the two reports differ"
             yield _finding(case.name, reason, report, "outputs")
     for report in {report.digest: report for report, _, _ in case.guarantees}.values():
-        others = [each.report for each in case.history if each is not report]
-        stated = [{each.name: each.state for each in guarantee.assumptions} for guarantee in report.report.guarantees]
-        found = (fault for states in stated for fault in begun_with.faults(report.report, states, others))
-        for fault in dict.fromkeys(found):
+        others = [other.report for other in case.history if other is not report]
+        stated = [
+            {assumption.name: assumption.state for assumption in guarantee.assumptions}
+            for guarantee in report.report.guarantees
+        ]
+        faults = (fault for states in stated for fault in begun_with.faults(report.report, states, others))
+        for fault in dict.fromkeys(faults):
             yield replace(_finding(case.name, fault, report, "guarantees"), fix=_ANEW)
 
 

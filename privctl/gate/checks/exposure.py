@@ -62,7 +62,7 @@ def _judge(report: LoadedReport, item: Evidence, limit: float, alpha: float) -> 
         message = f"a canary has an exposure of {highest:.4g} bits, above {limit:g}"
         fix = "retrain with a smaller epsilon (privctl retrain dp-sgd) and audit again; remove repetitions"
         return GateOutcome.FAIL, message, fix
-    if _exact(report):
+    if _is_exact(report):
         return GateOutcome.PASS, f"the highest exposure is {highest:.4g} bits, within {limit:g}", ""
     upper = upper_bits(highest, ceiling, alpha / canaries)
     if upper is None:
@@ -101,10 +101,10 @@ def _divergence(a: float, b: float) -> float:
     return a * math.log(a / b) + rest
 
 
-def _exact(report: LoadedReport) -> bool:
+def _is_exact(report: LoadedReport) -> bool:
     """Whether every canary was ranked among all possible secrets."""
     try:
-        said = parameters_as(AuditParameters, report.report)
+        parameters = parameters_as(AuditParameters, report.report)
     except ParametersError:
         return False
-    return (said.canary_groups or 0) > 0 and said.canary_exact_groups == said.canary_groups
+    return (parameters.canary_groups or 0) > 0 and parameters.canary_exact_groups == parameters.canary_groups

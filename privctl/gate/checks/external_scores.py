@@ -20,7 +20,7 @@ FIX = (
 
 def has_external_scores(report: LoadedReport) -> bool:
     """Whether ``report`` is of an audit of external scores that were given as those of a model."""
-    return report.report.step == "audit" and {"model", "scores"} <= {each.role for each in report.report.inputs}
+    return report.report.step == "audit" and {"model", "scores"} <= {artifact.role for artifact in report.report.inputs}
 
 
 def why_unaccepted(report: LoadedReport, policy: Policy) -> str:

@@ -68,7 +68,7 @@ def deciding_guarantees(case: JudgedModel, policy: Policy) -> tuple[list[Counted
     """The guarantees that count for ``max_epsilon`` (those within it, if any), and why others do not count."""
     counted, others = _count(case, policy, partial(_epsilon_of, policy))
     limit = math.inf if policy.max_epsilon is None else policy.max_epsilon
-    return [each for each in counted if each[3] <= limit] or counted, others
+    return [candidate for candidate in counted if candidate[3] <= limit] or counted, others
 
 
 def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, Guarantee]]:
@@ -79,11 +79,11 @@ def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, 
     limit = -math.inf if policy.max_epsilon is None else policy.max_epsilon
     counted, _ = _count(case, policy, partial(_epsilon_of, policy))
     return [
-        (report, each)
-        for report, _, each, size in counted
+        (report, guarantee)
+        for report, _, guarantee, size in counted
         if size <= limit
-        and (each.unit, each.notion) == (PrivacyUnit.EXAMPLE, Notion.APPROXIMATE_DP)
-        and each.status is not Status.CLAIMED
+        and (guarantee.unit, guarantee.notion) == (PrivacyUnit.EXAMPLE, Notion.APPROXIMATE_DP)
+        and guarantee.status is not Status.CLAIMED
     ]
 
 
@@ -153,8 +153,8 @@ def _judge(
             place=_guarantees_place(case, place),
         )
         return
-    within = [each for each in counted if each[3] <= limit]
-    best = min(within or counted, key=lambda each: (_ORDER[each[2].status] if within else 0, each[3]))
+    within = [candidate for candidate in counted if candidate[3] <= limit]
+    best = min(within or counted, key=lambda candidate: (_ORDER[candidate[2].status] if within else 0, candidate[3]))
     report, i, guarantee, size = best
     where = report.place("guarantees", i, "epsilon" if rule == EPSILON else "risks")
     yield Finding(
@@ -172,7 +172,7 @@ def missing_report(case: JudgedModel, policy: Policy, rule: str) -> Finding | No
     message, fix = "no report given says how this model was made", "give the report that was written with the model"
     place = policy.places.get(rule, case.default_place)
     if case.writers:
-        replayed = next((each for each in case.writers if each.report.step == "replay"), None)
+        replayed = next((writer for writer in case.writers if writer.report.step == "replay"), None)
         if replayed is None or any(True for _ in case.guarantees):
             return None
         message = "these weights were rebuilt from published updates, and no report of the training was given"
@@ -230,7 +230,7 @@ def _fix_for_unchecked(
             return f"if somebody vouches for the training loop, list in accepted_assumptions: {_quoted(names)}"
         if size <= limit:
             accepted = policy.accepted_assumptions
-            verb, missing = ("list in", names) if accepted is None else ("add to", _without(names, accepted))
+            verb, missing = ("list in", names) if accepted is None else ("add to", _not_accepted(names, accepted))
             holds = "this holds for the model's loss, which it does not for a neural network"
             question = holds if OF_THE_LOSS & set(missing) else "somebody vouches for the unchecked assumptions"
             return f"if {question}, {verb} accepted_assumptions: {_quoted(missing)}"
@@ -242,7 +242,7 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _without(names: list[str], accepted: tuple[str, ...]) -> list[str]:
+def _not_accepted(names: list[str], accepted: tuple[str, ...]) -> list[str]:
     return [name for name in names if name not in accepted]
 
 

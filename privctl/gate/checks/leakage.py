@@ -86,17 +86,17 @@ def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
 
     If all records with one value of a field were one example, a bound from inclusion by record is not about it.
     """
-    units = {unit_of(each) for each in case.history if each.report.step in TRAININGS}
-    found = []
-    for report, i, item in evidence_of(case, lambda each: is_lower_bound(each) or is_group_bound(each)):
+    units = {unit_of(report) for report in case.history if report.report.step in TRAININGS}
+    bounds = []
+    for report, i, item in evidence_of(case, lambda item: is_lower_bound(item) or is_group_bound(item)):
         try:
             stated = parameters_as(AuditParameters, report.report)
         except ParametersError:
             stated = AuditParameters()
         of_records = is_lower_bound(item) and not (of_split(item, stated) and units - {None})
         if of_records or (is_group_bound(item) and units == {stated.group_by}):
-            found.append((report, i, item))
-    return found
+            bounds.append((report, i, item))
+    return bounds
 
 
 def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -237,7 +237,7 @@ def _check_maximum(
     if (
         passed
         and _TRAINING_ROLES.get(rule) == MEMBERS
-        and (other := why_other_unit([each for each, _, _ in passed], policy))
+        and (other := why_other_unit([report for report, _, _ in passed], policy))
     ):
         report, i, item = passed[0]
         fix = f"also audit groups of records (privctl audit membership --group-by {policy.protects})"
@@ -264,7 +264,7 @@ def _sample_needed(items: Sequence[_EvidenceItem], limit: float) -> str:
     ]
     if not times:
         return "more records"
-    more, item, report = max(times, key=lambda each: each[0])
+    more, item, report = max(times, key=lambda entry: entry[0])
     return needed_sample(item, more, grouped=groups_of(report) is not None) or "more records"
 
 
@@ -279,8 +279,8 @@ def _pass_finding(
 ) -> Iterator[Finding]:
     if not passed:
         return
-    report, i, item = max(passed, key=lambda each: size(each[2]))
-    some = (
+    report, i, item = max(passed, key=lambda entry: size(entry[2]))
+    kind = (
         ""
         if len(items) == 1
         else f"the largest of {len(passed)} "
@@ -291,7 +291,7 @@ def _pass_finding(
         rule=rule,
         outcome=GateOutcome.PASS,
         subject=_name_of(item),
-        message=f"{some}{end} bound{'s' if some.startswith('the') else ''} {size(item):.4g} is within {limit:g}{word}",
+        message=f"{kind}{end} bound{'s' if kind.startswith('the') else ''} {size(item):.4g} is within {limit:g}{word}",
         place=report.place("evidence", i, end),
     )
 
@@ -329,13 +329,13 @@ def why_not_planted(report: LoadedReport) -> str:
         conditions = parameters_as(AuditParameters, report.report).canary_conditions or ()
     except ParametersError as fault:
         return f"the conditions on its canaries cannot be read: {fault}"
-    for each in conditions:
-        if each.state is AssumptionState.VIOLATED or (
-            each.name == _PLANTED and each.state is not AssumptionState.CHECKED
+    for condition in conditions:
+        if condition.state is AssumptionState.VIOLATED or (
+            condition.name == _PLANTED and condition.state is not AssumptionState.CHECKED
         ):
-            return f"its canaries may not be in this model's training data: {each.statement}"
-        if each.name == _NUMBER and each.state is not AssumptionState.CHECKED:
-            return f"its bounds are not proved unless this holds: {each.statement}"
+            return f"its canaries may not be in this model's training data: {condition.statement}"
+        if condition.name == _NUMBER and condition.state is not AssumptionState.CHECKED:
+            return f"its bounds are not proved unless this holds: {condition.statement}"
     return ""
 
 

@@ -24,7 +24,7 @@ from privctl.reports.parameters import ParametersError, TrainingParameters, para
 from verify.audits.consistency import MEMBERSHIP
 
 _ACCURACY = "accuracy"
-_NAMED = tuple(each for each in Adjacency if each is not Adjacency.UNSTATED)
+_NAMED = tuple(adjacency for adjacency in Adjacency if adjacency is not Adjacency.UNSTATED)
 
 
 def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdict: Verdict) -> str:
@@ -36,18 +36,18 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
     """
     if verdict.outcome is not Outcome.REFUTED or verdict.subject != MEMBERSHIP:
         return ""
-    if not policy.recompute or all(each is not report for each in case.audits):
+    if not policy.recompute or all(audit is not report for audit in case.audits):
         return ""
     for check in (guarantees.epsilon, leakage.auc):
         findings = list(check(case, policy))
-        if not findings or any(each.outcome is not GateOutcome.PASS for each in findings):
+        if not findings or any(finding.outcome is not GateOutcome.PASS for finding in findings):
             return ""
-    holding = _of_these_records(case, policy, report)
+    holding = _guarantees_of_these_records(case, policy, report)
     if not holding:
         return ""
     # Guarantees for adjacencies that the policy does not count must hold for the same training too.
-    stated = _of_these_records(case, replace(policy, adjacencies=_NAMED), report)
-    if any(_exceeds(item, stated) for each in case.audits for item in each.report.evidence):
+    stated = _guarantees_of_these_records(case, replace(policy, adjacencies=_NAMED), report)
+    if any(_exceeds(item, stated) for audit in case.audits for item in audit.report.evidence):
         return ""
     best = min(stated, key=_largest_auc)
     return (
@@ -56,7 +56,7 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
     )
 
 
-def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -> list[Guarantee]:
+def _guarantees_of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -> list[Guarantee]:
     """The guarantees within the policy's limit that protect the records whose membership was attacked.
 
     A report that names no data, such as that of another program's loop, does not show which records it protects.
@@ -87,11 +87,13 @@ def _protects(source: LoadedReport, field: str | None) -> bool:
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
     """Digests of the data that ``source`` protects: its own, or those of the training whose weights got noise."""
-    own = {artifact.digest for artifact in source.report.inputs if artifact.role == "data"}
-    if own:
-        return own
-    before = (each for each in case.history if each is not source and each.weights_written & source.weights_read)
-    return {artifact.digest for each in before for artifact in each.report.inputs if artifact.role == "data"}
+    own_data = {artifact.digest for artifact in source.report.inputs if artifact.role == "data"}
+    if own_data:
+        return own_data
+    before = (
+        report for report in case.history if report is not source and report.weights_written & source.weights_read
+    )
+    return {artifact.digest for report in before for artifact in report.report.inputs if artifact.role == "data"}
 
 
 def _exceeds(item: Evidence, holding: Sequence[Guarantee]) -> bool:
@@ -108,7 +110,10 @@ def _exceeds(item: Evidence, holding: Sequence[Guarantee]) -> bool:
 
 def _least_epsilon(holding: Sequence[Guarantee], delta: float) -> float:
     """The smallest epsilon that is guaranteed at ``delta`` or less; infinite if there is none."""
-    return min((each.epsilon for each in holding if each.epsilon is not None and each.delta <= delta), default=math.inf)
+    return min(
+        (guarantee.epsilon for guarantee in holding if guarantee.epsilon is not None and guarantee.delta <= delta),
+        default=math.inf,
+    )
 
 
 def _allowance(item: Evidence) -> Callable[[Guarantee], float] | None:

@@ -34,13 +34,15 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         everything = evidence_of(case, _SELECTED[name])
         of_unit = ""
         if name == "auc" and policy.field is not None:
-            everything = [each for each in everything if covers(groups_of(each[0]), policy.field)]
+            everything = [entry for entry in everything if covers(groups_of(entry[0]), policy.field)]
             of_unit = f", judging {protected_records(policy.field)}"
-        found = [each for each in everything if not why_unaccepted(each[0], policy)]
-        compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
+        accepted = [entry for entry in everything if not why_unaccepted(entry[0], policy)]
+        compared = {
+            id(report) for report, _, item in accepted if item.quantity == _BEYOND and item.estimate is not None
+        }
         sizes = [
             (size, report.place("evidence", i, *where), item, report)
-            for report, i, item in found
+            for report, i, item in accepted
             for size, where in (_detectable(item),)
             if size is not None and low <= size <= high and not (item.quantity == _ALONE and id(report) in compared)
         ]
@@ -49,10 +51,10 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.default_place)
             fix = f"give the report of an audit that states how small {what} it could have detected{of_unit}"
             message = f"no audit given for this model states how small {what} it could have detected{of_unit}"
-            if len(found) < len(everything):
+            if len(accepted) < len(everything):
                 message, fix = f"{message}, except audits of external scores, which the policy does not accept", FIX
         else:
-            size, place, item, report = min(sizes, key=lambda each: each[0])
+            size, place, item, report = min(sizes, key=lambda entry: entry[0])
             fix = _sample_needed(name, item, size, required, grouped=groups_of(report) is not None)
             seen = size <= required
             outcome = GateOutcome.PASS if seen else GateOutcome.INCONCLUSIVE

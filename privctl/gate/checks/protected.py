@@ -47,7 +47,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         else:
             others.append(f"{guarantee.name} protects {protected_records(unit)}")
     if findings:
-        yield min(findings, key=lambda each: each.outcome is not GateOutcome.PASS)
+        yield min(findings, key=lambda finding: finding.outcome is not GateOutcome.PASS)
         return
     reasons = "; ".join(dict.fromkeys(others)) or "the reports state none"
     none = "no guarantee that counts protects" if counted else "no guarantee counts, so none protects"
@@ -65,17 +65,17 @@ def _with_earlier(case: JudgedModel, field: str, counted: CountedGuarantee, trai
     """The finding on a guarantee that protects ``field``, considering what earlier trainings protected."""
     report, i, guarantee, size = counted
     together = f"it protects {protected_records(field)} together"
-    earlier = [each for each in case.history if each.report.step in TRAININGS and each is not training]
-    for each in earlier:
-        if lacking := _why_not_protecting(each, field):
+    earlier = [report for report in case.history if report.report.step in TRAININGS and report is not training]
+    for other in earlier:
+        if lacking := _why_not_protecting(other, field):
             return _finding(
                 GateOutcome.INCONCLUSIVE,
                 guarantee.name,
-                f"{together} in the data of its own training; an earlier one ({each.path}) {lacking}, and no report "
+                f"{together} in the data of its own training; an earlier one ({other.path}) {lacking}, and no report "
                 "says whether its data contain such records",
                 f"repeat that training with --unit {field}, or start from weights trained without such records; waive "
                 "this if its data are public",
-                each.place("parameters"),
+                other.place("parameters"),
             )
     alone = (
         ", for its own training only: records in the data of several trainings are protected less" if earlier else ""
@@ -106,9 +106,9 @@ def _training_of(case: JudgedModel, report: LoadedReport) -> tuple[LoadedReport,
     """
     training, left = report, list(case.history)
     while training.report.step not in TRAININGS:
-        read = {each.digest for each in training.report.inputs if each.role in _MADE_OF}
-        left = [each for each in left if each is not training]
-        before = next((each for each in left if read and read <= each.released), None)
+        read = {artifact.digest for artifact in training.report.inputs if artifact.role in _MADE_OF}
+        left = [report for report in left if report is not training]
+        before = next((report for report in left if read and read <= report.released), None)
         if before is None:
             return training, "no report given is of the training of these weights"
         training = before

@@ -41,17 +41,19 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             faults = [f"the audit cannot be read: {fault}"]
         yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)
         guessed = check_guesses(report.path, report.report, ())
-        own = {parent.digest for parent in report.report.parents}
-        parents = [each.report for each in case.writers if each.digest in own]
+        parent_digests = {parent.digest for parent in report.report.parents}
+        parents = [writer.report for writer in case.writers if writer.digest in parent_digests]
         silent = unanswered_claims(report.path, report.report, parents)
         against = _against_files(report, parents)
-        beside = (each for each in against if each.outcome is Outcome.REFUTED and each.reason not in faults)
+        beside = (verdict for verdict in against if verdict.outcome is Outcome.REFUTED and verdict.reason not in faults)
         yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent, *beside))
     if policy.max_epsilon is None and policy.max_posterior is None and policy.field is None:
         return
     # For noise, the unit of privacy is stated in the training's report, which may have no guarantee itself.
     whose = TRAININGS if policy.field is not None else ()
-    reports = [each for each in (*case.writers, *case.inherited) if each.report.guarantees or each.report.step in whose]
+    reports = [
+        report for report in (*case.writers, *case.inherited) if report.report.guarantees or report.report.step in whose
+    ]
     try:
         # Imported here: it needs numpy and scipy, which a gate that judges only audits does not.
         from verify.checks import recompute
@@ -66,7 +68,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         return
     findings: list[Finding] = []
     for report in reports:
-        parents = [each.report for each in case.history if each is not report]
+        parents = [parent.report for parent in case.history if parent is not report]
         try:
             verdicts = recompute(report.path, report.report, parents)
         except PrivctlError as fault:
@@ -74,7 +76,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             continue
         findings += [_as_finding(report, verdict) for verdict in verdicts if _stops(verdict)]
     if reports and not findings:
-        count = sum(len(each.report.guarantees) for each in reports)
+        count = sum(len(report.report.guarantees) for report in reports)
         yield Finding(
             rule=RULE,
             outcome=GateOutcome.PASS,
@@ -101,9 +103,9 @@ def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Ite
             yield from check_evidence(path, report, NamedFiles()).verdicts
 
         checks += [check_groups, check_warnings, check_kept]
-    for each in checks:
+    for check in checks:
         try:
-            yield from each(audit.path, audit.report, parents)
+            yield from check(audit.path, audit.report, parents)
         except (PrivctlError, LookupError) as fault:
             reason = f"its files do not contain what the report says ({fault})"
             yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=reason)

@@ -24,7 +24,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Check the signature of every report in the model's history and of every report that examined it."""
     if not policy.require_signer:
         return
-    reports = list({each.digest: each for each in (*case.history, *case.examinations)}.values())
+    reports = list({report.digest: report for report in (*case.history, *case.examinations)}.values())
     place = policy.places.get(RULE, case.default_place)
     try:
         signers = [

@@ -40,10 +40,12 @@ _GIVE = {"verify": "what it writes with -o", "inspect": "what it prints with --j
 def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """Check that each required step is in the model's history or examined the model, and has a result."""
     for step in policy.required_steps:
-        done = [each for each in (*case.history, *case.examinations) if each.report.step == step]
+        done = [report for report in (*case.history, *case.examinations) if report.report.step == step]
         if step == "verify":
             done = case.examining(done)
-        completed = [each for each in done if not (_why_empty(each.report, case) or why_unaccepted(each, policy))]
+        completed = [
+            report for report in done if not (_why_empty(report.report, case) or why_unaccepted(report, policy))
+        ]
         if completed:
             yield Finding(
                 rule=STEPS,
@@ -97,12 +99,12 @@ def _why_empty(report: PrivacyReport, case: JudgedModel) -> str:
 
 def _missing_verdict(report: PrivacyReport, case: JudgedModel) -> str:
     """The first guarantee or noise of the model's own report without a verdict in this verification, or empty."""
-    looked = {parent.digest for parent in report.parents}
+    parent_digests = {parent.digest for parent in report.parents}
     subjects = [verdict.subject for verdict in report.verdicts]
     for maker in case.writers:
-        if maker.digest not in looked:
+        if maker.digest not in parent_digests:
             continue
-        names = [each.name for each in maker.report.guarantees]
+        names = [guarantee.name for guarantee in maker.report.guarantees]
         if isinstance(maker.report.mechanism, WeightNoise):
             names.append("noise")
         for name, count in Counter(names).items():
@@ -118,9 +120,9 @@ def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """
     reports = (*case.writers, *case.examinations)
     stopping = [
-        each
+        verdict
         for report in reports
-        for each in stopping_verdicts(report, policy, partial(why_permitted, case, policy, report))
+        for verdict in stopping_verdicts(report, policy, partial(why_permitted, case, policy, report))
     ]
     yield from stopping
     all_verdicts = [verdict for report in reports for verdict in report.report.verdicts]
@@ -191,8 +193,8 @@ def age(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     If the policy requires an audit log, every audit is given, and only the newest must be recent.
     """
     days = math.inf if policy.max_age_days is None else policy.max_age_days
-    logged = sorted(case.audits, key=lambda each: each.report.created)[:-1] if policy.require_audit_log else ()
-    earlier = {each.digest for each in logged}
+    logged = sorted(case.audits, key=lambda audit: audit.report.created)[:-1] if policy.require_audit_log else ()
+    earlier = {audit.digest for audit in logged}
     late = False
     for report in (*case.writers, *case.examinations):
         reason = _too_old(report, case.now, math.inf if report.digest in earlier else days)

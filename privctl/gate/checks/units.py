@@ -44,8 +44,8 @@ def protected_records(field: str | None) -> str:
 
 def why_other_unit(audits: Iterable[LoadedReport], policy: Policy) -> str:
     """Why none of ``audits`` judged the policy's unit; empty if one did, or if the unit is the record."""
-    judged = dict.fromkeys(groups_of(each) for each in audits)
-    if policy.field is None or any(covers(each, policy.field) for each in judged):
+    judged = dict.fromkeys(groups_of(audit) for audit in audits)
+    if policy.field is None or any(covers(groups, policy.field) for groups in judged):
         return ""
     whose = " and ".join(map(protected_records, judged))
     return (

@@ -24,11 +24,11 @@ def _is_set(value: Any) -> bool:
     return value not in (None, False, "", {}, [])
 
 
-def _foreign(value: Any) -> bool:
+def _is_foreign(value: Any) -> bool:
     return isinstance(value, str) and value not in OWN_CODE
 
 
-def _path(value: Any) -> bool:
+def _is_path(value: Any) -> bool:
     return value is not None and not (isinstance(value, str) and Path(value).name == value)
 
 
@@ -45,12 +45,12 @@ REFUSED: dict[str, tuple[_Refusal, str]] = {
     "pretrained": (_is_set, _WEIGHTS),
     "base_model_name_or_path": (_is_set, _WEIGHTS),
     "gguf_file": (_is_set, _WEIGHTS),
-    "attn_implementation": (_foreign, _CODE),
-    "_attn_implementation": (_foreign, _CODE),
-    "_attn_implementation_internal": (_foreign, _CODE),
-    "experts_implementation": (_foreign, _CODE),
-    "_experts_implementation": (_foreign, _CODE),
-    "_experts_implementation_internal": (_foreign, _CODE),
+    "attn_implementation": (_is_foreign, _CODE),
+    "_attn_implementation": (_is_foreign, _CODE),
+    "_attn_implementation_internal": (_is_foreign, _CODE),
+    "experts_implementation": (_is_foreign, _CODE),
+    "_experts_implementation": (_is_foreign, _CODE),
+    "_experts_implementation_internal": (_is_foreign, _CODE),
     "use_kernels": (_is_set, _CODE),
     "kernel_config": (_is_set, _CODE),
     "fusion_config": (_is_set, _CODE),
@@ -65,11 +65,11 @@ REFUSED: dict[str, tuple[_Refusal, str]] = {
     "cache_config": (_is_set, _CODE),
     "configuration_files": (_is_set, _FILES),
     "config_file": (_is_set, _FILES),
-    "vocab_file": (_path, _FILES),
-    "merges_file": (_path, _FILES),
-    "tokenizer_file": (_path, _FILES),
-    "spm_file": (_path, _FILES),
-    "sp_model_file": (_path, _FILES),
+    "vocab_file": (_is_path, _FILES),
+    "merges_file": (_is_path, _FILES),
+    "tokenizer_file": (_is_path, _FILES),
+    "spm_file": (_is_path, _FILES),
+    "sp_model_file": (_is_path, _FILES),
 }
 #: Keys that name code. They are dropped, since only transformers' own classes are used.
 STRIPPED = ("auto_map", "auto_mapping", "custom_pipelines")

@@ -107,17 +107,17 @@ def _without_restored(
     left, beyond = dict(restored), []
     matched: set[tuple[int, int]] = set()
     for file, info in unmatched:
-        found = restored.get(info.name)
-        if found is None or tuple(found.shape) != info.shape:
+        restored_tensor = restored.get(info.name)
+        if restored_tensor is None or tuple(restored_tensor.shape) != info.shape:
             beyond.append((file, info))
             continue
-        if not equal(found, tensor_of(file, info)):
+        if not equal(restored_tensor, tensor_of(file, info)):
             raise _other_numbers(checkpoint, info.name, 1)
-        matched.add(_place(left.pop(info.name)))
-    return {name: tensor for name, tensor in left.items() if _place(tensor) not in matched}, beyond
+        matched.add(_memory_place(left.pop(info.name)))
+    return {name: tensor for name, tensor in left.items() if _memory_place(tensor) not in matched}, beyond
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
+def _memory_place(tensor: torch.Tensor) -> tuple[int, int]:
     """(address, number of elements) of a tensor, which is the same for tied tensors."""
     return tensor.data_ptr(), tensor.numel()
 

@@ -53,16 +53,16 @@ class QuestionAnswering(CorpusTask):
         rows = self.rows(examples)
         inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         positions = torch.from_numpy(np.stack([self.corpus.targets[row.record] for row in rows]).astype(np.int64))
-        made = {"positions": moved(positions, device), "padded": inputs["attention_mask"] == 0}
+        tensors = {"positions": moved(positions, device), "padded": inputs["attention_mask"] == 0}
         if self.separator is not None:
-            made["global_attention_mask"] = question_mask(inputs, self.separator)
+            tensors["global_attention_mask"] = question_mask(inputs, self.separator)
         if self.typed:
             types = np.zeros(tuple(inputs["input_ids"].shape), np.int64)
             for i, row in enumerate(rows):
                 assert row.numbers is not None
                 types[i, : len(row.ids)] = row.numbers
-            made["token_type_ids"] = moved(torch.from_numpy(types), device)
-        return {**inputs, **made}
+            tensors["token_type_ids"] = moved(torch.from_numpy(types), device)
+        return {**inputs, **tensors}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
@@ -141,8 +141,8 @@ def best_span(
     """
     scores = logits[: len(context)][context].astype(np.float64)
     sums = scores[:, 0][:, None] + scores[:, 1][None, :]
-    places = np.arange(len(scores))
-    length = places[None, :] - places[:, None]
+    positions = np.arange(len(scores))
+    length = positions[None, :] - positions[:, None]
     sums[(length < 0) | (length >= LONGEST_ANSWER)] = -np.inf
     first, last = divmod(int(sums.argmax()), len(scores))
     if none is not None and float(logits[none].astype(np.float64).sum()) > sums[first, last]:
@@ -156,7 +156,7 @@ def squad_measures(predicted: str, answers: Sequence[str]) -> tuple[float, float
     Case, punctuation, articles and spaces are ignored. Without answers, only "" is correct (SQuAD 2.0).
     """
     words = _normalized(predicted)
-    pairs = [(float(words == each), _f1(words, each)) for each in map(_normalized, answers or [""])]
+    pairs = [(float(words == answer), _f1(words, answer)) for answer in map(_normalized, answers or [""])]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 

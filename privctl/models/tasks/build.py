@@ -15,7 +15,7 @@ from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputError
 from privctl.models.annotated import encode_questions, encode_words
 from privctl.models.choices import TaskName
-from privctl.models.corpora import IN_MEMORY, Shelf
+from privctl.models.corpora import IN_MEMORY, CorpusStorage
 from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked, head_targets
 from privctl.models.loading import TrainingModel
 from privctl.models.pairs import encode_pairs
@@ -38,7 +38,7 @@ def text_task(
     options: TextOptions | None = None,
     *,
     seed: int = 0,
-    keep: Shelf = IN_MEMORY,
+    keep: CorpusStorage = IN_MEMORY,
 ) -> Task:
     """The model's task on ``records``, stored by ``keep``; for classification they must be read with labels.
 
@@ -118,4 +118,4 @@ def _targets(model: TrainingModel, labels: Sequence[str], places: Sequence[str])
     if model.problem is HeadKind.ONE and named is not None:
         return numbers_of(labels, places, named)
     stated = zip(labels, places, strict=True)
-    return np.array([head_targets(model.problem, named, *each) for each in stated], np.float32)
+    return np.array([head_targets(model.problem, named, *label) for label in stated], np.float32)

@@ -57,22 +57,22 @@ def outcomes(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
         columns.append((logits.argmax(-1) == labels).double())
     if problem is HeadKind.SEVERAL:
         predicted, true = logits > 0, labels > 0.5
-        columns += [each.double().sum(1) for each in (predicted & true, predicted & ~true, ~predicted & true)]
+        columns += [mask.double().sum(1) for mask in (predicted & true, predicted & ~true, ~predicted & true)]
     return torch.stack(columns, 1)
 
 
 def measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
     """Mean loss, and accuracy, micro F1 or mean squared error, over batches of ``outcomes``."""
     loss, *others = torch.cat(list(parts)).unbind(1)
-    found = {"loss": float(loss.mean())}
+    results = {"loss": float(loss.mean())}
     if problem is HeadKind.ONE:
-        found["accuracy"] = float(others[0].mean())
+        results["accuracy"] = float(others[0].mean())
     if problem is HeadKind.SEVERAL:
-        right, wrong, missed = (float(each.sum()) for each in others)
-        found["micro_f1"] = 2 * right / (2 * right + wrong + missed) if right else 0.0
+        right, wrong, missed = (float(count.sum()) for count in others)
+        results["micro_f1"] = 2 * right / (2 * right + wrong + missed) if right else 0.0
     if problem is HeadKind.NUMBER:
-        found["squared_error"] = 2 * found["loss"]
-    return {**found, "examples": float(len(loss))}
+        results["squared_error"] = 2 * results["loss"]
+    return {**results, "examples": float(len(loss))}
 
 
 def text_logits(network: nn.Module, batch: Mapping[str, Tensor], **more: Tensor) -> Tensor:

@@ -119,8 +119,8 @@ class MaskedLanguage(CorpusTask):
             hidden, shown_ids = self._hide(row, step)
             inputs["input_ids"][i, : len(shown_ids)] = torch.from_numpy(shown_ids)
             weights[i, torch.from_numpy(hidden)] = 1 / len(hidden)
-        made = {**inputs, "targets": targets, "weights": weights}
-        return {name: moved(tensor, device) for name, tensor in made.items()}
+        tensors = {**inputs, "targets": targets, "weights": weights}
+        return {name: moved(tensor, device) for name, tensor in tensors.items()}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""

@@ -38,14 +38,14 @@ class SequenceToSequence(CorpusTask):
         least = -(-(self.padding or 0) // 2)
         ids, mask = _padded(sources, self.facts.pad, least)
         goals, real = _padded(targets, self.facts.pad, least)
-        made = {
+        tensors = {
             "input_ids": ids,
             "attention_mask": mask,
             "decoder_input_ids": decoder_inputs(goals, [len(target) for target in targets], self.start),
             "targets": goals,
             "weights": (real / real.sum(1, keepdims=True)).astype(np.float32),
         }
-        return {name: moved(torch.from_numpy(array), device) for name, array in made.items()}
+        return {name: moved(torch.from_numpy(array), device) for name, array in tensors.items()}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""

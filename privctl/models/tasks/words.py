@@ -47,8 +47,8 @@ class WordClassification(CorpusTask):
             assert row.numbers is not None
             targets[i, : len(row.ids)][row.counted] = row.numbers[row.counted]
             weights[i, : len(row.ids)] = row.counted / row.counted.sum()
-        made = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights)}
-        return {**inputs, **{name: moved(tensor, device) for name, tensor in made.items()}}
+        tensors = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights)}
+        return {**inputs, **{name: moved(tensor, device) for name, tensor in tensors.items()}}
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
@@ -67,21 +67,25 @@ class WordClassification(CorpusTask):
             losses, guesses = token_losses(logits, batch["targets"]).cpu().double(), logits.argmax(-1).cpu()
             counted, targets = (batch["weights"] > 0).cpu(), batch["targets"].cpu()
             rows = []
-            for loss, said, true in (
-                (losses[i][held], guesses[i][held], targets[i][held]) for i, held in enumerate(counted)
+            for loss, predicted_tags, true_tags in (
+                (losses[i][mask], guesses[i][mask], targets[i][mask]) for i, mask in enumerate(counted)
             ):
-                found, there = (self._entities(each) if entities else set() for each in (said, true))
-                sums = float(loss.sum()), len(true), int((said == true).sum())
-                rows.append([*sums, len(found), len(there), len(found & there)])
+                predicted, labelled = (
+                    self._entities(tags) if entities else set() for tags in (predicted_tags, true_tags)
+                )
+                sums = float(loss.sum()), len(true_tags), int((predicted_tags == true_tags).sum())
+                rows.append([*sums, len(predicted), len(labelled), len(predicted & labelled)])
             return torch.tensor(rows, dtype=torch.float64)
 
         everything = range(len(self.corpus.examples))
         groups = list(group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
         with evaluation_mode(network):
             parts = workers.spread(groups, outcomes, _WIDTH)
-        loss, words, right, found, there, both = torch.cat(list(parts)).sum(0).tolist()
+        loss, words, right, predicted_count, true_count, both = torch.cat(list(parts)).sum(0).tolist()
         measured = {"loss": loss / words, "accuracy": right / words, "tokens": words}
-        return measured | ({"entity_f1": 2 * both / (found + there) if both else 0.0} if entities else {})
+        return measured | (
+            {"entity_f1": 2 * both / (predicted_count + true_count) if both else 0.0} if entities else {}
+        )
 
     def _entities(self, numbers: Tensor) -> set[tuple[str, int, int]]:
         return entities_in([self.labels[number] for number in numbers.tolist()])
@@ -101,12 +105,12 @@ def entities_in(labels: Sequence[str]) -> set[tuple[str, int, int]]:
     """
     entities = set()
     kind, since, before = "", 0, _OUTSIDE
-    for place, label in enumerate([*labels, _OUTSIDE]):
+    for index, label in enumerate([*labels, _OUTSIDE]):
         prefix, _, named = label.partition("-")
         begins = prefix != _OUTSIDE and (prefix in _BEGIN or before == _OUTSIDE or before in _END or named != kind)
         if before != _OUTSIDE and (begins or prefix == _OUTSIDE):
-            entities.add((kind, since, place))
+            entities.add((kind, since, index))
         if begins:
-            kind, since = named, place
+            kind, since = named, index
         before = prefix
     return entities

@@ -29,60 +29,60 @@ class Lanes:
     def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
         self.builder, self.value = builder, value
 
-    def _of(self, value: Any) -> Lanes:
+    def _with_value(self, value: Any) -> Lanes:
         return Lanes(self.builder, value)
 
-    def _other(self, other: Lanes | float) -> Any:
+    def _other_value(self, other: Lanes | float) -> Any:
         return other.value if isinstance(other, Lanes) else ir.Constant(self.value.type, [other] * LANES)
 
     @property
-    def _floating(self) -> bool:
+    def _is_floating(self) -> bool:
         return bool(self.value.type in (FLOAT, DOUBLE))
 
     def _call(self, name: str, *others: Lanes | float) -> Lanes:
         kind = self.value.type
         full = f"llvm.{name}.v{LANES}{_SUFFIXES[kind]}"
-        found = self.builder.module.globals.get(full)
-        if found is None:
-            found = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
-        return self._of(self.builder.call(found, [self.value, *map(self._other, others)]))
+        function = self.builder.module.globals.get(full)
+        if function is None:
+            function = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
+        return self._with_value(self.builder.call(function, [self.value, *map(self._other_value, others)]))
 
     def __add__(self, other: Lanes | float) -> Lanes:
-        add = self.builder.fadd if self._floating else self.builder.add
-        return self._of(add(self.value, self._other(other)))
+        add = self.builder.fadd if self._is_floating else self.builder.add
+        return self._with_value(add(self.value, self._other_value(other)))
 
     def __sub__(self, other: Lanes | float) -> Lanes:
-        subtract = self.builder.fsub if self._floating else self.builder.sub
-        return self._of(subtract(self.value, self._other(other)))
+        subtract = self.builder.fsub if self._is_floating else self.builder.sub
+        return self._with_value(subtract(self.value, self._other_value(other)))
 
     def __rsub__(self, other: float) -> Lanes:
-        return self._of(self._other(other)) - self
+        return self._with_value(self._other_value(other)) - self
 
     def __mul__(self, other: Lanes | float) -> Lanes:
-        return self._of(self.builder.fmul(self.value, self._other(other)))
+        return self._with_value(self.builder.fmul(self.value, self._other_value(other)))
 
     def __truediv__(self, other: Lanes) -> Lanes:
-        return self._of(self.builder.fdiv(self.value, other.value))
+        return self._with_value(self.builder.fdiv(self.value, other.value))
 
     def __and__(self, other: Lanes | int) -> Lanes:
-        return self._of(self.builder.and_(self.value, self._other(other)))
+        return self._with_value(self.builder.and_(self.value, self._other_value(other)))
 
     def __or__(self, other: Lanes) -> Lanes:
-        return self._of(self.builder.or_(self.value, other.value))
+        return self._with_value(self.builder.or_(self.value, other.value))
 
     def __xor__(self, other: Lanes | int) -> Lanes:
-        return self._of(self.builder.xor(self.value, self._other(other)))
+        return self._with_value(self.builder.xor(self.value, self._other_value(other)))
 
     def __lshift__(self, bits: int) -> Lanes:
-        return self._of(self.builder.shl(self.value, self._other(bits)))
+        return self._with_value(self.builder.shl(self.value, self._other_value(bits)))
 
     def __rshift__(self, bits: int) -> Lanes:
         """Arithmetic right shift, which repeats the sign bit."""
-        return self._of(self.builder.ashr(self.value, self._other(bits)))
+        return self._with_value(self.builder.ashr(self.value, self._other_value(bits)))
 
     def logical_shift(self, bits: int) -> Lanes:
         """Logical right shift, which shifts zeros in."""
-        return self._of(self.builder.lshr(self.value, self._other(bits)))
+        return self._with_value(self.builder.lshr(self.value, self._other_value(bits)))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
         """``self * factor + term``, rounded once or twice, whichever is faster."""
@@ -106,45 +106,45 @@ class Lanes:
 
     def less(self, other: Lanes | float) -> Lanes:
         """Where ``self`` is less than ``other``; false for NaN."""
-        return self._of(self.builder.fcmp_ordered("<", self.value, self._other(other)))
+        return self._with_value(self.builder.fcmp_ordered("<", self.value, self._other_value(other)))
 
     def differs(self, other: int) -> Lanes:
         """Where integers differ from ``other``."""
-        return self._of(self.builder.icmp_signed("!=", self.value, self._other(other)))
+        return self._with_value(self.builder.icmp_signed("!=", self.value, self._other_value(other)))
 
     def choose(self, yes: Lanes, no: Lanes) -> Lanes:
         """``yes`` where this comparison is true, else ``no``."""
-        return self._of(self.builder.select(self.value, yes.value, no.value))
+        return self._with_value(self.builder.select(self.value, yes.value, no.value))
 
     def to_float(self) -> Lanes:
         """Signed integers, or float64, converted to float32, rounding to nearest."""
-        convert = self.builder.fptrunc if self._floating else self.builder.sitofp
-        return self._of(convert(self.value, FLOAT))
+        convert = self.builder.fptrunc if self._is_floating else self.builder.sitofp
+        return self._with_value(convert(self.value, FLOAT))
 
     def to_double(self) -> Lanes:
         """Signed integers, or float32, converted to float64."""
-        convert = self.builder.fpext if self._floating else self.builder.sitofp
-        return self._of(convert(self.value, DOUBLE))
+        convert = self.builder.fpext if self._is_floating else self.builder.sitofp
+        return self._with_value(convert(self.value, DOUBLE))
 
     def negation(self) -> Lanes:
         """The negation of this comparison."""
-        return self._of(self.builder.not_(self.value))
+        return self._with_value(self.builder.not_(self.value))
 
     def any(self) -> Any:
         """Whether this comparison is true in any lane, as an LLVM ``i1``."""
         name, kind = f"llvm.vector.reduce.or.v{LANES}i1", self.value.type
-        found = self.builder.module.globals.get(name)
-        if found is None:
-            found = ir.Function(self.builder.module, ir.FunctionType(kind.element, [kind]), name)
-        return self.builder.call(found, [self.value])
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.builder.module, ir.FunctionType(kind.element, [kind]), name)
+        return self.builder.call(function, [self.value])
 
     def bits(self) -> Lanes:
         """The bit patterns of float32 numbers, as int32."""
-        return self._of(self.builder.bitcast(self.value, INT))
+        return self._with_value(self.builder.bitcast(self.value, INT))
 
     def floats(self) -> Lanes:
         """The float32 numbers with these bit patterns."""
-        return self._of(self.builder.bitcast(self.value, FLOAT))
+        return self._with_value(self.builder.bitcast(self.value, FLOAT))
 
 
 def polynomial(x: Lanes, coefficients: tuple[float, ...]) -> Lanes:

@@ -107,20 +107,20 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
     head, tail, first, second, doubtful, singles, doubles, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
 
-    def number(array: ir.Value, kind: ir.Type, place: int) -> ir.Value:
-        return builder.load(at(builder, array, ir.Constant(ir.IntType(64), place), kind), typ=kind)
+    def number(array: ir.Value, kind: ir.Type, index: int) -> ir.Value:
+        return builder.load(at(builder, array, ir.Constant(ir.IntType(64), index), kind), typ=kind)
 
     scale, step, inverse, to_steps, near, slope = (
-        broadcast(builder, number(singles, ir.FloatType(), place)) for place in range(6)
+        broadcast(builder, number(singles, ir.FloatType(), index)) for index in range(6)
     )
-    fine_scale, fine_to_steps, fine_near = (number(doubles, ir.DoubleType(), place) for place in range(3))
+    fine_scale, fine_to_steps, fine_near = (number(doubles, ir.DoubleType(), index) for index in range(3))
     largest = builder.alloca(INT)
     builder.store(ir.Constant(INT, [0] * LANES), largest)
     deviates = [builder.alloca(DOUBLE) for _ in range(3)]  # for head and tail, and their error bounds
 
     def split(array: ir.Value, place: ir.Value) -> tuple[Lanes, Lanes, Lanes]:
         """The stored number; the nearest multiple of the step; and the remainder."""
-        stored, value = _read(builder, array, place, kind)
+        stored, value = _read_numbers(builder, array, place, kind)
         seen = Lanes(builder, builder.load(largest, typ=INT)).largest(value.bits() & 0x7FFFFFFF)
         builder.store(seen.value, largest)
         multiple = (value * inverse).rint() * step
@@ -142,7 +142,7 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
         with builder.if_then(sure.negation().any(), likely=False):
             pair = [at(builder, array, place, INT.element) for array in (first, second)]
             builder.call(in_double, [*pair, *deviates, fine_scale, ir.Constant(groups.type, 1)])
-            *noise, error = (Lanes(builder, builder.load(each, typ=DOUBLE)) for each in deviates)
+            *noise, error = (Lanes(builder, builder.load(deviate, typ=DOUBLE)) for deviate in deviates)
             near_half, shift = broadcast(builder, fine_near) - error, broadcast(builder, fine_to_steps)
             sums = [_rounded(half[1:], drawn, shift, near_half) for half, drawn in zip(halves, noise, strict=True)]
             now_sure = sums[0][1] & sums[1][1] & sure.negation()
@@ -201,7 +201,7 @@ def _log(u: Lanes, from_one: Lanes) -> Lanes:
     return power.times_plus(_LN2[0], x + rest)
 
 
-def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
+def _read_numbers(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
     """The stored numbers (in the form that ``_narrow`` returns), and their float32 values."""
     if kind == "F32":
         value = Lanes(builder, load(builder, array, place, FLOAT))

@@ -48,12 +48,15 @@ def tested_code(kinds: Collection[str]) -> tuple[dict[str, MachineCode], str]:
         try:
             code: MachineCode | None = program.MachineCode(kind)
         except (RuntimeError, OSError) as error:
-            code, found = None, str(error).splitlines()[0]
+            code, reason = None, str(error).splitlines()[0]
         else:
             assert code is not None
-            found = fault_of(code, kind)
-        if found:
-            code, fault = None, f"noise on {kind} numbers is drawn without llvmlite, as its machine code fails: {found}"
+            reason = fault_of(code, kind)
+        if reason:
+            code, fault = (
+                None,
+                f"noise on {kind} numbers is drawn without llvmlite, as its machine code fails: {reason}",
+            )
         _tested[kind] = code
     return {kind: code for kind in kinds if (code := _tested.get(kind)) is not None}, fault
 

@@ -88,13 +88,13 @@ def openssl_words(key: bytes, place: Place, count: int, lane: int = 0) -> Tensor
 
 def _require_keystream(engine: NoiseEngine, device: torch.device) -> None:
     for key, number, step, block in VECTORS:
-        found = engine.words(key_words(key, device), Place(step=step, tensor=0), number, 1).cpu()
-        if found.numpy().tobytes().hex() != block:
+        words = engine.words(key_words(key, device), Place(step=step, tensor=0), number, 1).cpu()
+        if words.numpy().tobytes().hex() != block:
             raise _failed(engine, device, "its keystream is not that of RFC 8439")
     place, key = Place(step=_STEP, tensor=3), VECTORS[0][0]
     for lane in range(FOLLOWING + 1):
-        found = engine.words(key_words(key, device), place, 0, 3 * LANES, lane).cpu()
-        if not torch.equal(found, openssl_words(key, place, 3 * LANES, lane)):
+        words = engine.words(key_words(key, device), place, 0, 3 * LANES, lane).cpu()
+        if not torch.equal(words, openssl_words(key, place, 3 * LANES, lane)):
             raise _failed(engine, device, "its keystream is not that of OpenSSL")
 
 
@@ -150,10 +150,10 @@ def _require_placed(engine: NoiseEngine, device: torch.device, kind: torch.dtype
     values = (torch.arange(_LENGTH) % 1001 - 500).to(kind) * 3.3
     released = values.to(device, copy=True)
     engine.release(released, key_words(_OTHER_KEY, device), _OTHER, _OFFSET, _OTHER_STDDEV)
-    found = released.double().cpu()
-    if not torch.equal(found, (found / grid).round() * grid):
+    actual = released.double().cpu()
+    if not torch.equal(actual, (actual / grid).round() * grid):
         raise _failed(engine, device, f"what it releases of {kind} is not on the grid")
-    noise = (found - values.double()) / _OTHER_STDDEV
+    noise = (actual - values.double()) / _OTHER_STDDEV
     runs = noise[: _LENGTH // _RUN * _RUN].view(-1, _RUN).square().mean(1)
     if not bool(((runs - 1).abs() < _NEAR).all()):
         raise _failed(engine, device, f"not all {kind} numbers get noise of its standard deviation")
@@ -181,7 +181,7 @@ def _exact_elements() -> Iterator[tuple[int, float]]:
     for number in (*range(0, _LENGTH, _LENGTH // _PAIRS), _LENGTH - 1):
         tile, within = divmod(_OFFSET + number, TILE)
         (pair, second), lane = divmod(within // LANES, 2), within % LANES
-        words = [word & 0xFFFFFFFF for each in lanes for word in each[tile * LANES + lane, pair].tolist()]
+        words = [word & 0xFFFFFFFF for lane_words in lanes for word in lane_words[tile * LANES + lane, pair].tolist()]
         yield number, exact_pair(words)[second]
 
 

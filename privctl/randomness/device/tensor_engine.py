@@ -54,7 +54,7 @@ class TensorEngine:
         for first, end in _stretches(0, len(tiles), key.device):
             tensors, numbers, starts, lows, ends = tiles[first:end, :, None].unbind(1)
             blocks = (numbers * LANES + lanes).view(-1)
-            drawn = _drawn(key, step, tensors.int().expand(-1, LANES).reshape(-1), blocks)
+            drawn = _tile_deviates(key, step, tensors.int().expand(-1, LANES).reshape(-1), blocks)
             places = starts + within
             places = torch.where((places >= lows) & (places < ends), places, len(flat))
             noise.scatter_(0, places.view(-1), drawn)
@@ -72,10 +72,10 @@ def _numbers(first: int, count: int, device: torch.device) -> Tensor:
 
 def _tiles(key: Tensor, place: Place, start: int, stop: int) -> Tensor:
     """The deviates of tiles ``start`` to ``stop``, in the order of the elements."""
-    return _drawn(key, place.step, place.tensor, _numbers(start * LANES, (stop - start) * LANES, key.device))
+    return _tile_deviates(key, place.step, place.tensor, _numbers(start * LANES, (stop - start) * LANES, key.device))
 
 
-def _drawn(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Tensor:
+def _tile_deviates(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Tensor:
     """The deviates of whole tiles, given their block ``numbers`` (n,); ``tensor`` is one for all, or (n,)."""
     words = _keystream(key, step, _nonce(tensor, 0), numbers).view(4, 4, -1)  # pair, word, block
 
@@ -86,8 +86,8 @@ def _drawn(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Ten
         drawn = drawn.view(4, 4, FOLLOWING, -1)
         return drawn[pairs, :, :, torch.arange(len(blocks), device=key.device)].permute(2, 1, 0)
 
-    found = deviates(words, follow)  # pair, wave, block
-    return found.view(8, -1, LANES).transpose(0, 1).reshape(-1)
+    values = deviates(words, follow)  # pair, wave, block
+    return values.view(8, -1, LANES).transpose(0, 1).reshape(-1)
 
 
 def deviates(words: Tensor, follow: Follow) -> Tensor:
@@ -110,16 +110,16 @@ def _share(words: Tensor, follow: Follow) -> tuple[Tensor, Tensor]:
     count = len(share)
     nearest = torch.topk(share, min(count, 128 + (count >> 10)), largest=False, sorted=False).indices
     blocks, pairs = nearest % words.shape[2], nearest // words.shape[2]
-    found, unit = cells.reshape(-1)[nearest] * 2.0**-64, 2.0**-64
-    short = found < unit * 2.0**ENOUGH
-    half = torch.full_like(found, unit / 2)
+    fraction, unit = cells.reshape(-1)[nearest] * 2.0**-64, 2.0**-64
+    short = fraction < unit * 2.0**ENOUGH
+    half = torch.full_like(fraction, unit / 2)
     for more in _unsigned(follow(blocks, pairs)):
         bits = (more[1] * 2.0**32 + more[0]) * (unit * 2.0**-64) + (more[3] * 2.0**32 + more[2]) * (unit * 2.0**-128)
         unit *= 2.0**-128
-        found = torch.where(short, found + bits, found)
+        fraction = torch.where(short, fraction + bits, fraction)
         half = torch.where(short, unit / 2, half)
-        short &= found < unit * 2.0**ENOUGH
-    share[nearest] = found + half
+        short &= fraction < unit * 2.0**ENOUGH
+    share[nearest] = fraction + half
     return words[:, 1] < 0, share.view_as(cells)
 
 

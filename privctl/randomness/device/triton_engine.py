@@ -199,7 +199,7 @@ class TritonEngine:
     def words(self, key: Tensor, place: Place, first: int, count: int, lane: int = 0) -> Tensor:
         """See ``NoiseEngine``."""
         out = torch.empty(count, 16, dtype=torch.int32, device=key.device)
-        with _on(key.device):
+        with _on_device(key.device):
             grid = (triton.cdiv(count, LANES),)
             _words[grid](out, key, place.step, lane << 24 | place.tensor, first, count, LANES=LANES)
         return out
@@ -218,7 +218,7 @@ class TritonEngine:
     def release_joined(self, flat: Tensor, key: Tensor, step: int, tiles: Tensor, stddev: float) -> None:
         """See ``NoiseEngine``."""
         width = spacing(stddev)
-        with _on(key.device):
+        with _on_device(key.device):
             _release_joined[(len(tiles),)](
                 flat, key, tiles, step, _bits(stddev / width), _bits(width), _bits(1 / width),
                 LANES=LANES, ENOUGH=ENOUGH, RAW=False,
@@ -228,7 +228,7 @@ class TritonEngine:
 def _launch(flat: Tensor, key: Tensor, place: Place, offset: int, stddev: float, *, raw: bool) -> None:
     step, first = spacing(stddev), offset // TILE
     tiles = -(-(offset + len(flat)) // TILE) - first
-    with _on(key.device):
+    with _on_device(key.device):
         _release[(tiles,)](
             flat, key, place.step, place.tensor, first, len(flat), offset,
             _bits(stddev / step), _bits(step), _bits(1 / step), LANES=LANES, ENOUGH=ENOUGH, RAW=raw,
@@ -240,7 +240,7 @@ def _bits(number: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", number))[0])
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
+def _on_device(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

@@ -48,21 +48,21 @@ def report_of(
 ) -> PrivacyReport:
     """The report of all caps that were tried, and of the ``plan``, if one was written to ``plan_file``."""
     request = problem.request
-    place = report_beside(paths_of(request.data)[0] if plan_file is None else plan_file.path)
+    report_path = report_beside(paths_of(request.data)[0] if plan_file is None else plan_file.path)
     files = {"data": problem.data, "secrets": problem.secrets}
     return PrivacyReport(
         step="secrets-plan",
         created=now(),
         versions=versions(("numpy", "scipy", "highspy")),
-        inputs=tuple(digested_artifact(role, file, place) for role, read in files.items() for file in read),
-        outputs=() if plan_file is None else (pending_artifact("plan", plan_file, place),),
+        inputs=tuple(digested_artifact(role, file, report_path) for role, read in files.items() for file in read),
+        outputs=() if plan_file is None else (pending_artifact("plan", plan_file, report_path),),
         parameters=_parameters(problem, sweep),
         mechanism=None if plan is None else planned_ledger(plan),
         guarantees=() if plan is None else tuple(guarantees_of(plan, problem.delta)),
         evidence=() if plan is None else tuple(_evidence(plan)),
         omissions=tuple(Omission(what=f"cap {cap:g}" if cap else "no cap", reason=why) for cap, why in sweep.refused),
         warnings=(*_WARNINGS, *_without_record(problem)),
-        parents=() if problem.parent is None else (problem.parent.parent_of(place),),
+        parents=() if problem.parent is None else (problem.parent.parent_of(report_path),),
     )
 
 

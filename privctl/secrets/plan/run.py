@@ -45,10 +45,10 @@ def plan(
     sweep = sweep_caps(problem, caps_to_sweep(problem) if caps is None else caps, progress, strict=single_cap)
     if output is None:
         return report_of(problem, sweep, None)
-    chosen, place = protection_of(problem, sweep.tried[0]), report_beside(output)
-    with staged_protection(output, chosen, place) as written:
+    chosen, report_path = protection_of(problem, sweep.tried[0]), report_beside(output)
+    with staged_protection(output, chosen, report_path) as written:
         report = report_of(problem, sweep, chosen, written)
-        commit_with_report([written], place, report, replace=force)
+        commit_with_report([written], report_path, report, replace=force)
     return report
 
 

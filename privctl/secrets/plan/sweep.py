@@ -172,21 +172,21 @@ def _check(request: PlanRequest) -> None:
 
 def _scan_report(request: PlanRequest, data: Sequence[DigestedFile]) -> FoundReport | None:
     """The scan's report beside the book, if any. Raises InputError if it is about other data or another text column."""
-    place = report_beside(request.secrets)
-    if not place.is_file():
+    report_path = report_beside(request.secrets)
+    if not report_path.is_file():
         return None
-    scan = FoundReport(place, read_report(place))
+    scan = FoundReport(report_path, read_report(report_path))
     scanned = [entry.digest for entry in scan.report.inputs if entry.role == "data"]
     # The order matters, because the book numbers the records by it.
     if scanned and scanned != [file.digest for file in data]:
         raise InputError(
             f"{request.secrets} was made from other data than {request.data}, or from the same in another order, as "
-            f"{place} says; scan {request.data} again"
+            f"{report_path} says; scan {request.data} again"
         )
     if (field := parameters_as(ScanParameters, scan.report).text_column) != request.columns.text:
         looked_at = "the usual fields" if field is None else f"the field {field!r}"
         raise InputError(
-            f"{request.secrets} was made from {looked_at} of {request.data}, as {place} says; name the same with "
+            f"{request.secrets} was made from {looked_at} of {request.data}, as {report_path} says; name the same with "
             "--text-column, or scan again"
         )
     return scan

@@ -43,19 +43,19 @@ def merge_parts(
         used = versions_of(request)
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path} has settings that no scan has; scan its shard again") from None
-    if any(place.resolve() == part.resolve() for place in request.places for part in paths):
+    if any(table_path.resolve() == part.resolve() for table_path in request.places for part in paths):
         raise CommandError(f"{output} is a partial result to be merged; choose another --output")
     require_writable_outputs(request, force=force)
     _require_same("this program", used, path, header.versions, _VERSION)
     inputs = list(_inputs(request, parts))
-    found = empty_state(header.kinds, request)
+    state = empty_state(header.kinds, request)
     with (progress or silent_progress)("merging", len(parts), "parts") as advance:
         for path, part in parts:
-            add_candidates(path, part, found)
-            check_amount(found, found.rare.stored_in(request.rare_least), request, f"{path}, with those before it,")
+            add_candidates(path, part, state)
+            check_amount(state, state.rare.stored_in(request.rare_least), request, f"{path}, with those before it,")
             advance(1)
     return write_result(
-        request, groups_of(found, request), inputs, records=found.records, listed=header.listed, force=force
+        request, groups_of(state, request), inputs, records=state.records, listed=header.listed, force=force
     )
 
 
@@ -90,14 +90,18 @@ _VERSION = "{} was made {}, and {} {}; scan all shards and merge them with the s
 _SETTING = "{} was scanned {}, and {} {}; scan all shards with the same options"
 
 
-def _require_same(first: object, one: Mapping[str, Any], path: Path, other: Mapping[str, Any], said: str) -> None:
+def _require_same(
+    first: object, one: Mapping[str, Any], path: Path, other: Mapping[str, Any], explanation: str
+) -> None:
     for name in sorted(one.keys() | other.keys()):
         values = one.get(name), other.get(name)
         if values[0] != values[1]:
-            raise InputError(said.format(path, _with(name, values[1]), first, _with(name, values[0])))
+            raise InputError(
+                explanation.format(path, _option_text(name, values[1]), first, _option_text(name, values[0]))
+            )
 
 
-def _with(name: str, value: Any) -> str:
+def _option_text(name: str, value: Any) -> str:
     if value in (None, [], "", False):
         return f"without {name}"
     shown = ", ".join(map(str, value)) if isinstance(value, list) else value
@@ -158,10 +162,10 @@ def _file_digest(file: ReadFile, shares: Sequence[tuple[Path, ShareRead]]) -> st
     ends = [0, *(share.end for _, share in shares)]
     if not shares or [share.begin for _, share in shares] != ends[:-1] or ends[-1] != file.bytes:
         raise InputError(f"{file.path} was not read once from end to end by these shards; scan them all again")
-    whole, *each = shares[0][1].digests or ("",)
-    each = each or [whole]
+    whole, *digests = shares[0][1].digests or ("",)
+    digests = digests or [whole]
     for number, (path, share) in enumerate(shares):
-        if len(each) != len(shares) or each[number] != share.digest:
+        if len(digests) != len(shares) or digests[number] != share.digest:
             raise InputError(
                 f"{path} read other bytes of {file.path} than {shares[0][0]}, so the file was changed between them; "
                 "scan all shards again"

@@ -108,13 +108,13 @@ class SecretOccurrences:
             self._owners.append(number)
             self._records.append(record)
 
-    def add_candidate(self, found: SecretCandidate, before: int) -> None:
+    def add_candidate(self, candidate: SecretCandidate, before: int) -> None:
         """Add a candidate of a later shard, whose records follow the ``before`` records of earlier ones."""
-        number = self._number(found.kind, found.key, found.value)
-        self._counts_somewhere[number] |= found.counts
-        room = len(found.records) if self._most is None else max(0, self._most - self._counts[number])
-        self._counts[number] += found.total
-        records = found.records[:room] + before
+        number = self._number(candidate.kind, candidate.key, candidate.value)
+        self._counts_somewhere[number] |= candidate.counts
+        room = len(candidate.records) if self._most is None else max(0, self._most - self._counts[number])
+        self._counts[number] += candidate.total
+        records = candidate.records[:room] + before
         self._owners.extend([number] * len(records))
         self._records.extend(records.tolist())
 
@@ -194,22 +194,25 @@ def resolve_matches(kinds: Sequence[SecretKind], text: str) -> list[OccurrenceCl
     """All matches of ``kinds`` in ``text``, in the order of the text, and whether each counts."""
     digits = _DIGIT.search(text) is not None
     matches = [
-        (number, place) for number, kind in enumerate(kinds) if digits or not kind.digits for place in kind.find(text)
+        (number, occurrence)
+        for number, kind in enumerate(kinds)
+        if digits or not kind.digits
+        for occurrence in kind.find(text)
     ]
     if len(matches) < 2:
-        return [OccurrenceClaim(number, place, True) for number, place in matches]
+        return [OccurrenceClaim(number, occurrence, True) for number, occurrence in matches]
     claimed_by_user = Claimed(len(text))
-    for number, place in matches:
+    for number, occurrence in matches:
         if kinds[number].by_user:
-            claimed_by_user.add(place)
-    matches.sort(key=lambda each: (each[1].start - each[1].end, each[0]))  # longest first
+            claimed_by_user.add(occurrence)
+    matches.sort(key=lambda match: (match[1].start - match[1].end, match[0]))  # longest first
     claimed = Claimed(len(text))
     resolved = []
-    for number, place in matches:
-        counts = kinds[number].by_user or not (claimed_by_user.contains(place) or claimed.overlaps(place))
+    for number, occurrence in matches:
+        counts = kinds[number].by_user or not (claimed_by_user.contains(occurrence) or claimed.overlaps(occurrence))
         if counts and not kinds[number].by_user:
-            claimed.add(place)
-        resolved.append(OccurrenceClaim(number, place, counts))
+            claimed.add(occurrence)
+        resolved.append(OccurrenceClaim(number, occurrence, counts))
     # Sorted, so that secrets are numbered in the order of their first occurrence.
     return sorted(resolved, key=lambda claim: claim.place.start)
 
@@ -219,4 +222,4 @@ def not_covered(places: Iterator[Occurrence], claimed: Sequence[OccurrenceClaim]
     covered = Claimed(size)
     for claim in claimed:
         covered.add(claim.place)
-    return (place for place in places if not covered.contains(place))
+    return (occurrence for occurrence in places if not covered.contains(occurrence))

@@ -76,7 +76,7 @@ class PartHeader:
     listed: int = 0
 
 
-def write_part(pending: PendingFile, header: PartHeader, found: SearchState) -> int:
+def write_part(pending: PendingFile, header: PartHeader, state: SearchState) -> int:
     """Write the partial result and return its number of candidates. Raises FileSystemError if writing fails."""
     digest, count = blake3(), 0
     with packed_stream(pending) as stream:
@@ -88,10 +88,20 @@ def write_part(pending: PendingFile, header: PartHeader, found: SearchState) -> 
             stream.write(text)
 
         write({"is": _NAME, "format": _FORMAT, **asdict(header)})
-        for rare, table in enumerate((found.occurrences, found.rare)):
-            for each in table.candidates():
-                key = None if each.key == each.value else each.key
-                write([rare, each.kind, each.value, key, int(each.counts), each.total, each.records.tolist()])
+        for rare, table in enumerate((state.occurrences, state.rare)):
+            for candidate in table.candidates():
+                key = None if candidate.key == candidate.value else candidate.key
+                write(
+                    [
+                        rare,
+                        candidate.kind,
+                        candidate.value,
+                        key,
+                        int(candidate.counts),
+                        candidate.total,
+                        candidate.records.tolist(),
+                    ]
+                )
                 count += 1
         write({"candidates": count, "digest": tag(digest)}, sealed=False)
     return count
@@ -111,13 +121,13 @@ def read_header(path: Path) -> PartHeader:
         raise _not_a_part(path) from None
 
 
-def add_candidates(path: Path, header: PartHeader, found: SearchState) -> None:
-    """Add the candidates of the partial result at ``path`` to ``found``, whose records precede its own.
+def add_candidates(path: Path, header: PartHeader, state: SearchState) -> None:
+    """Add the candidates of the partial result at ``path`` to ``state``, whose records precede its own.
 
-    Raises InputError for a file that was truncated or changed; ``found`` must not be used then.
+    Raises InputError for a file that was truncated or changed; ``state`` must not be used then.
     """
     digest, lines = blake3(), 0
-    tables = (found.occurrences, found.rare)
+    tables = (state.occurrences, state.rare)
     kinds = (len(header.kinds) + (header.settings.get("by") is not None), 1)
     last: bytes | None = None
     for line in byte_lines(path):
@@ -125,29 +135,29 @@ def add_candidates(path: Path, header: PartHeader, found: SearchState) -> None:
             digest.update(last)
             if lines:
                 rare, candidate = _candidate(_json(last, path), path, header.records, kinds)
-                tables[rare].add_candidate(candidate, found.records)
+                tables[rare].add_candidate(candidate, state.records)
             lines += 1
         last = line
     if _json(last or b"", path) != {"candidates": lines - 1, "digest": tag(digest)}:
         raise InputError(f"{path} was cut off or changed after it was written; scan its shard again")
-    found.records += header.records
+    state.records += header.records
 
 
 def _header(row: Mapping[str, Any]) -> PartHeader:
     literals = row["literals"]
     header = PartHeader(
-        shard=_whole(row["shard"]),
-        of=_whole(row["of"]),
+        shard=_whole_number(row["shard"]),
+        of=_whole_number(row["of"]),
         versions={str(name): str(version) for name, version in row["versions"].items()},
         settings=dict(row["settings"]),
         kinds=tuple(map(str, row["kinds"])),
         data=tuple(map(str, row["data"])),
         files=tuple(_file(file) for file in row["files"]),
         shares=tuple(_share(share) for share in row["shares"]),
-        records=_whole(row["records"]),
+        records=_whole_number(row["records"]),
         literals=None if literals is None else _file(literals),
         literals_digest=row["literals_digest"],
-        listed=_whole(row["listed"]),
+        listed=_whole_number(row["listed"]),
     )
     if not 1 <= header.shard <= header.of or any(share.file >= len(header.files) for share in header.shares):
         raise ValueError
@@ -155,12 +165,12 @@ def _header(row: Mapping[str, Any]) -> PartHeader:
 
 
 def _file(row: Mapping[str, Any]) -> ReadFile:
-    return ReadFile(path=str(row["path"]), bytes=_whole(row["bytes"]))
+    return ReadFile(path=str(row["path"]), bytes=_whole_number(row["bytes"]))
 
 
 def _share(row: Mapping[str, Any]) -> ShareRead:
     return ShareRead(
-        **{name: _whole(row[name]) for name in ("file", "begin", "end", "rows")},
+        **{name: _whole_number(row[name]) for name in ("file", "begin", "end", "rows")},
         digest=str(row["digest"]),
         digests=tuple(map(str, row["digests"])),
         form=str(row["form"]),
@@ -168,7 +178,7 @@ def _share(row: Mapping[str, Any]) -> ShareRead:
     )
 
 
-def _whole(value: Any) -> int:
+def _whole_number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
     return value

@@ -62,8 +62,8 @@ class Sieve:
 
     def flush(self) -> None:
         """Count the words that are still queued; must be called before ``filter``."""
-        places, counts = np.unique(np.array(self._waiting, np.int64) & self._mask, return_counts=True)
-        self._counts[places] = np.minimum(self._counts[places] + counts, self._least)
+        slots, counts = np.unique(np.array(self._waiting, np.int64) & self._mask, return_counts=True)
+        self._counts[slots] = np.minimum(self._counts[slots] + counts, self._least)
         self._waiting = []
 
     def filter(self, of_record: Iterable[str]) -> Sequence[str]:

@@ -52,14 +52,14 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
         records = iter_texts(request.data, unit=request.by, columns=request.columns)
         return with_progress(records, seen(label, lines, "lines"))
 
-    found = find(request, search, read)
+    state = find(request, search, read)
     require_same(request.data, data)
     inputs = [("data", file) for file in data]
     if request.literals is not None and literals is not None:
         require_same(request.literals, literals)
         inputs += [("literals", file) for file in literals]
     return write_result(
-        request, groups_of(found, request), inputs, records=found.records, listed=search.listed, force=force
+        request, groups_of(state, request), inputs, records=state.records, listed=search.listed, force=force
     )
 
 

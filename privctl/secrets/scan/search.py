@@ -71,8 +71,10 @@ def prepare_search(request: ScanRequest) -> ScanSearch:
 
 def empty_state(kinds: Sequence[str], request: ScanRequest) -> SearchState:
     """The state before the first record; ``kinds`` are the names of the kinds searched for in texts."""
-    by = [] if request.by is None else [f"by-{request.by}"]
-    return SearchState(occurrences=SecretOccurrences([*kinds, *by]), rare=SecretOccurrences([RARE], request.rare_words))
+    grouping = [] if request.by is None else [f"by-{request.by}"]
+    return SearchState(
+        occurrences=SecretOccurrences([*kinds, *grouping]), rare=SecretOccurrences([RARE], request.rare_words)
+    )
 
 
 def find(request: ScanRequest, search: ScanSearch, read: Reader) -> SearchState:
@@ -91,10 +93,10 @@ def find_in_shard(request: ScanRequest, search: ScanSearch, read: Reader) -> Sea
     return _find(request, search, read, sieve, limited=request.rare_least == 1)
 
 
-def groups_of(found: SearchState, request: ScanRequest) -> tuple[SecretGroup, ...]:
+def groups_of(state: SearchState, request: ScanRequest) -> tuple[SecretGroup, ...]:
     """The secrets by kind. Raises InputError for more secrets than allowed."""
-    rare = () if request.rare_words is None else found.rare.groups(request.rare_least)
-    groups = (*found.occurrences.groups(), *rare)
+    rare = () if request.rare_words is None else state.rare.groups(request.rare_least)
+    groups = (*state.occurrences.groups(), *rare)
     total = sum(map(len, groups))
     if total > request.most_secrets:
         raise InputError(
@@ -104,10 +106,10 @@ def groups_of(found: SearchState, request: ScanRequest) -> tuple[SecretGroup, ..
     return groups
 
 
-def check_amount(found: SearchState, rare_memberships: int, request: ScanRequest, where: str) -> None:
+def check_amount(state: SearchState, rare_memberships: int, request: ScanRequest, where: str) -> None:
     """Raise InputError, naming ``where``, for more secrets or memberships than allowed."""
     most = request.most_secrets
-    occurrences, rare = found.occurrences, found.rare
+    occurrences, rare = state.occurrences, state.rare
     if len(occurrences) > most:
         raise InputError(
             f"{where} brings more than {counted(most, 'secret')}, most of the kind {occurrences.most_numerous()!r}; "
@@ -133,22 +135,22 @@ def with_progress(records: Iterator[TextRecord], shown: AbstractContextManager[A
 
 
 def _find(request: ScanRequest, search: ScanSearch, read: Reader, sieve: Sieve | None, *, limited: bool) -> SearchState:
-    found = empty_state([kind.name for kind in search.kinds], request)
-    occurrences, rare, number = found.occurrences, found.rare, -1
+    state = empty_state([kind.name for kind in search.kinds], request)
+    occurrences, rare, number = state.occurrences, state.rare, -1
     for number, record in enumerate(read("scanning")):
         try:
             matches = resolve_matches(search.kinds, record.text)
         except PatternError as error:
             raise InputError(f"{record.where} {error}") from None
-        for kind, place, counts in matches:
-            occurrences.add(kind, place.key, place.value, number, counts)
+        for kind, occurrence, counts in matches:
+            occurrences.add(kind, occurrence.key, occurrence.value, number, counts)
         if record.unit is not None:
             occurrences.add(len(search.kinds), record.unit, record.unit, number, True)
         if sieve is not None:
             _add_words(rare, sieve, record.text, matches, number)
-        check_amount(found, rare.memberships if limited else 0, request, record.where)
-    found.records = number + 1
-    return found
+        check_amount(state, rare.memberships if limited else 0, request, record.where)
+    state.records = number + 1
+    return state
 
 
 def _add_words(
@@ -158,6 +160,8 @@ def _add_words(
     candidates = sieve.filter(words_of_text)
     if not candidates:
         return
-    alone = {place.key for place in not_covered(places(text), matches, len(text))} if matches else words_of_text
+    alone = (
+        {occurrence.key for occurrence in not_covered(places(text), matches, len(text))} if matches else words_of_text
+    )
     for word in candidates:
         rare.add(0, word, words_of_text[word], number, word in alone)

@@ -40,6 +40,7 @@ class _Reader:
     rows: dict[FileShare, int] = field(default_factory=dict)
 
     def records(self) -> Iterator[TextRecord]:
+        """The records of all shares in order, numbered on from share to share; counts them in ``rows``."""
         line = 0
         for share in self.shares:
             self.rows[share] = 0
@@ -63,15 +64,15 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
     literals = None if request.literals is None else recorded_files(request.literals)[0]
     search = prepare_search(request)
     shares = shares_of(request.data, count)
-    own = [share for share in shares if share.shard == shard - 1]
-    digests = {share: digests_of(share, shares) for share in own}
-    facts = {share: facts_of(share.file, request.columns, request.by) for share in own if share.is_first}
-    lines = 0 if progress is None else sum(map(progress_total_of_share, own))
-    reader, seen = _Reader(request, own), progress or silent_progress
-    found = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
+    own_shares = [share for share in shares if share.shard == shard - 1]
+    digests = {share: digests_of(share, shares) for share in own_shares}
+    facts = {share: facts_of(share.file, request.columns, request.by) for share in own_shares if share.is_first}
+    lines = 0 if progress is None else sum(map(progress_total_of_share, own_shares))
+    reader, seen = _Reader(request, own_shares), progress or silent_progress
+    state = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
     if literals is not None:
         require_unchanged([literals])
-    for share in own:
+    for share in own_shares:
         if digests_of(share, shares) != digests[share]:
             raise changed(share.file)
     files = {share.index: ReadFile(path=str(share.file.absolute()), bytes=share.size) for share in shares}
@@ -83,19 +84,21 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
         kinds=tuple(kind.name for kind in search.kinds),
         data=tuple(map(str, paths_of(request.data))),
         files=tuple(files[index] for index in sorted(files)),
-        shares=tuple(_share_read(share, digests[share], reader.rows[share], facts.get(share)) for share in own),
-        records=found.records,
+        shares=tuple(_share_read(share, digests[share], reader.rows[share], facts.get(share)) for share in own_shares),
+        records=state.records,
         literals=None if literals is None else ReadFile(path=str(literals.path.absolute()), bytes=literals.bytes),
         literals_digest=None if literals is None else literals.digest,
         listed=search.listed,
     )
     with PendingFile(request.output) as pending:
-        candidates = write_part(pending, header, found)
+        candidates = write_part(pending, header, state)
         pending.commit(replace=force)
-    return ShardResult(records=found.records, candidates=candidates)
+    return ShardResult(records=state.records, candidates=candidates)
 
 
-def _share_read(share: FileShare, found: tuple[str, tuple[str, ...]], rows: int, facts: FileFacts | None) -> ShareRead:
-    digest, digests = found
+def _share_read(
+    share: FileShare, digest_and_parts: tuple[str, tuple[str, ...]], rows: int, facts: FileFacts | None
+) -> ShareRead:
+    digest, digests = digest_and_parts
     read = ShareRead(file=share.index, begin=share.begin, end=share.end, rows=rows, digest=digest, digests=digests)
     return read if facts is None else replace(read, form=facts.form, types=facts.types)

@@ -18,22 +18,22 @@ def render(judgement: GateJudgement) -> str:
         "gate_version": GATE_VERSION,
         "outcome": judgement.outcome.value,
         "models": list(judgement.models),
-        "findings": [_finding(each) for each in judgement.findings],
+        "findings": [_finding(finding) for finding in judgement.findings],
         "notes": list(judgement.notes),
         "policy": {s.key: {"value": s.value, "source": s.source} for s in judgement.settings},
     }
     return json_text(json.dumps(data, indent=2, ensure_ascii=True)) + "\n"
 
 
-def _finding(each: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, Any]:
     return {
-        "rule": each.rule,
-        "outcome": each.outcome.value,
-        "model": each.model or None,
-        "subject": each.subject,
-        "message": each.message,
-        "fix": each.fix,
-        "path": each.place.path,
-        "line": each.place.line,
-        "waiver": each.waiver or None,
+        "rule": finding.rule,
+        "outcome": finding.outcome.value,
+        "model": finding.model or None,
+        "subject": finding.subject,
+        "message": finding.message,
+        "fix": finding.fix,
+        "path": finding.place.path,
+        "line": finding.place.line,
+        "waiver": finding.waiver or None,
     }

@@ -19,33 +19,35 @@ def render(judgement: GateJudgement) -> str:
     numbers = {name: str(count) for name, count in counts.items()}
     suites = ET.Element("testsuites", {"name": "privctl gate", **{n: numbers[n] for n in list(numbers)[:3]}})
     suite = ET.SubElement(suites, "testsuite", {"name": "privctl gate", **numbers})
-    for each in judgement.findings:
-        _case(suite, judgement.subject(each), each)
+    for finding in judgement.findings:
+        _case(suite, judgement.subject(finding), finding)
     if judgement.notes:
         ET.SubElement(suite, "system-out").text = "\n".join(map(plain, judgement.notes))
     ET.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
 
 
-def _case(suite: ET.Element, subject: str, each: Finding) -> None:
+def _case(suite: ET.Element, subject: str, finding: Finding) -> None:
     case = ET.SubElement(
         suite,
         "testcase",
         {
-            "classname": f"privctl.gate.{each.rule}",
+            "classname": f"privctl.gate.{finding.rule}",
             "name": plain(subject),
-            "file": plain(each.place.path),
-            "line": str(each.place.line),
+            "file": plain(finding.place.path),
+            "line": str(finding.place.line),
             "time": "0",
         },
     )
-    message = plain(each.message)
-    if each.waiver:
-        ET.SubElement(case, "skipped", {"message": f"waived by {plain(each.waiver)}: {plain(each.waived_because)}"})
-    elif each.outcome is not GateOutcome.PASS:
-        tag = "failure" if each.outcome is GateOutcome.FAIL else "error"
-        element = ET.SubElement(case, tag, {"type": each.outcome.value, "message": message})
-        place = f"{plain(each.place.path)}:{each.place.line}"
-        element.text = f"{message}\nto fix: {plain(each.fix)}\nat {place}"
+    message = plain(finding.message)
+    if finding.waiver:
+        ET.SubElement(
+            case, "skipped", {"message": f"waived by {plain(finding.waiver)}: {plain(finding.waived_because)}"}
+        )
+    elif finding.outcome is not GateOutcome.PASS:
+        tag = "failure" if finding.outcome is GateOutcome.FAIL else "error"
+        element = ET.SubElement(case, tag, {"type": finding.outcome.value, "message": message})
+        place = f"{plain(finding.place.path)}:{finding.place.line}"
+        element.text = f"{message}\nto fix: {plain(finding.fix)}\nat {place}"
     else:
         ET.SubElement(case, "system-out").text = message

@@ -24,14 +24,14 @@ _LEVELS = {GateOutcome.FAIL: "error", GateOutcome.INCONCLUSIVE: "warning"}
 def render(judgement: GateJudgement) -> str:
     """One SARIF run as JSON; it lists all rules of the gate, checked or not."""
     index = {rule.name: i for i, rule in enumerate(judgement.rules)}
-    stopped = [each for each in judgement.findings if each.outcome is not GateOutcome.PASS]
+    stopped = [finding for finding in judgement.findings if finding.outcome is not GateOutcome.PASS]
     driver = {"name": "privctl", "version": VERSION, "rules": [_rule(rule) for rule in judgement.rules]}
     notes = [{"level": "note", "message": {"text": plain(note)}} for note in judgement.notes]
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notes}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(judgement, each, index[each.rule]) for each in stopped],
+        "results": [_result(judgement, finding, index[finding.rule]) for finding in stopped],
         "properties": {"outcome": judgement.outcome.value},
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
@@ -59,26 +59,26 @@ def _rules(rule: Rule) -> str:
     )
 
 
-def _result(judgement: GateJudgement, each: Finding, index: int) -> dict[str, Any]:
-    fix = f" To fix: {plain(each.fix)}." if each.fix else ""
+def _result(judgement: GateJudgement, finding: Finding, index: int) -> dict[str, Any]:
+    fix = f" To fix: {plain(finding.fix)}." if finding.fix else ""
     result: dict[str, Any] = {
-        "ruleId": each.rule,
+        "ruleId": finding.rule,
         "ruleIndex": index,
-        "level": _LEVELS[each.outcome],
-        "message": {"text": f"{plain(judgement.subject(each))}: {plain(each.message)}.{fix}"},
+        "level": _LEVELS[finding.outcome],
+        "message": {"text": f"{plain(judgement.subject(finding))}: {plain(finding.message)}.{fix}"},
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": uri_of(each.place.path)},
-                    "region": {"startLine": each.place.line},
+                    "artifactLocation": {"uri": uri_of(finding.place.path)},
+                    "region": {"startLine": finding.place.line},
                 }
             }
         ],
-        "partialFingerprints": {"privctlFinding/v1": _fingerprint(each)},
-        "properties": {"outcome": each.outcome.value},
+        "partialFingerprints": {"privctlFinding/v1": _fingerprint(finding)},
+        "properties": {"outcome": finding.outcome.value},
     }
-    if each.waiver:
-        justification = f"{plain(each.waiver)}: {plain(each.waived_because)}"
+    if finding.waiver:
+        justification = f"{plain(finding.waiver)}: {plain(finding.waived_because)}"
         result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": justification}]
     return result
 
@@ -95,7 +95,7 @@ def uri_of(path: str) -> str:
     return shown if ":" not in shown.split("/")[0] else f"./{shown}"
 
 
-def _fingerprint(each: Finding) -> str:
+def _fingerprint(finding: Finding) -> str:
     return hashlib.sha256(
-        "\0".join((each.rule, each.model, each.subject, each.place.path)).encode(errors="surrogatepass")
+        "\0".join((finding.rule, finding.model, finding.subject, finding.place.path)).encode(errors="surrogatepass")
     ).hexdigest()[:32]

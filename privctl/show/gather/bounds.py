@@ -64,7 +64,7 @@ def _curve(report: PrivacyReport, guarantee: Guarantee) -> tuple[risk.TradeOff, 
         return risk.GaussianTradeOff(1 / guarantee.noise_multiplier), "Gaussian mechanism, exactly"
     line = risk.line(guarantee.epsilon, guarantee.delta)
     stated = f"ε and δ alone (ε = {guarantee.epsilon:.4g}, δ = {guarantee.delta:.3g})"
-    if isinstance(mechanism, Ledger) and _light(mechanism):
+    if isinstance(mechanism, Ledger) and _is_light(mechanism):
         try:
             whole = risk.trade_off(mechanism)
         except (ValueError, ArithmeticError):
@@ -73,7 +73,7 @@ def _curve(report: PrivacyReport, guarantee: Guarantee) -> tuple[risk.TradeOff, 
     return line, stated
 
 
-def _light(ledger: Ledger) -> bool:
+def _is_light(ledger: Ledger) -> bool:
     return (
         len(ledger.events) <= _EVENTS
         and sum(event.steps for event in ledger.events) <= _STEPS

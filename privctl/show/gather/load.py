@@ -57,7 +57,7 @@ def _source(entry: ChainEntry, names: Mapping[Path, str], keys: Mapping[Path, st
         roc, exposures, why = _scores(entry)
         left_out += why
         try:
-            tensors = tuple(tensors_of(entry.report, entry.path, _LARGEST)) if _intact(entry) else ()
+            tensors = tuple(tensors_of(entry.report, entry.path, _LARGEST)) if _is_intact(entry) else ()
         except (PrivctlError, OSError):
             left_out.append("The released weights could not be read, so noise is not drawn against them.")
     return ReportSource(
@@ -77,7 +77,7 @@ def _source(entry: ChainEntry, names: Mapping[Path, str], keys: Mapping[Path, st
     )
 
 
-def _intact(entry: ChainEntry) -> bool:
+def _is_intact(entry: ChainEntry) -> bool:
     return not any(verdict.outcome is Outcome.REFUTED for verdict in entry.digests)
 
 
@@ -88,7 +88,7 @@ def _scores(entry: ChainEntry) -> tuple[tuple[RocCurve, ...], tuple[ExposureGrou
         return (), (), []
     if not os.path.isfile(path):  # False, too, for names that no file can have
         return (), (), [f"{path.name} does not exist, so curves and histograms are not drawn."]
-    if not _intact(entry):
+    if not _is_intact(entry):
         return (), (), [f"Files are not those that the report recorded, so nothing is drawn from {path.name}."]
     try:
         with SafetensorsFile(path) as file:

@@ -41,25 +41,25 @@ class NextStep:
     command: str = ""
 
 
-def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> NextStep:
-    """What to do after the audit whose ``report`` is at ``place``. Paths in the command are relative to this folder.
+def next_step(report: PrivacyReport, report_path: Path, *, repeated: bool = False) -> NextStep:
+    """What to do after the audit whose ``report`` is at ``report_path``. Paths are relative to its folder.
 
     ``repeated``: the audit found training records that repeat others.
     """
-    files = {item.role: path_of(place, item) for item in reversed(report.inputs)}
+    files = {item.role: path_of(report_path, item) for item in reversed(report.inputs)}
     decision = conclusion(report).decision
     both = _member_files(files)
     if decision is Decision.WITHHOLD and both and is_reversed(report):
-        return _swapped(report, place, both)
+        return _swapped(report, report_path, both)
     if decision in (Decision.WITHHOLD, Decision.SLIGHT):
-        return _train_again(report, place, files, repeated=repeated)
+        return _train_again(report, report_path, files, repeated=repeated)
     if decision is Decision.INCONCLUSIVE:
-        return _audit_again(report, place, files)
-    if decision is Decision.NOTHING and both and (users := _users(report, place)) is not None:
-        return _audit_by_user(report, place, both, users)
+        return _audit_again(report, report_path, files)
+    if decision is Decision.NOTHING and both and (users := _users(report, report_path)) is not None:
+        return _audit_by_user(report, report_path, both, users)
     if decision is Decision.UNTESTED:
         return NextStep(advice="test a claim with --claim EPS,DELTA")
-    model = _model(report.inputs, place)
+    model = _model(report.inputs, report_path)
     if both and EXTRACTION not in _subjects(report) and settings_of(report).task == _CAUSAL:
         words: tuple[str | Path, ...] = (
             "--train",
@@ -68,10 +68,10 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
             both[1],
             *_columns(report),
             "-o",
-            _unused_name(place),
+            _unused_name(report_path),
         )
         advice = "test whether the model reproduces its training records word for word"
-        return NextStep(advice=advice, command=_command_line("audit", *_model_words(report, place), *words))
+        return NextStep(advice=advice, command=_command_line("audit", *_model_words(report, report_path), *words))
     if model is None:
         return NextStep(advice="check the report against your policy (`privctl gate`)")
     return NextStep(
@@ -79,18 +79,18 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
     )
 
 
-def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], *, repeated: bool) -> NextStep:
+def _train_again(report: PrivacyReport, report_path: Path, files: Mapping[str, Path], *, repeated: bool) -> NextStep:
     advice = ("remove repetitions from the data, " if repeated else "") + (
         "train again with differential privacy at an epsilon that suits, and audit the result; until then treat the "
         "model as you treat its data"
     )
     data = next((files[role] for role in _DATA if role in files), None)
-    model = _model(report.inputs, place)
+    model = _model(report.inputs, report_path)
     if data is None or model is None:
         return NextStep(advice=advice)
-    training = _training(report, place)
-    start, task = _trained_from(report, place, training), settings_of(report).task or _CAUSAL
-    words: list[str | Path] = ["retrain", "dp-sgd", start or _START, *_new_adapter(report, place), "--data", data]
+    training = _training(report, report_path)
+    start, task = _trained_from(report, report_path, training), settings_of(report).task or _CAUSAL
+    words: list[str | Path] = ["retrain", "dp-sgd", start or _START, *_new_adapter(report, report_path), "--data", data]
     if task != _CAUSAL:
         words += ["--task", task]
     classes = task.endswith("-classification")
@@ -106,10 +106,10 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
     return NextStep(advice="; ".join((advice, *named)), command=command)
 
 
-def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
-    undecided = next(each for each in report.verdicts if each.outcome is Outcome.INCONCLUSIVE)
-    audited, both = _model_words(report, place), _member_files(files)
-    again = ("-o", _unused_name(place))
+def _audit_again(report: PrivacyReport, report_path: Path, files: Mapping[str, Path]) -> NextStep:
+    undecided = next(verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE)
+    audited, both = _model_words(report, report_path), _member_files(files)
+    again = ("-o", _unused_name(report_path))
     if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
         held_out = both[1] if both else "HELD-OUT.jsonl"
         words = ("--train", files["train"], "--held-out", held_out, *_length_options(report), *_columns(report))
@@ -140,41 +140,41 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
         return NextStep(advice="negate the scores if they are losses, and audit them again")
     if undecided.subject != MEMBERSHIP or not both:
         return NextStep(advice="resolve the reason given above and audit again; finding nothing is no proof of privacy")
-    return _membership_again(report, place, undecided, both, drawn="split" in files)
+    return _membership_again(report, report_path, undecided, both, drawn="split" in files)
 
 
 def _membership_again(
-    report: PrivacyReport, place: Path, undecided: Verdict, both: tuple[Path, Path], *, drawn: bool
+    report: PrivacyReport, report_path: Path, undecided: Verdict, both: tuple[Path, Path], *, drawn: bool
 ) -> NextStep:
     if "swapped" in undecided.reason:
-        return _swapped(report, place, both)
-    users = _users(report, place)
+        return _swapped(report, report_path, both)
+    users = _users(report, report_path)
     if users is not None and not drawn:  # records of one user are alike, which confounds too
-        return _audit_by_user(report, place, both, users)
+        return _audit_by_user(report, report_path, both, users)
     if undecided.reason.startswith("confounded"):
         return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
     if drawn:
         return _split_again(report, undecided, users)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_reading_options(report))
-    command = _command_line("audit", *_model_words(report, place), *words, "-o", _unused_name(place))
+    command = _command_line("audit", *_model_words(report, report_path), *words, "-o", _unused_name(report_path))
     return NextStep(advice=f"audit again{_how_many(report)}", command=command)
 
 
-def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> NextStep:
+def _swapped(report: PrivacyReport, report_path: Path, both: tuple[Path, Path]) -> NextStep:
     words = (
-        *_model_words(report, place),
+        *_model_words(report, report_path),
         "--members",
         both[1],
         "--nonmembers",
         both[0],
         *_reading_options(report),
         "-o",
-        _unused_name(place),
+        _unused_name(report_path),
     )
     return NextStep(advice="check whether the files were swapped", command=_command_line("audit", *words))
 
 
-def _audit_by_user(report: PrivacyReport, place: Path, both: tuple[Path, Path], users: str) -> NextStep:
+def _audit_by_user(report: PrivacyReport, report_path: Path, both: tuple[Path, Path], users: str) -> NextStep:
     words: tuple[str | Path, ...] = (
         "--members",
         both[0],
@@ -187,7 +187,7 @@ def _audit_by_user(report: PrivacyReport, place: Path, both: tuple[Path, Path], 
     return NextStep(
         advice=f"audit all records with one value of {users!r} together, as the training protected them; an audit of "
         "single records detects less",
-        command=_command_line("audit", *_model_words(report, place), *words, "-o", _unused_name(place)),
+        command=_command_line("audit", *_model_words(report, report_path), *words, "-o", _unused_name(report_path)),
     )
 
 
@@ -237,9 +237,9 @@ def _columns(report: PrivacyReport, *, labels: bool = True) -> tuple[str, ...]:
     return tuple(word for flag, field in named if field is not None for word in (flag, field))
 
 
-def _users(report: PrivacyReport, place: Path) -> str | None:
+def _users(report: PrivacyReport, report_path: Path) -> str | None:
     """The field whose values the training protected; None if the audit judged groups or no field is known."""
-    training = _training(report, place)
+    training = _training(report, report_path)
     return None if training is None or settings_of(report).group_by is not None else _unit(training[1])
 
 
@@ -268,80 +268,86 @@ def _records_needed(report: PrivacyReport) -> tuple[int, int] | None:
 
 def _texts_needed(report: PrivacyReport) -> int | None:
     """How many texts per file would decide on extraction, as its verdict states; None if unknown."""
-    found = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
-    growing = [item for item in found if (item.estimate or 0.0) > 0]
-    least = min((item.details["needed"] for item in growing or found), default=None)
+    limited = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
+    growing = [item for item in limited if (item.estimate or 0.0) > 0]
+    least = min((item.details["needed"] for item in growing or limited), default=None)
     return None if least is None else rounded(least)
 
 
 def _length_options(report: PrivacyReport) -> tuple[str, ...]:
     """The options for prefix and suffix lengths that are not the defaults."""
-    held = settings_of(report).extraction or {}
+    settings = settings_of(report).extraction or {}
     names = (("--prefix-tokens", "prefix_tokens"), ("--suffix-tokens", "suffix_tokens"))
-    return tuple(word for flag, name in names if held.get(name) not in (None, 50) for word in (flag, str(held[name])))
+    return tuple(
+        word for flag, name in names if settings.get(name) not in (None, 50) for word in (flag, str(settings[name]))
+    )
 
 
-def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] | None:
+def _training(report: PrivacyReport, report_path: Path) -> tuple[Path, PrivacyReport] | None:
     """The path and report of the model's last training, if the unchanged parents of the audit lead to one."""
     reports = ReportFiles()
-    places = ((path_of(place, parent), parent.digest) for parent in report.parents)
+    places = ((path_of(report_path, parent), parent.digest) for parent in report.parents)
     parents = [path for path, digest in places if reports.at(path).digest == digest]
     try:
         for visit in walk(parents, reports, follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
-            made = visit.file.report
-            if visit.unchanged and made is not None and made.step == "retrain":
-                return visit.file.path, made
+            maker = visit.file.report
+            if visit.unchanged and maker is not None and maker.step == "retrain":
+                return visit.file.path, maker
     except ChainTooLongError:
         return None
     return None
 
 
-def _trained_from(report: PrivacyReport, place: Path, training: tuple[Path, PrivacyReport] | None) -> Path | None:
+def _trained_from(report: PrivacyReport, report_path: Path, training: tuple[Path, PrivacyReport] | None) -> Path | None:
     """The model from which the last training started, or the audit's --base; None if neither is known."""
-    base = _model([item for item in report.inputs if item.role.startswith("base ")], place, "base ")
-    base = base or _base_model(report, place)
+    base = _model([item for item in report.inputs if item.role.startswith("base ")], report_path, "base ")
+    base = base or _base_model(report, report_path)
     if base is not None or training is None:
         return base
-    found = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
-    folder = None if found is None else path_of(training[0], found).parent
+    config = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
+    folder = None if config is None else path_of(training[0], config).parent
     return folder if folder is not None and folder.is_dir() else None
 
 
 def _smaller_epsilon(training: tuple[Path, PrivacyReport] | None) -> str:
     """An epsilon of at most ``_EPSILON`` and half of what the model was trained with, as text."""
     guarantees = training[1].guarantees if training else ()
-    had = [each.epsilon for each in guarantees if each.epsilon and each.notion is Notion.APPROXIMATE_DP]
+    had = [
+        guarantee.epsilon for guarantee in guarantees if guarantee.epsilon and guarantee.notion is Notion.APPROXIMATE_DP
+    ]
     return f"{min([_EPSILON, *(epsilon / 2 for epsilon in had)]):.1g}"
 
 
-def _model(inputs: Iterable[Artifact], place: Path, prefix: str = "") -> Path | None:
+def _model(inputs: Iterable[Artifact], report_path: Path, prefix: str = "") -> Path | None:
     """The audited model's path for the command line: its folder, or a single file with a name of its own."""
-    weights = [path_of(place, item) for item in inputs if item.role == f"{prefix}model"]
+    weights = [path_of(report_path, item) for item in inputs if item.role == f"{prefix}model"]
     if not weights:
         return None
     alone = len(weights) == 1 and weights[0].name not in (SINGLE_NAME, ADAPTER_NAME)
     return weights[0] if alone else weights[0].parent
 
 
-def _base_model(report: PrivacyReport, place: Path) -> Path | None:
+def _base_model(report: PrivacyReport, report_path: Path) -> Path | None:
     """The folder of the audited adapter's base model; None if the model is not an adapter."""
     config = next((item for item in report.inputs if item.role == f"{BASE_ROLE}config.json"), None)
-    return None if config is None else path_of(place, config).parent
+    return None if config is None else path_of(report_path, config).parent
 
 
-def _model_words(report: PrivacyReport, place: Path) -> tuple[str | Path | None, ...]:
+def _model_words(report: PrivacyReport, report_path: Path) -> tuple[str | Path | None, ...]:
     """The audited model as words of the command line, with --base for an adapter."""
-    base = _base_model(report, place)
-    return (_model(report.inputs, place), *(() if base is None else ("--base", base)))
+    base = _base_model(report, report_path)
+    return (_model(report.inputs, report_path), *(() if base is None else ("--base", base)))
 
 
-def _new_adapter(report: PrivacyReport, place: Path) -> tuple[str, ...]:
+def _new_adapter(report: PrivacyReport, report_path: Path) -> tuple[str, ...]:
     """The options that train an adapter like the audited one, if its configuration can be read."""
-    if _base_model(report, place) is None:
+    if _base_model(report, report_path) is None:
         return ()
-    found = next((path_of(place, item) for item in report.inputs if Path(item.path).name == ADAPTER_CONFIG), None)
+    adapter_config = next(
+        (path_of(report_path, item) for item in report.inputs if Path(item.path).name == ADAPTER_CONFIG), None
+    )
     try:
-        config = parse_json(read_named_text(found), str(found)) if found else None
+        config = parse_json(read_named_text(adapter_config), str(adapter_config)) if adapter_config else None
     except PrivctlError:
         config = None
     rank = config.get("r") if isinstance(config, dict) else None
@@ -356,13 +362,13 @@ def _subjects(report: PrivacyReport) -> set[str]:
     return {verdict.subject for verdict in report.verdicts}
 
 
-def _unused_name(place: Path) -> Path:
-    """An unused name for a report in the same folder as ``place``."""
-    stem = place.name.removesuffix(".json").removesuffix(".report")
+def _unused_name(taken_path: Path) -> Path:
+    """An unused name for a report in the same folder as ``taken_path``."""
+    stem = taken_path.name.removesuffix(".json").removesuffix(".report")
     number = 2
-    while os.path.lexists(place.with_name(f"{stem}-{number}{REPORT_SUFFIX}")):
+    while os.path.lexists(taken_path.with_name(f"{stem}-{number}{REPORT_SUFFIX}")):
         number += 1
-    return place.with_name(f"{stem}-{number}{REPORT_SUFFIX}")
+    return taken_path.with_name(f"{stem}-{number}{REPORT_SUFFIX}")
 
 
 def _command_line(*words: str | Path | None) -> str:
@@ -373,6 +379,6 @@ def _command_line(*words: str | Path | None) -> str:
 
 def _shell_path(path: Path) -> str:
     """``path`` for a command line; it never begins with a dash."""
-    absolute, here = absolute_path(path), Path.cwd()
-    name = os.path.relpath(absolute, here) if absolute.is_relative_to(here) else str(absolute)
+    absolute, working_folder = absolute_path(path), Path.cwd()
+    name = os.path.relpath(absolute, working_folder) if absolute.is_relative_to(working_folder) else str(absolute)
     return f"./{name}" if name.startswith("-") else name

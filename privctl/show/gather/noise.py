@@ -31,8 +31,8 @@ _BLOCK = 1 << 22
 _MOST = 2000
 
 
-def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[TensorNoiseSummary]:
-    """The released tensors of the noise step whose ``report`` is at ``place``; files over ``largest`` bytes skipped.
+def tensors_of(report: PrivacyReport, report_path: Path, largest: int) -> Iterator[TensorNoiseSummary]:
+    """The released tensors of the ``report`` at ``report_path``, from files of at most ``largest`` bytes.
 
     Raises InputError for a malformed file or report, FileSystemError if a file cannot be read.
     """
@@ -40,7 +40,7 @@ def tensors_of(report: PrivacyReport, place: Path, largest: int) -> Iterator[Ten
         return
     without_noise = set(parameters_as(NoiseParameters, report).tensors_untouched or ())
     for artifact in report.outputs:
-        path = place.parent / artifact.path
+        path = report_path.parent / artifact.path
         if artifact.role != MODEL_ROLE or not os.path.isfile(path) or path.stat().st_size > largest:
             continue
         with SafetensorsFile(path) as file:

@@ -38,11 +38,11 @@ def curves_of(file: SafetensorsFile, report: PrivacyReport) -> Iterator[RocCurve
     names = [t.name for t in file.tensors if t.name.startswith(_SCORE) and t.dtype == "F64" and len(t.shape) == 1]
     if not names:
         return
-    held = read_arrays(file, {"member": "BOOL", **dict.fromkeys(names[:_MOST], "F64")}, _WHAT)
-    member = held["member"]
+    arrays = read_arrays(file, {"member": "BOOL", **dict.fromkeys(names[:_MOST], "F64")}, _WHAT)
+    member = arrays["member"]
     confidence = {item.method: item.confidence for item in report.evidence if item.quantity == "AUC"}
     for name in names[:_MOST]:
-        scores, attack = held[name], name.removeprefix(_SCORE)
+        scores, attack = arrays[name], name.removeprefix(_SCORE)
         if len(scores) != len(member):
             continue
         judged = np.isfinite(scores)  # an attack may omit records, such as those that it was calibrated on
@@ -57,23 +57,23 @@ def exposures_of(file: SafetensorsFile) -> Iterator[ExposureGroup]:
     """
     if not any(tensor.name == "canary.exposure" for tensor in file.tensors):
         return
-    held = read_arrays(file, _CANARIES, _WHAT)
-    if len({len(array) for array in held.values()}) != 1:
+    arrays = read_arrays(file, _CANARIES, _WHAT)
+    if len({len(array) for array in arrays.values()}) != 1:
         return
-    scored, included = held["canary.scored"], held["canary.included"]
-    for copies in np.unique(held["canary.copies"]).tolist()[:_MOST_COPIES]:
-        side = scored & included & (held["canary.copies"] == copies)
-        yield from _group(f"included, {copies} {'copy' if copies == 1 else 'copies'}", side, held, included=True)
-    yield from _group("left out", scored & ~included, held, included=False)
+    scored, included = arrays["canary.scored"], arrays["canary.included"]
+    for copies in np.unique(arrays["canary.copies"]).tolist()[:_MOST_COPIES]:
+        side = scored & included & (arrays["canary.copies"] == copies)
+        yield from _group(f"included, {copies} {'copy' if copies == 1 else 'copies'}", side, arrays, included=True)
+    yield from _group("left out", scored & ~included, arrays, included=False)
 
 
 def _group(
-    name: str, side: NDArray[Any], held: Mapping[str, NDArray[Any]], *, included: bool
+    name: str, side: NDArray[Any], arrays: Mapping[str, NDArray[Any]], *, included: bool
 ) -> Iterator[ExposureGroup]:
-    values = held["canary.exposure"][side]
+    values = arrays["canary.exposure"][side]
     values = values[np.isfinite(values) & (values >= 0) & (values < _MOST_BITS)]
     if len(values):
-        ceiling = float(np.log2(max(2, int(held["canary.among"][side].max()))))
+        ceiling = float(np.log2(max(2, int(arrays["canary.among"][side].max()))))
         counts = np.bincount(np.floor(values + 1e-9).astype(np.int64), minlength=int(np.ceil(min(ceiling, _MOST_BITS))))
         yield ExposureGroup(name=name, counts=tuple(counts.tolist()), ceiling=ceiling, included=included)
 
@@ -105,16 +105,18 @@ def _band(hits: NDArray[Any], rates: NDArray[Any], trials: int, alpha: float) ->
     from scipy.special import betaincinv  # here, as importing it takes longer than a page without scores
 
     within = np.flatnonzero(rates >= _LEAST)
-    some = within[np.unique(np.linspace(0, len(within) - 1, _BAND_POINTS).astype(np.int64))] if len(within) else within
-    count = hits[some].astype(np.float64)
+    sampled = (
+        within[np.unique(np.linspace(0, len(within) - 1, _BAND_POINTS).astype(np.int64))] if len(within) else within
+    )
+    count = hits[sampled].astype(np.float64)
     with np.errstate(invalid="ignore"):
         lower = np.where(count == 0, 0.0, betaincinv(np.maximum(count, 1), trials - count + 1, alpha / 2))
         inner = betaincinv(count + 1, np.maximum(trials - count, 1), 1 - alpha / 2)
     upper = np.where(count == trials, 1.0, inner)
-    yield from zip(rates[some].tolist(), lower.tolist(), upper.tolist(), strict=True)
+    yield from zip(rates[sampled].tolist(), lower.tolist(), upper.tolist(), strict=True)
 
 
-def scores_path(report: PrivacyReport, place: Path) -> Path | None:
+def scores_path(report: PrivacyReport, report_path: Path) -> Path | None:
     """The path of the scores file that the report names; None if it names none."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    return None if named is None else place.parent / named.path
+    return None if named is None else report_path.parent / named.path

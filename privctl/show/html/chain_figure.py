@@ -53,13 +53,13 @@ def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
 
 def _outcomes(report: PrivacyReport) -> list[Pill]:
     """The outcomes of the verdicts of ``report``, each once."""
-    found = {(verdict.outcome, word_of(verdict, report.step)) for verdict in decisive(report.verdicts)}
-    return [Pill(state=outcome, word=word) for outcome, word in sorted(found)]
+    distinct = {(verdict.outcome, word_of(verdict, report.step)) for verdict in decisive(report.verdicts)}
+    return [Pill(state=outcome, word=word) for outcome, word in sorted(distinct)]
 
 
 def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:
     """The drawing of each row: lines of reports whose children follow below, and a dot in this report's lane."""
-    waiting = _waiting(sources)
+    waiting = _last_children(sources)
     lanes: list[str | None] = []
     for source in sources:
         before = list(lanes)
@@ -75,7 +75,7 @@ def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:
         yield _rail(before, lanes, free, joined, bad=worst_of(decisive(source.report.verdicts)) is Outcome.REFUTED)
 
 
-def _waiting(sources: Sequence[ReportSource]) -> dict[str, str]:
+def _last_children(sources: Sequence[ReportSource]) -> dict[str, str]:
     """Key of a report that has children -> the key of its last child."""
     return {parent: source.key for source in sources for parent in source.parents}
 
@@ -85,22 +85,22 @@ def _rail(
 ) -> Rail:
     count = min(_LANES, max(len(before), len(after), 1))
     width = _LANE * count
-    position = _place(lane)
+    position = _lane_x(lane)
     upper, lower = [], []
     for i in range(count):
         was, will = (lanes[i] if i < len(lanes) else None for lanes in (before, after))
         if i in joined:
-            upper.append(el("path", d=f"M{_place(i)} 0L{position} 22"))
+            upper.append(el("path", d=f"M{_lane_x(i)} 0L{position} 22"))
         if was is not None and was == will and i != lane:
-            upper.append(el("path", d=f"M{_place(i)} 0V22"))
+            upper.append(el("path", d=f"M{_lane_x(i)} 0V22"))
         if will is not None:
-            lower.append(el("path", d=f"M{_place(i)} 0V100"))
+            lower.append(el("path", d=f"M{_lane_x(i)} 0V100"))
     upper.append(el("circle", cx=position, cy=22, r=5.5, class_="bad" if bad else None))
     lines = el("svg", lower, class_="lines", viewBox=f"0 0 {width} 100", preserveAspectRatio="none", aria_hidden="true")
     knot = el("svg", upper, class_="knot", viewBox=f"0 0 {width} 44", aria_hidden="true")
     return Rail(lanes=count, lines=lines, knot=knot)
 
 
-def _place(lane: int) -> float:
+def _lane_x(lane: int) -> float:
     """The horizontal middle of a lane; lanes beyond the last one drawn share its place."""
     return _LANE * (min(lane, _LANES - 1) + 0.5)

@@ -141,14 +141,20 @@ def _band(x: Scale, y: Scale, curve: RocCurve) -> str:
 
 
 def _bar(rate: float, item: Evidence, x: Scale, y: Scale) -> Iterator[Node]:
-    place = x.at(rate)
+    position = x.at(rate)
     tip = f"{item.method}, {item.quantity}: {number(item.estimate, 3)} ({interval(item)})"
     if item.lower is not None and item.upper is not None:
         yield el(
-            "line", class_="range lead", x1=place, x2=place, y1=y.at(item.lower), y2=y.at(item.upper), data_tip=tip
+            "line",
+            class_="range lead",
+            x1=position,
+            x2=position,
+            y1=y.at(item.lower),
+            y2=y.at(item.upper),
+            data_tip=tip,
         )
     if item.estimate is not None:
-        yield el("circle", class_="dot lead", cx=place, cy=y.at(item.estimate), r=4, data_tip=tip)
+        yield el("circle", class_="dot lead", cx=position, cy=y.at(item.estimate), r=4, data_tip=tip)
 
 
 def _operating(evidence: Sequence[Evidence]) -> list[tuple[float, Evidence]]:
@@ -169,8 +175,8 @@ def _operating_table(source: ReportSource, curve: RocCurve) -> Table:
     rows = []
     for rate in _AT:
         reached = [p for p in curve.points if p[0] <= rate]
-        held = [b for b in curve.band if b[0] <= rate]
-        band = f"{held[-1][1]:.4g} to {held[-1][2]:.4g}" if held else "–"
+        band_points = [b for b in curve.band if b[0] <= rate]
+        band = f"{band_points[-1][1]:.4g} to {band_points[-1][2]:.4g}" if band_points else "–"
         rows.append((f"{rate:g}", f"{reached[-1][0]:.4g}", f"{reached[-1][1]:.4g}", band))
     headings = ("at most", "false positive rate", "true positive rate", f"at {100 * curve.confidence:.4g} %")
     return table(f"ROC of {curve.name}, {source.name}", headings, rows)

@@ -24,14 +24,14 @@ def fragment(value: object) -> str:
 
     Raises TypeError for any other value.
     """
-    return render_template("notebook.html", {"parts": list(_parts(value))})
+    return render_template("notebook.html", {"parts": list(_page_parts(value))})
 
 
-def _parts(value: object) -> Iterable[dict[str, Any]]:
+def _page_parts(value: object) -> Iterable[dict[str, Any]]:
     if isinstance(value, Reports):
-        return [part for report in value for part in _parts(report)]
+        return [part for report in value for part in _page_parts(report)]
     if isinstance(value, PrivacyReport):
-        return [_of_report(value)]
+        return [_report_parts(value)]
     if isinstance(value, Guarantee):
         return [_part(value.name, _guarantees([value]), lines=[value.note] if value.note else [])]
     if isinstance(value, GateJudgement):
@@ -40,15 +40,15 @@ def _parts(value: object) -> Iterable[dict[str, Any]]:
     verdicts, verified = getattr(value, "verdicts", None), getattr(value, "report", None)
     if verdicts is None or verified is None:
         raise TypeError(f"a notebook cannot show {type(value).__name__}")
-    omitted = [f"left out: {each.what}: {each.reason}" for each in getattr(value, "omissions", ())]
+    omitted = [f"left out: {omission.what}: {omission.reason}" for omission in getattr(value, "omissions", ())]
     concluded = verification_sentence(verdicts, verified.guarantees)
     return [_part("verify", _verdicts(verdicts, "verify"), lead=concluded, lines=omitted)]
 
 
-def _of_report(report: PrivacyReport) -> dict[str, Any]:
+def _report_parts(report: PrivacyReport) -> dict[str, Any]:
     tables = (_guarantees(report.guarantees), _verdicts(report.verdicts, report.step), _evidence(report.evidence))
     wrote = [artifact.path for artifact in report.outputs]
-    omitted = [f"left out: {each.what}: {each.reason}" for each in report.omissions]
+    omitted = [f"left out: {omission.what}: {omission.reason}" for omission in report.omissions]
     return _part(report.step, *tables, lines=[*report.warnings, *omitted], wrote=wrote)
 
 
@@ -58,7 +58,7 @@ def _part(
     return {
         "title": title,
         "lead": lead,
-        "tables": [each for each in tables if each is not None],
+        "tables": [table for table in tables if table is not None],
         "lines": list(islice(lines, MOST_ROWS)),
         "wrote": list(islice(wrote, MOST_ROWS)),
     }

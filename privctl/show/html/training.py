@@ -46,8 +46,8 @@ _MOST_CAPS = 200
 
 def training_figures(source: ReportSource) -> Iterator[Figure]:
     """A figure for each kind of measure in the history of epochs; the table of all measures is below the first."""
-    said = _readable(TrainingParameters, source)
-    history = () if said is None else said.history[:_MOST]
+    parameters = _readable(TrainingParameters, source)
+    history = () if parameters is None else parameters.history[:_MOST]
     keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
     body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
     tables = [table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)]
@@ -79,13 +79,15 @@ def _readable(kind: type[Parameters], source: ReportSource) -> Parameters | None
         return None
 
 
-def _plain(value: float) -> bool:
+def _is_drawable(value: float) -> bool:
     """Whether ``value`` can be drawn."""
     return abs(value) < 1e300
 
 
 def _series(history: Sequence[Mapping[str, float]], key: str) -> list[tuple[float, float]]:
-    return [(float(i), entry[key]) for i, entry in enumerate(history, start=1) if key in entry and _plain(entry[key])]
+    return [
+        (float(i), entry[key]) for i, entry in enumerate(history, start=1) if key in entry and _is_drawable(entry[key])
+    ]
 
 
 def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) -> Iterator[Node]:
@@ -111,15 +113,15 @@ def _curves(series: Sequence[tuple[str, list[tuple[float, float]]]], axis: str) 
 
 def plan_figures(source: ReportSource) -> Iterator[Figure]:
     """Figures of a protection plan: data kept against noise, by cap, and the distribution of secrets' bounds."""
-    said = _readable(ProtectionParameters, source)
-    caps = list(_caps_table(() if said is None else said.caps[:_MOST_CAPS]))
+    parameters = _readable(ProtectionParameters, source)
+    caps = list(_caps_table(() if parameters is None else parameters.caps[:_MOST_CAPS]))
     if caps:
         yield figure(
             f"{source.key}-caps",
             f"Data kept against noise: {source.name}",
             "Each dot is one cap: the share of the records' weight that is kept, and the noise that is then needed.",
             _HEIGHT,
-            _kept(caps),
+            _kept_shapes(caps),
             tables=[table("Caps tried", ("cap", "kept", "noise multiplier"), [
                 (name, f"{100 * kept:.4g} %", number(noise)) for name, kept, noise in caps
             ])],
@@ -147,11 +149,11 @@ def _ordinal(name: str) -> str:
 
 def _caps_table(caps: Sequence[TriedCap]) -> Iterator[tuple[str, float, float]]:
     for entry in caps:
-        if _plain(entry.kept) and _plain(entry.noise_multiplier):
+        if _is_drawable(entry.kept) and _is_drawable(entry.noise_multiplier):
             yield "none" if entry.cap is None else f"{entry.cap:.4g}", entry.kept, entry.noise_multiplier
 
 
-def _kept(caps: Sequence[tuple[str, float, float]]) -> Iterator[Node]:
+def _kept_shapes(caps: Sequence[tuple[str, float, float]]) -> Iterator[Node]:
     x = linear([noise for _, _, noise in caps], LEFT, WIDTH - 40)
     y = Scale(0.0, 100.0, _HEIGHT - BOTTOM, TOP)
     yield from frame(x, y, "noise multiplier", "weight kept, %")

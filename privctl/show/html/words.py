@@ -42,8 +42,8 @@ def assumption_counts(guarantee: Guarantee) -> str:
 
 def risk(stated: Risk) -> str:
     """A bound on an attacker, in words."""
-    at = "–" if stated.at is None else f"{100 * stated.at:g} %"
-    return f"{_RISKS[stated.measure].format(at=at)}: {number(stated.bound, 4)}"
+    rate = "–" if stated.at is None else f"{100 * stated.at:g} %"
+    return f"{_RISKS[stated.measure].format(at=rate)}: {number(stated.bound, 4)}"
 
 
 def verdict_table(data: PageData) -> Table | None:

@@ -43,9 +43,10 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
     section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
-    held = all(map(_holds, summaries))
+    is_useful = all(map(_holds, summaries))
     return (
-        _with_metadata(front, metadata, newline, name, held=held) + _with_section(body, section, newline, name)
+        _with_metadata(front, metadata, newline, name, is_useful=is_useful)
+        + _with_section(body, section, newline, name)
     ).encode()
 
 
@@ -72,13 +73,13 @@ def _holds(summary: Summary) -> bool:
     return worth in (Severity.GOOD, Severity.FAIR) and lead.notion is Notion.APPROXIMATE_DP
 
 
-def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: bool) -> str:
+def _with_metadata(front: str, metadata: str, newline: str, name: str, *, is_useful: bool) -> str:
     if not front:
-        tags = ["tags:", f"- {_TAG}"] if held else []
+        tags = ["tags:", f"- {_TAG}"] if is_useful else []
         return newline.join([_FENCE, *tags, metadata, _FENCE, ""])
-    if not held:
+    if not is_useful:
         front = _untagged(front)
-    span = _between(front, META_BEGIN, META_END, name)
+    span = _marked_section(front, META_BEGIN, META_END, name)
     outside = front if span is None else front[: span[0]] + front[span[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
         raise InputError(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
@@ -90,24 +91,22 @@ def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: 
 
 def _untagged(front: str) -> str:
     """The metadata without the tag, since no useful guarantee holds."""
-    found = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
-    if found is None:
+    tags = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
+    if tags is None:
         return front
-    kept = re.sub(rf"(?m)^[ \t]*- [\"']?{_TAG}[\"']?[ \t]*\r?\n", "", found[1])
-    return (
-        front[: found.start()] + (front[found.start() : found.start(1)] + kept if kept else "") + front[found.end() :]
-    )
+    kept = re.sub(rf"(?m)^[ \t]*- [\"']?{_TAG}[\"']?[ \t]*\r?\n", "", tags[1])
+    return front[: tags.start()] + (front[tags.start() : tags.start(1)] + kept if kept else "") + front[tags.end() :]
 
 
 def _with_section(body: str, section: str, newline: str, name: str) -> str:
-    span = _between(body, BEGIN, END, name)
+    span = _marked_section(body, BEGIN, END, name)
     if span is not None:
         return body[: span[0]] + section + body[span[1] :]
     gap = "" if not body.strip() else newline if body.endswith(("\n", "\r")) else 2 * newline
     return body + gap + section + newline
 
 
-def _between(text: str, begin: str, end: str, name: str) -> tuple[int, int] | None:
+def _marked_section(text: str, begin: str, end: str, name: str) -> tuple[int, int] | None:
     """The start of the first mark and the end of the second; None if there are none. Raises InputError otherwise."""
     marks = (text.count(begin), text.count(end))
     if marks == (0, 0):

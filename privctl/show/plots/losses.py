@@ -59,8 +59,8 @@ def _density(picture: LossPicture) -> Iterator[Node]:
         yield el("path", d=polyline(x, y, [*weighed, *base]) + "Z", fill=RED, opacity="0.6")
     yield from frame(x, y, "Privacy loss (with the record against without it)", "Density")
     yield el("path", class_="curve", d=polyline(x, y, _points(losses, density)), stroke=BLUE)
-    place = x.at(picture.epsilon)
-    yield el("line", class_="curve", x1=place, x2=place, y1=_FOOT, y2=_TOP, stroke=RED, stroke_dasharray=_DASHED)
+    position = x.at(picture.epsilon)
+    yield el("line", class_="curve", x1=position, x2=position, y1=_FOOT, y2=_TOP, stroke=RED, stroke_dasharray=_DASHED)
     left, right, height = legend_line(x, _FOOT + _BELOW)
     box = f"M{left:.1f} {height - 4:.1f}H{right:.1f}V{height + 4:.1f}H{left:.1f}Z"
     yield from legend(x, _FOOT + _BELOW, [

@@ -111,12 +111,12 @@ def legend_line(x: Scale, top: float) -> tuple[float, float, float]:
 
 def _style(node: Node) -> Node:
     """The node with the style of its classes as attributes; its own attributes take precedence."""
-    own = dict(node.attributes)
+    attributes = dict(node.attributes)
     style: dict[str, str] = {}
-    own.pop("data-tip", None)  # only for the page's script
-    for name in own.pop("class", "").split():
+    attributes.pop("data-tip", None)  # only for the page's script
+    for name in attributes.pop("class", "").split():
         style |= _STYLE[name]
-    look = style | own
+    look = style | attributes
     colour = look.pop("color", None)
     for part in ("fill", "stroke"):
         if colour is not None and look.get(part) == "currentColor":
@@ -126,11 +126,11 @@ def _style(node: Node) -> Node:
 
 
 def _svg(shapes: Sequence[Node], width: float, height: float, words: Sequence[str]) -> bytes:
-    said = [el(tag, text) for tag, text in zip(("title", "desc"), words, strict=False)]
+    elements = [el(tag, text) for tag, text in zip(("title", "desc"), words, strict=False)]
     whole = el(
-        "svg", said, el("rect", width=width, height=height, fill="#FFFFFF"), shapes, xmlns="http://www.w3.org/2000/svg",
+        "svg", elements, el("rect", width=width, height=height, fill="#FFFFFF"), shapes, xmlns="http://www.w3.org/2000/svg",
         width=f"{width:.0f}pt", height=f"{height:.0f}pt", viewBox=f"0 0 {width:.0f} {height:.0f}",
-        font_family=", ".join(_FONTS), role="img" if said else None,
+        font_family=", ".join(_FONTS), role="img" if elements else None,
     )  # fmt: skip
     return f'<?xml version="1.0" encoding="utf-8"?>\n{whole}\n'.encode()
 

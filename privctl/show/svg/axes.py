@@ -73,13 +73,13 @@ def frame(
 ) -> Iterator[Node]:  # fmt: skip
     """The grid lines, numbers and names of both axes."""
     for value in y.ticks():
-        place = y.at(value)
-        yield el("line", class_="grid", x1=x.start, x2=x.end, y1=place, y2=place)
-        yield el("text", y_label(value), class_="tick end", x=x.start - 7, y=place + 4)
+        position = y.at(value)
+        yield el("line", class_="grid", x1=x.start, x2=x.end, y1=position, y2=position)
+        yield el("text", y_label(value), class_="tick end", x=x.start - 7, y=position + 4)
     for value in x.ticks():
-        place = x.at(value)
-        yield el("line", class_="grid", x1=place, x2=place, y1=y.start, y2=y.end)
-        yield el("text", x_label(value), class_="tick mid", x=place, y=y.start + 17)
+        position = x.at(value)
+        yield el("line", class_="grid", x1=position, x2=position, y1=y.start, y2=y.end)
+        yield el("text", x_label(value), class_="tick mid", x=position, y=y.start + 17)
     yield el("line", class_="axis", x1=x.start, x2=x.end, y1=y.start, y2=y.start)
     yield el("text", x_name, class_="name mid", x=(x.start + x.end) / 2, y=y.start + 36)
     aside, middle = coordinate(x.start - 48), coordinate((y.start + y.end) / 2)

@@ -85,7 +85,7 @@ def compare_shapes(comparison: Comparison) -> Iterator[Node]:
         yield el("text", words, class_="tick mid", x=(band.start + band.end) / 2, y=_FOOT + 33 + LINE * line)
     placed = _dots(models, heights, x, band, y)
     boxes = label_boxes(placed)
-    for i, dot in sorted(placed.items(), key=lambda each: -each[1].radius):
+    for i, dot in sorted(placed.items(), key=lambda item: -item[1].radius):
         yield _dot(i, dot, models[i])
     for i, dot in placed.items():
         yield from _label(i, dot, boxes[i], plain=boxes[i].left >= band.start)
@@ -180,8 +180,8 @@ def _side_by_side(dots: dict[int, Dot], band: Scale) -> dict[int, Dot]:
         else:
             groups.append([i])
     for group in groups:
-        for place, i in enumerate(sorted(group)):
-            x = band.start + (band.end - band.start) * (place + 0.5) / len(group)
+        for column, i in enumerate(sorted(group)):
+            x = band.start + (band.end - band.start) * (column + 0.5) / len(group)
             moved[i] = Dot(x, dots[i].y, dots[i].radius)
     return moved
 
@@ -226,8 +226,8 @@ def _legend(models: Sequence[ComparedModel]) -> Iterator[Node]:
         yield el("text", name, class_="label strong", x=_INDENT, y=top + 11)
         yield el("text", attack, class_="label end", x=WIDTH - RIGHT, y=top + 11)
         follows = "no ε follows" if model.epsilon is None else f"ε {epsilon_words(model)}"
-        said = "; ".join([follows, *([number(model.utility, 4)] if model.utility is not None else [])])
-        yield el("text", clean(said, int((room - _AREA) / 7.2)), class_="tick", x=_INDENT, y=top + 26)
+        label = "; ".join([follows, *([number(model.utility, 4)] if model.utility is not None else [])])
+        yield el("text", clean(label, int((room - _AREA) / 7.2)), class_="tick", x=_INDENT, y=top + 26)
         best = model.attack
         if best is not None and best.lower is not None and best.upper is not None:
             yield el("line", class_="guess", x1=guess, x2=guess, y1=top + 17, y2=top + 27, stroke_dasharray="3 2")

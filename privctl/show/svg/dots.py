@@ -58,23 +58,23 @@ def dots(
     foot = top + _ROW * len(shown)
     yield from _axis(scale, name, top, foot)
     for mark in marks:
-        place = scale.at(mark.value)
+        position = scale.at(mark.value)
         # Only next to the dots: a line through whole rows would cross the names.
         for index in range(len(shown)):
             middle = top + _ROW * index + _DOT
-            yield el("line", class_="mark", x1=place, x2=place, y1=middle - _HALF, y2=middle + _HALF)
-        side = "end" if place > WIDTH * 0.6 else "start"
-        yield el("text", mark.name, class_=f"tick marked {side}", x=place + (-4 if side == "end" else 4), y=top - 6)
+            yield el("line", class_="mark", x1=position, x2=position, y1=middle - _HALF, y2=middle + _HALF)
+        side = "end" if position > WIDTH * 0.6 else "start"
+        yield el("text", mark.name, class_=f"tick marked {side}", x=position + (-4 if side == "end" else 4), y=top - 6)
     for index, row in enumerate(shown):
         yield _row(row, scale, top + _ROW * index)
 
 
 def _axis(scale: Scale, name: str, top: float, foot: float) -> Iterator[Node]:
     for value in scale.ticks():
-        place = scale.at(value)
-        yield el("line", class_="grid", x1=place, x2=place, y1=top, y2=foot)
-        side = "end" if place > WIDTH - 30 else "start" if place < 20 else "mid"
-        yield el("text", tick_label(value), class_=f"tick {side}", x=place, y=foot + 15)
+        position = scale.at(value)
+        yield el("line", class_="grid", x1=position, x2=position, y1=top, y2=foot)
+        side = "end" if position > WIDTH - 30 else "start" if position < 20 else "mid"
+        yield el("text", tick_label(value), class_=f"tick {side}", x=position, y=foot + 15)
     yield el("text", name, class_="name mid", x=WIDTH / 2, y=foot + 34)
 
 

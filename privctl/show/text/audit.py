@@ -137,18 +137,18 @@ def _is_named(quantity: str, name: str) -> bool:
 
 def _not_requested(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
     """Further audits of a language model that was audited for membership, as (what, "", reason)."""
-    asked = {verdict.subject for verdict in report.verdicts}
-    if MEMBERSHIP not in asked or settings_of(report).task != "causal-lm":
+    subjects = {verdict.subject for verdict in report.verdicts}
+    if MEMBERSHIP not in subjects or settings_of(report).task != "causal-lm":
         return
     tried = {item.what for item in report.omissions}
-    if EXTRACTION not in asked and "extraction" not in tried:
+    if EXTRACTION not in subjects and "extraction" not in tried:
         yield (
             "extraction",
             "",
             "the audit was not asked to extract training text; privctl audit takes --train and --held-out, which may "
             "be the same two files",
         )
-    if SECRETS not in asked and "secrets" not in tried:
+    if SECRETS not in subjects and "secrets" not in tried:
         yield (
             "secrets",
             "",
@@ -165,7 +165,7 @@ def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     for reason, ((first, quantity), *others) in groups.items():
         what = f"{first}, {quantity}" if quantity else first
         also = f" (also {', '.join(name for name, _ in others)})" if others else ""
-        if any(each != quantity for _, each in others):
+        if any(other_quantity != quantity for _, other_quantity in others):
             also = f" (and {counted(len(others), 'other quantity', 'other quantities')})"
         yield _item(f"{what}{also}: {reason}")
 
@@ -187,7 +187,7 @@ def _main_evidence(evidence: Sequence[Evidence]) -> list[Evidence]:
         for item in evidence
         if item.estimate is not None
         and not item.reason
-        and not (_vacuous(item) and item.method in WITHOUT_MODEL)
+        and not (_is_vacuous(item) and item.method in WITHOUT_MODEL)
         and (item is first[item.method] or (_excess(item) > 0 and not item.quantity.startswith(_COMPARISON)))
     ]
 
@@ -252,7 +252,7 @@ def _fraction(name: str, details: Mapping[str, float], total: float) -> str:
 
 def _row(item: Evidence) -> tuple[str, ...]:
     least = item.details.get("detectable", item.details.get("ceiling")) if item.sees is None else item.sees
-    could = None if _vacuous(item) else least
+    could = None if _is_vacuous(item) else least
     return (
         item.method,
         item.quantity,
@@ -266,7 +266,7 @@ def _estimate(item: Evidence) -> str:
     """An estimate with its interval, such as "0.86 (0.82-0.90)"; a lower bound alone as "at least 0.3"."""
     if item.bound is Bound.UPPER and item.upper is not None:
         return f"at most {upward(item.upper, 3)}"
-    if item.lower is None or _vacuous(item) or item.estimate is None:
+    if item.lower is None or _is_vacuous(item) or item.estimate is None:
         return _interval(item) if item.estimate is None else short_number(item.estimate)
     if item.bound is Bound.LOWER or item.upper is None:
         # A certified bound is never shown above what was certified.
@@ -284,13 +284,13 @@ def short_number(value: float) -> str:
     return f"{value:.2f}" if size < 10 else f"{value:.3g}"
 
 
-def _vacuous(item: Evidence) -> bool:
+def _is_vacuous(item: Evidence) -> bool:
     """Whether the interval of an AUC is 0 to 1, as when every record has the same score."""
     return item.quantity == "AUC" and item.lower == 0 and item.upper == 1
 
 
 def _interval(item: Evidence) -> str:
-    if item.lower is None or _vacuous(item):
+    if item.lower is None or _is_vacuous(item):
         return "-"
     if item.bound is Bound.LOWER or item.upper is None:
         return f"at least {number(item.lower, 3)}"

@@ -35,7 +35,7 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
 
     In the table, what holds is shortened unless ``verbose``; below it is given in full.
     """
-    holds = [row.holds if verbose else _cut(row.holds) for row in rows]
+    holds = [row.holds if verbose else _shortened(row.holds) for row in rows]
     body = [[r.key, outcome_word(r.outcome), h, f"{r.seconds:.2f}"] for r, h in zip(rows, holds, strict=True)]
     lines = [table(["claim", "verdict", "what holds", "seconds"], body)]
     paper = ""
@@ -46,8 +46,8 @@ def book_text(rows: Sequence[ClaimRow], unchecked: Sequence[Omission], *, verbos
         lines.append("\n" + claim_text(row))
     if unchecked:
         lines.append("\nNot checked:\n")
-        for each in unchecked:
-            lines.append(paragraph(f"- {each.what}: {each.reason}", indent=2))
+        for unchecked_claim in unchecked:
+            lines.append(paragraph(f"- {unchecked_claim.what}: {unchecked_claim.reason}", indent=2))
     lines.append("\n" + paragraph(_count(rows)))
     return "".join(lines)
 
@@ -73,5 +73,5 @@ def _count(rows: Sequence[ClaimRow]) -> str:
     )
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _HOLDS_WIDTH else f"{text[: _HOLDS_WIDTH - 4].rstrip(' ,;')} ..."

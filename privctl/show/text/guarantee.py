@@ -42,7 +42,7 @@ def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool, printed:
     if earlier is None:
         text += paragraph(f"{protected}:", indent=2)
         return text + assumption_lines(guarantee.assumptions, verbose=verbose) + attacker_text(guarantee)
-    others = [each for each in guarantee.assumptions if each not in earlier.assumptions]
+    others = [assumption for assumption in guarantee.assumptions if assumption not in earlier.assumptions]
     more = ", and:" if others else ""
     text += paragraph(f"{protected} the assumptions listed under {earlier.name!r} hold{more}", indent=2)
     return text + assumption_lines(others, verbose=verbose) + attacker_text(guarantee)
@@ -51,8 +51,8 @@ def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool, printed:
 def _same_assumptions(guarantee: Guarantee, printed: Sequence[Guarantee]) -> Guarantee | None:
     """The guarantee among ``printed`` with the most assumptions, all of which ``guarantee`` rests on; None if none."""
     shown = (g for g in printed if g.assumptions and g.status not in (Status.REFUTED, Status.CLAIMED))
-    within = [each for each in shown if set(each.assumptions) <= set(guarantee.assumptions)]
-    return max(within, key=lambda each: len(each.assumptions), default=None)
+    within = [other for other in shown if set(other.assumptions) <= set(guarantee.assumptions)]
+    return max(within, key=lambda other: len(other.assumptions), default=None)
 
 
 def attacker_text(guarantee: Guarantee) -> str:

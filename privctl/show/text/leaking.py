@@ -61,11 +61,11 @@ def _effect_of_removing_repeats(records: Sequence[LeakingRecord]) -> str:
     attack = next(iter(repeated[0].nonmembers_as_high), "")
     gone = {(record.file, record.line) for record in repeated}
     others = [record for record in records if (record.file, record.line) not in gone]
-    before, alone, after = (separation(some, attack) for some in (records, repeated, others))
+    before, alone, after = (separation(subset, attack) for subset in (records, repeated, others))
     if before is None or alone is None or after is None:
         return ""
-    area = [number(each.auc, 3) for each in (alone, after, before)]
-    rate = [number(100 * each.tpr, 3) for each in (alone, after, before)]
+    area = [number(figures.auc, 3) for figures in (alone, after, before)]
+    rate = [number(100 * figures.tpr, 3) for figures in (alone, after, before)]
     who = counted(alone.records, "member is repeated", "members are repeated")
     return "\n" + paragraph(
         f"{who} among the members, exactly or nearly (--leaks FILE says which): their {attack} AUC is {area[0]}, and "
@@ -85,7 +85,7 @@ def _effect_by_reason(records: Sequence[LeakingRecord], who: str, remark: str) -
         others = [record for record in records if all(reason.why is not why for reason in record.reasons)]
         alone, after = separation(those, attack), separation(others, attack)
         if alone is not None and after is not None:
-            shown = [(number(each.auc, 3), f"{number(100 * each.tpr, 3)} %") for each in (alone, after)]
+            shown = [(number(figures.auc, 3), f"{number(100 * figures.tpr, 3)} %") for figures in (alone, after)]
             rows.append((str(why), str(alone.records), *shown[0], *shown[1]))
     if whole is None or not rows:
         return ""

@@ -27,49 +27,52 @@ def printed(value: object) -> str:
     if isinstance(value, Reports):
         return "\n".join(map(printed, value)) or repr(value)
     if isinstance(value, PrivacyReport):
-        lines = list(_of_report(value))
+        lines = list(_report_lines(value))
     elif isinstance(value, Guarantee):
-        lines = [_of_guarantee(value)]
+        lines = [_guarantee_text(value)]
     elif isinstance(value, GateJudgement):
-        lines = [summary(value), *_several([f"{each.rule}: {each.message}" for each in value.findings if each.counts])]
+        lines = [
+            summary(value),
+            *_first_lines([f"{finding.rule}: {finding.message}" for finding in value.findings if finding.counts]),
+        ]
     else:
         # A verification, whose type this package must not import.
         verdicts, verified = getattr(value, "verdicts", None), getattr(value, "report", None)
         if verdicts is None or verified is None:
             return repr(value)
         concluded = verification_sentence(verdicts, verified.guarantees)
-        lines = ["verification", concluded, *_several([_of_verdict(each, "verify") for each in verdicts])]
+        lines = ["verification", concluded, *_first_lines([_verdict_text(verdict, "verify") for verdict in verdicts])]
     text = "".join(paragraph(line, indent=2 if i else 0) for i, line in enumerate(lines))
     return text.removesuffix("\n")
 
 
-def _of_report(report: PrivacyReport) -> Iterator[str]:
+def _report_lines(report: PrivacyReport) -> Iterator[str]:
     yield f"report of privctl {report.step}, {report.created}"
     if report.step == AUDIT_STEP:
         yield conclusion(report).sentence
-    yield from _several([_of_guarantee(each) for each in report.guarantees])
-    yield from _several([_of_verdict(each, report.step) for each in report.verdicts])
+    yield from _first_lines([_guarantee_text(guarantee) for guarantee in report.guarantees])
+    yield from _first_lines([_verdict_text(verdict, report.step) for verdict in report.verdicts])
     if not report.guarantees and not report.verdicts:
-        yield from _several([f"{e.method}: {e.quantity} {number(e.estimate)}" for e in report.evidence])
-    yield from _several([f"wrote {each.path} ({each.role})" for each in report.outputs])
-    held = [f"{len(getattr(report, name))} in .{name}" for name in _FIELDS if getattr(report, name)]
-    if held:
-        yield f"all of it: {', '.join(held)}"
+        yield from _first_lines([f"{e.method}: {e.quantity} {number(e.estimate)}" for e in report.evidence])
+    yield from _first_lines([f"wrote {output.path} ({output.role})" for output in report.outputs])
+    counts = [f"{len(getattr(report, name))} in .{name}" for name in _FIELDS if getattr(report, name)]
+    if counts:
+        yield f"all of it: {', '.join(counts)}"
 
 
-def _of_guarantee(guarantee: Guarantee) -> str:
-    states = [each.state for each in guarantee.assumptions]
+def _guarantee_text(guarantee: Guarantee) -> str:
+    states = [assumption.state for assumption in guarantee.assumptions]
     counts = [(str(state), states.count(state)) for state in AssumptionState if state in states]
     rests = ", ".join(f"{count} {word}" for word, count in counts) or "none"
     name = "" if amount(guarantee) == guarantee.name else f"{guarantee.name}: "
     return f"{name}{amount(guarantee)}, {guarantee.status}; assumptions: {rests}"
 
 
-def _of_verdict(verdict: Verdict, step: str) -> str:
+def _verdict_text(verdict: Verdict, step: str) -> str:
     return f"{word_of(verdict, step)}: {verdict.subject}"
 
 
-def _several(lines: list[str]) -> Iterator[str]:
+def _first_lines(lines: list[str]) -> Iterator[str]:
     """The first few lines, and how many more there are."""
     yield from lines[:_MOST]
     if len(lines) > _MOST:

@@ -22,17 +22,17 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bo
     Assumptions that several guarantees rest on are printed once, with the first of them. ``quiet`` omits the notes.
     Raises ParametersError if the report is not of a protection plan.
     """
-    said = parameters_as(ProtectionParameters, report)
-    secrets = counted(said.secrets or 0, "secret")
+    parameters = parameters_as(ProtectionParameters, report)
+    secrets = counted(parameters.secrets or 0, "secret")
     lines = [
         paragraph(
-            f"{secrets} in {said.records_with_a_secret} of {counted(said.dataset_size or 0, 'record')}; "
-            f"{counted(said.steps or 0, 'step')} of {said.batch_size:g} expected records"
+            f"{secrets} in {parameters.records_with_a_secret} of {counted(parameters.dataset_size or 0, 'record')}; "
+            f"{counted(parameters.steps or 0, 'step')} of {parameters.batch_size:g} expected records"
         )
         + "\n"
     ]
     # Reports of older versions have only the noise by Fano's inequality.
-    by_curve = said.calibration == "curve"
+    by_curve = parameters.calibration == "curve"
     rows = [
         [
             "none" if entry.cap is None else number(entry.cap, 4),
@@ -43,7 +43,7 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bo
             *([number(entry.fano_noise_multiplier, 6)] if by_curve else []),
             *([f"{entry.gap:.1e}", f"{entry.seconds:.1f}"] if verbose else []),
         ]
-        for entry in said.caps
+        for entry in parameters.caps
     ]
     noise = ["noise multiplier", *(["by Fano"] if by_curve else [])]
     lines.append(table(["cap", "kept", "left out", "largest p", *noise, *(["gap", "s"] if verbose else [])], rows))

@@ -17,7 +17,7 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str], not_looked_for
 
     Raises ParametersError if the report is not of a scan.
     """
-    said = parameters_as(ScanParameters, report)
+    parameters = parameters_as(ScanParameters, report)
     rows = [
         (
             kind,
@@ -26,11 +26,11 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str], not_looked_for
             str(counts.most_records),
             mask(examples[kind]) if kind in examples else "-",
         )
-        for kind, counts in said.found.items()
+        for kind, counts in parameters.found.items()
     ]
-    secrets = sum(counts.secrets for counts in said.found.values())
+    secrets = sum(counts.secrets for counts in parameters.found.values())
     number = counted(secrets, "secret") if secrets else "No secret was found"
-    summary = f"{number}; {counted(said.dataset_size, 'record was', 'records were')} searched."
+    summary = f"{number}; {counted(parameters.dataset_size, 'record was', 'records were')} searched."
     limits = paragraph(
         f"Not searched for: {'; '.join(not_looked_for)}. Describe what matters with --pattern, --literals or --by."
     )

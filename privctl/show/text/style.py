@@ -65,9 +65,9 @@ _OF_OUTCOME = {
 
 def columns() -> int | None:
     """The columns of the terminal, or the value of COLUMNS; None if standard output is not a terminal."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return max(_MINIMUM_WIDTH, int(asked))
+    requested = os.environ.get("COLUMNS", "")
+    if requested.isdecimal() and int(requested) > 0:
+        return max(_MINIMUM_WIDTH, int(requested))
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return max(_MINIMUM_WIDTH, shutil.get_terminal_size().columns)
@@ -144,7 +144,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     is one line.
     """
     cells = [list(headings), *[[_sanitize(cell) for cell in row] for row in rows]]
-    right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
+    right = [all(_is_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
     widths = _widths(cells, right, columns())
     lines = []
     for row in cells:
@@ -235,7 +235,7 @@ def short(digest: str) -> str:
     return f"{algorithm}:{value[:12]}"
 
 
-def _numeric(cell: str) -> bool:
+def _is_numeric(cell: str) -> bool:
     if cell in ("-", ""):
         return True
     try:

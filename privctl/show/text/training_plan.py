@@ -12,7 +12,7 @@ def plan_text(plan: TrainingPlan) -> str:
     """What the run would do, what other budgets would give, and warnings."""
     parts = [table(["planned", ""], [[name, value] for name, value in _lines(plan)])]
     if plan.budgets:
-        rows = [[number(each.epsilon), number(each.amount, 4)] for each in plan.budgets]
+        rows = [[number(budget.epsilon), number(budget.amount, 4)] for budget in plan.budgets]
         parts += [paragraph("What each budget gives, all else equal:"), table([_unit(plan), plan.amount_name], rows)]
     if plan.user_bounds:
         parts += [paragraph("What a bound on the records of each user keeps and costs:"), _bounds(plan)]
@@ -25,12 +25,12 @@ def _bounds(plan: TrainingPlan) -> str:
     named = [f"{rule} keeps" if rule != "records" else rule for rule in rules]
     rows = [
         [
-            str(each.most),
-            *("refused" if (kept := each.records[rule]) is None else str(kept) for rule in rules),
-            number(each.epsilon, 4),
-            number(each.amount, 4),
+            str(user_bound.most),
+            *("refused" if (kept := user_bound.records[rule]) is None else str(kept) for rule in rules),
+            number(user_bound.epsilon, 4),
+            number(user_bound.amount, 4),
         ]
-        for each in plan.user_bounds
+        for user_bound in plan.user_bounds
     ]
     return table(["records of a user", *named, "epsilon", plan.amount_name], rows)
 
@@ -60,8 +60,8 @@ def _lines(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     if plan.amount_name:
         yield plan.amount_name, number(plan.amount)
     if plan.epsilon is not None:
-        at = " nats of mutual information" if plan.delta is None else f" at delta {bound(plan.delta, 3)}"
-        yield "epsilon", f"{bound(plan.epsilon, 4)}{at}"
+        of_what = " nats of mutual information" if plan.delta is None else f" at delta {bound(plan.delta, 3)}"
+        yield "epsilon", f"{bound(plan.epsilon, 4)}{of_what}"
     if plan.signal is not None and plan.per_number is not None:
         yield "largest signal to noise, one direction", number(plan.signal, 3)
         yield "largest signal to noise, all trained numbers", number(plan.per_number, 3)

@@ -89,7 +89,7 @@ def _checks(integrity: Sequence[Verdict], verbose: bool) -> Iterator[str]:
         return
     good = [v for v in integrity if v.outcome in (Outcome.PROVED, Outcome.CONSISTENT)]
     subjects = {verdict.subject for verdict in integrity}
-    checked = ["files", "reports", "parameters", *(each for each in _MEASURED if each in subjects)]
+    checked = ["files", "reports", "parameters", *(subject for subject in _MEASURED if subject in subjects)]
     what = f"{', '.join(checked[:-1])} and {checked[-1]}"
     yield paragraph(f"{len(good)} of {counted(len(integrity), 'check')} of {what} passed")
     for verdict in integrity:
@@ -107,7 +107,7 @@ def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict])
          status_word(row.guarantee.status), outcome_word(row.verdict.outcome)]
         for row in guarantees
     ]  # fmt: skip
-    yield paragraph(_judged(integrity)) + "\n"
+    yield paragraph(_judged_text(integrity)) + "\n"
     yield table(["guarantee", "epsilon", "delta", "the report says", "arithmetic"], rows) + "\n"
     for row in guarantees:
         yield _indented(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
@@ -124,7 +124,11 @@ def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
     for row in guarantees:
         if row.guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
             continue
-        asserted = (each.statement for each in row.guarantee.assumptions if each.state is AssumptionState.ASSERTED)
+        asserted = (
+            assumption.statement
+            for assumption in row.guarantee.assumptions
+            if assumption.state is AssumptionState.ASSERTED
+        )
         if statements := tuple(dict.fromkeys(asserted)):
             resting.setdefault(statements, []).append(plain(row.verdict.subject))
     for statements, names in resting.items():
@@ -132,10 +136,10 @@ def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
         yield _indented(
             f"{'; '.join(names)}: {holds} if the following is true, which only the report's author asserts:"
         )
-        yield from (paragraph(f"- {plain(each)}", indent=4, hanging=6) for each in statements)
+        yield from (paragraph(f"- {plain(statement)}", indent=4, hanging=6) for statement in statements)
 
 
-def _judged(integrity: Sequence[Verdict]) -> str:
+def _judged_text(integrity: Sequence[Verdict]) -> str:
     """What the table of guarantees judges, so that nobody takes its PROVED for more."""
     outcomes = {verdict.outcome for verdict in integrity}
     if Outcome.REFUTED in outcomes:

@@ -89,12 +89,12 @@ def differing(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: b
     """
     relative, absolute = _TOLERANCE_REDUCED if reduced else _TOLERANCE
     total_norm = math.hypot(*[float(_length(tensor)) for tensor in expected.sketches.values()])
-    found = []
+    rows = []
     for name, gradient in sketches.items():
         other = expected.sketches.get(name, torch.zeros_like(gradient))
         if not float(_length(gradient - other)) <= relative * float(_length(other)) + absolute * total_norm:
-            found.append(name)
-    return found
+            rows.append(name)
+    return rows
 
 
 def gradient_mismatch(name: str) -> str:

@@ -137,10 +137,10 @@ class Convolved:
         """The first pixel of each lattice along an axis (0: rows), and its kernel shifts in units of the stride."""
         g = self.geometry
         stride, shifts = g.stride[axis], dict[int, list[int]]()
-        for place in range(g.weight[2 + axis]):
-            shift, first = divmod(place * g.dilation[axis] - g.padding[axis], stride)
+        for tap in range(g.weight[2 + axis]):
+            shift, first = divmod(tap * g.dilation[axis] - g.padding[axis], stride)
             shifts.setdefault(first, []).append(shift)
-        return [(first, found) for first, found in shifts.items() if first < self.inputs.shape[2 + axis]]
+        return [(first, lattice) for first, lattice in shifts.items() if first < self.inputs.shape[2 + axis]]
 
     def _pixel_pairs(self) -> int:
         """How many products of two pixels ``_gram_of_patches`` forms per channel."""

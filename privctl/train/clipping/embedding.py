@@ -150,9 +150,9 @@ def _rows(module: nn.EmbeddingBag, use: ModuleCall) -> tuple[Tensor, Tensor]:
     ends = torch.cat([starts[1:], starts.new_tensor([len(ids)])])
     if module.include_last_offset:
         ends = offsets[1:]
-    places = starts[:, None] + torch.arange(max(1, int((ends - starts).max())), device=starts.device)
-    inside = places < ends[:, None]
-    padded = (functional.pad(t, (0, 1))[places.clamp(max=len(ids))] for t in (ids, weights))
+    indices = starts[:, None] + torch.arange(max(1, int((ends - starts).max())), device=starts.device)
+    inside = indices < ends[:, None]
+    padded = (functional.pad(t, (0, 1))[indices.clamp(max=len(ids))] for t in (ids, weights))
     ids, weights = (t.masked_fill(~inside, 0) for t in padded)
     return ids, weights
 

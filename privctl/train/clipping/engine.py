@@ -94,8 +94,8 @@ class PerExample:
         self._check_parameters()
         self._bounded = bounded(model)
         self.bound_rows()
-        self._promoted = {each.module: each for each in promoted}
-        self._recorder, self._groups = self._watched()
+        self._promoted = {promotion.module: promotion for promotion in promoted}
+        self._recorder, self._groups = self._watch_modules()
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
         self._latest: Pass | None = None
@@ -120,7 +120,10 @@ class PerExample:
     def promoted(self) -> tuple[Promotion, ...]:
         """The modules known so far to be differentiated as a whole."""
         modes = self._recorder.modes()
-        return tuple(replace(each, mode=modes.get(path, each.mode)) for path, each in sorted(self._promoted.items()))
+        return tuple(
+            replace(promotion, mode=modes.get(path, promotion.mode))
+            for path, promotion in sorted(self._promoted.items())
+        )
 
     @contextmanager
     def timed(self) -> Iterator[Callable[[], float]]:
@@ -239,27 +242,29 @@ class PerExample:
                 self._promote(found)
             except UNRUNNABLE as error:
                 repeated = [
-                    each.module for each in self._promoted.values() if each.repeats or each.mode is Mode.REPEATED
+                    promotion.module
+                    for promotion in self._promoted.values()
+                    if promotion.repeats or promotion.mode is Mode.REPEATED
                 ]
                 if self._checked or not repeated or is_out_of_memory(error):
                     raise
                 fault = f"cannot have its one output repeated for each example ({type(error).__name__})"
                 self._promote(NotSeparatedError(self._model, dict.fromkeys(repeated, fault)))
 
-    def _promote(self, found: NotSeparatedError) -> None:
-        """Promote the parents of the modules that ``found`` names, or raise it if promotion is not allowed."""
+    def _promote(self, error: NotSeparatedError) -> None:
+        """Promote the parents of the modules that ``error`` names, or raise it if promotion is not allowed."""
         if not self._may_promote:
-            raise found
-        grown = promotion.with_parents(self._model, self._promoted, found)
+            raise error
+        grown = promotion.with_parents(self._model, self._promoted, error)
         self._rounds += 1
         if grown == self._promoted or self._rounds > promotion.ROUNDS_EACH * len(self._modules):
-            raise InputError(f"{found}; taking the module above it as a whole changed nothing, so freeze it") from None
+            raise InputError(f"{error}; taking the module above it as a whole changed nothing, so freeze it") from None
         self._promoted = grown
         self._recorder.remove()
-        self._recorder, self._groups = self._watched()
+        self._recorder, self._groups = self._watch_modules()
         self._checked, self._used = False, set()
 
-    def _watched(self) -> tuple[Recorder, list[list[str]]]:
+    def _watch_modules(self) -> tuple[Recorder, list[list[str]]]:
         """Hooks on the modules that own trained parameters, and the parameters that are clipped together."""
         sites = promotion.sites(self._model, self.trainable, self._promoted)
         return Recorder(self._model, sites), promotion.groups(sites, self.trainable, self.clipping.style)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privctl.train.clipping.rerun import Gradients, RepeatableUse, Way
+from privctl.train.clipping.rerun import Gradients, RepeatableUse, SeparationPlan
 from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, add_or_take, chunks, squared_lengths
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
@@ -26,7 +26,7 @@ class ChunkedUse:
     """
 
     rerun: RepeatableUse
-    way: Way
+    way: SeparationPlan
     _squares: dict[str, Tensor] = field(default_factory=dict)
     _sums: Gradients = field(default_factory=dict)
     _factors: Tensor | None = None
@@ -36,8 +36,8 @@ class ChunkedUse:
         if not self._squares:
             parts: dict[str, list[Tensor]] = {}
             for rows in self._chunks():
-                for each, gradients in self.rerun.of_rows(rows, self.way).items():
-                    parts.setdefault(each, []).append(squared_lengths(gradients.flatten(1)))
+                for parameter, gradients in self.rerun.of_rows(rows, self.way).items():
+                    parts.setdefault(parameter, []).append(squared_lengths(gradients.flatten(1)))
             self._squares = {each: torch.cat(squares) for each, squares in parts.items()}
         return self._squares[name]
 
@@ -86,7 +86,7 @@ class ChunkedGradient:
         return add_or_take(total, self.whole.weighted(self.name, factors), fresh=fresh)
 
 
-def _altered(module: nn.Module) -> frozenset[str]:
+def _altered_parts(module: nn.Module) -> frozenset[str]:
     """The parts whose ``forward`` is replaced for now: what was found while it was that of others may not hold.
 
     Some activations of transformers replace their own for good.
@@ -97,7 +97,7 @@ def _altered(module: nn.Module) -> frozenset[str]:
 def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """The terms of a module about which nothing is known."""
     rerun = RepeatableUse(module, use)
-    way = _way(rerun)
+    way = _separation_way(rerun)
     if way is None:
         return {}
     values = rerun.values()
@@ -108,14 +108,14 @@ def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     return {name: Dense(torch.cat([chunk[name] for chunk in chunk_gradients])) for name in values}
 
 
-def _way(rerun: RepeatableUse) -> Way | None:
+def _separation_way(rerun: RepeatableUse) -> SeparationPlan | None:
     """How to separate the examples, as found for the first such use; None if no parameter affects the output.
 
     Batches of one example are remembered separately, as what works for them may not work for others.
     """
     module, use = rerun.module, rerun.use
-    key = rerun.signature(), rerun.count > 1, module.training, use.names, _altered(module)
-    known: list[Way | None] = use.ways.setdefault(key, [])
+    key = rerun.signature(), rerun.count > 1, module.training, use.names, _altered_parts(module)
+    known: list[SeparationPlan | None] = use.ways.setdefault(key, [])
     for way in known:
         if way is None or rerun.fits(way):
             return way

@@ -43,21 +43,21 @@ class _InputTerm(NamedTuple):
 
     def add_to(self, total: Tensor, inputs: Tensor, rows: slice, *, fresh: bool) -> None:
         """Add to the ``rows`` of ``total``; ``fresh`` means that they are uninitialized and are overwritten."""
-        found, gradient = total[rows], self.gradient[rows]
+        part, gradient = total[rows], self.gradient[rows]
         if self._is_pointwise():
             pixels = (slice(None), slice(None), *(slice(None, None, step) for step in self.layer.stride))
             if fresh and math.prod(self.layer.stride) > 1:
-                found.zero_()
+                part.zero_()
             values = torch.matmul(self.weight.flatten(1).mT, gradient.flatten(2))
             values = values.view(*values.shape[:2], *gradient.shape[2:])
-            found[pixels].copy_(values) if fresh else found[pixels].add_(values)
+            part[pixels].copy_(values) if fresh else part[pixels].add_(values)
             return
         g = self.layer
         values = torch.ops.aten.convolution_backward(
             gradient, inputs[rows], self.weight, None, g.stride, g.padding, g.dilation, False, (0,) * len(g.stride),
             g.groups, (True, False, False),
         )[0]  # fmt: skip
-        found.copy_(values) if fresh else found.add_(values)
+        part.copy_(values) if fresh else part.add_(values)
 
     def _is_pointwise(self) -> bool:
         """Whether each output pixel reads a single input pixel, in all channels."""
@@ -85,14 +85,14 @@ class _ConvolutionTap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None, turn: None) -> tuple[Tensor | None, ...]:
         inputs, weight = (saved.detach() for saved in ctx.saved_tensors)
         ctx.receive((gradient,), (inputs,))
-        own = [] if gradient is None else [_InputTerm(gradient, weight, ctx.layer)]
-        found = None
+        own_terms = [] if gradient is None else [_InputTerm(gradient, weight, ctx.layer)]
+        input_gradient = None
         if ctx.is_later:
-            ctx.later.extend(own)
-        elif readers := [*own, *ctx.later]:
+            ctx.later.extend(own_terms)
+        elif readers := [*own_terms, *ctx.later]:
             ctx.later.clear()
-            found = _sum_of(readers, inputs)
-        return None, None, None, None, None, None, found, None
+            input_gradient = _sum_of(readers, inputs)
+        return None, None, None, None, None, None, input_gradient, None
 
 
 _TAP: Callable[..., tuple[Tensor, Tensor]] = _ConvolutionTap.apply
@@ -138,10 +138,10 @@ class InputGradients:
 def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:
     """Whether the forward pass is torch's own, with the module's own weight and zero padding."""
     kind = nn.Conv1d if isinstance(module, nn.Conv1d) else nn.Conv2d
-    own = type(module).forward is kind.forward and type(module)._conv_forward is kind._conv_forward
+    is_own_forward = type(module).forward is kind.forward and type(module)._conv_forward is kind._conv_forward
     replaced = "forward" in vars(module) or "_conv_forward" in vars(module)
     padded_by_zeros = module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return own and not replaced and padded_by_zeros and module._parameters.get("weight") is not None
+    return is_own_forward and not replaced and padded_by_zeros and module._parameters.get("weight") is not None
 
 
 def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:
@@ -149,9 +149,9 @@ def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:
     node = output.grad_fn
     if inputs.grad_fn is None or node is None or node.name() != "ConvolutionBackward0" or output._backward_hooks:
         return False
-    first, *others = (each for each, _ in node.next_functions)
+    first, *others = (function for function, _ in node.next_functions)
     same_type = inputs.dtype == weight.dtype == output.dtype
-    return first is inputs.grad_fn and all(each is None for each in others) and same_type
+    return first is inputs.grad_fn and all(other is None for other in others) and same_type
 
 
 def _sum_of(readers: Sequence[_InputTerm], inputs: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def _sum_of(readers: Sequence[_InputTerm], inputs: Tensor) -> Tensor:
 
 def _parts(inputs: Tensor, outputs: Tensor) -> list[slice]:
     """Slices of a batch that are as even as possible and take about ``PART_BYTES`` per thread."""
-    count, held = len(inputs), 2 * inputs.nbytes + outputs.nbytes
+    count, bytes_held = len(inputs), 2 * inputs.nbytes + outputs.nbytes
     limit = PART_BYTES * torch.get_num_threads()
-    parts = 1 if held <= 2 * limit else -(-held // limit)
+    parts = 1 if bytes_held <= 2 * limit else -(-bytes_held // limit)
     return list(chunks(count, 1, -(-count // parts)))

@@ -67,13 +67,13 @@ def is_scaled_rms_norm(module: nn.Module) -> bool:
     try:
         with torch.enable_grad(), full_precision(weight.device):
             output = functional_call(module, {"weight": value}, (inputs,))
-            (found,) = torch.autograd.grad(output, value, gradients, allow_unused=True)
+            (gradient,) = torch.autograd.grad(output, value, gradients, allow_unused=True)
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return False
-    if not isinstance(output, Tensor) or output.shape != inputs.shape or found is None:
+    if not isinstance(output, Tensor) or output.shape != inputs.shape or gradient is None:
         return False
     products = functional.rms_norm(inputs.detach(), weight.shape, eps=epsilon) * gradients
-    return bool((found - products.flatten(0, -2).sum(0)).norm() <= 1e-5 * products.norm())
+    return bool((gradient - products.flatten(0, -2).sum(0)).norm() <= 1e-5 * products.norm())
 
 
 def scaled_rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -83,8 +83,8 @@ def scaled_rms_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTer
 
 
 def _epsilon(module: nn.Module) -> float | None:
-    found = next((getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)), None)
-    return found if isinstance(found, float) and found > 0 else None
+    value = next((getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)), None)
+    return value if isinstance(value, float) and value > 0 else None
 
 
 def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -96,9 +96,14 @@ def group_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
 def instance_norm(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     """Torch's InstanceNorm of any dimension, with each example's own statistics or, in evaluation, running ones."""
     assert isinstance(module, nn.modules.instancenorm._InstanceNorm)
-    mean, variance, own = module.running_mean, module.running_var, module.training or not module.track_running_stats
+    mean, variance, uses_batch = (
+        module.running_mean,
+        module.running_var,
+        module.training or not module.track_running_stats,
+    )
     return _by_channel(
-        use, lambda x: functional.instance_norm(x, mean, variance, use_input_stats=own, momentum=0.0, eps=module.eps)
+        use,
+        lambda x: functional.instance_norm(x, mean, variance, use_input_stats=uses_batch, momentum=0.0, eps=module.eps),
     )
 
 

@@ -90,7 +90,7 @@ def require_repeatable(
 def norms_of(squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
     """The norms (n,) float64 of the examples' gradients over all parameters."""
     nothing = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
-    return torch.stack([nothing, *(each.square for each in squares.values())]).sum(0).sqrt()
+    return torch.stack([nothing, *(square.square for square in squares.values())]).sum(0).sqrt()
 
 
 def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
@@ -103,5 +103,5 @@ def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
     if not losses.requires_grad:
         raise InputError("the losses have no gradient; compute them from the model's output, outside torch.no_grad()")
     if rows is not None and rows != len(losses) * run:
-        each = "a row" if run == 1 else f"for {run} rows"
-        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {each}")
+        extent = "a row" if run == 1 else f"for {run} rows"
+        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}")

@@ -60,43 +60,43 @@ class NotSeparatedError(InputError):
         self.faults, self.shared = dict(faults), frozenset(shared)
 
 
-def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], found: NotSeparatedError) -> dict[str, Promotion]:
-    """The promoted modules, extended by the parents of the modules in ``found``, or by those that are ``shared``.
+def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: NotSeparatedError) -> dict[str, Promotion]:
+    """The promoted modules, extended by the parents of the modules in ``error``, or by those that are ``shared``.
 
     Raises InputError, with the original reason, for a module that has no parent to promote.
     """
     grown = dict(promoted)
-    for path, fault in found.faults.items():
+    for path, fault in error.faults.items():
         first = grown.get(path)
         kind = type(model.get_submodule(path)).__name__
         reason = first.reason if first else f"{path} ({kind}) {_before_remedy(fault)}"
-        if path in found.shared and first is None:
+        if path in error.shared and first is None:
             grown[path] = Promotion(module=path, kind=kind, reason=reason, mode=Mode.REPEATED)
             continue
-        if path in found.shared and first is not None and first.mode is not Mode.REPEATED and not first.repeats:
+        if path in error.shared and first is not None and first.mode is not Mode.REPEATED and not first.repeats:
             grown[path] = replace(first, repeats=True)
             continue
         parent = _parent(model, path) if path else _whole_model(promoted)
         if parent is None:
-            raise _not_promotable(model, path, promoted, found)
+            raise _not_promotable(model, path, promoted, error)
         if first is not None:
             del grown[path]
         above = grown.get(parent)
         if above is None or above.mode is Mode.REPEATED:
             grown[parent] = Promotion(module=parent, kind=type(model.get_submodule(parent)).__name__, reason=reason)
-    whole = [path for path, each in grown.items() if each.mode is not Mode.REPEATED]
-    return {path: each for path, each in grown.items() if not _inside(path, whole)}
+    whole = [path for path, promotion in grown.items() if promotion.mode is not Mode.REPEATED]
+    return {path: promotion for path, promotion in grown.items() if not _is_inside(path, whole)}
 
 
-def promotion_sentence(found: Sequence[Promotion], share: float | None) -> str | None:
+def promotion_sentence(promotions: Sequence[Promotion], share: float | None) -> str | None:
     """A sentence on what is differentiated as a whole, why, and the ``share`` of time it takes; None if nothing is."""
-    promoted = [each for each in found if each.mode is not Mode.REPEATED]
+    promoted = [promotion for promotion in promotions if promotion.mode is not Mode.REPEATED]
     if not promoted:
         return None
     first = promoted[0]
     modules = f"module {first.module} ({first.kind})" if first.module else f"the whole model ({first.kind})"
     others = f" and {counted(len(promoted) - 1, 'other module')}" if len(promoted) > 1 else ""
-    how = ", ".join(dict.fromkeys(each.mode for each in promoted if each.mode is not None))
+    how = ", ".join(dict.fromkeys(promotion.mode for promotion in promoted if promotion.mode is not None))
     cost = "" if share is None else f"; on made-up records that takes {100 * share:.2g} % of the time of gradients"
     return (
         f"{modules}{others} {'are' if others else 'is'} differentiated as a whole ({how}), because {first.reason}{cost}"
@@ -104,13 +104,13 @@ def promotion_sentence(found: Sequence[Promotion], share: float | None) -> str |
 
 
 def _not_promotable(
-    model: nn.Module, path: str, promoted: Mapping[str, Promotion], found: NotSeparatedError
+    model: nn.Module, path: str, promoted: Mapping[str, Promotion], error: NotSeparatedError
 ) -> InputError:
     if path not in promoted:
-        return found
+        return error
     return InputError(
         f"module {promoted[path].reason}; the model as a whole ({type(model).__name__}) "
-        f"{_before_remedy(found.faults[path])}: examples of a batch are mixed, or a parameter is used outside the "
+        f"{_before_remedy(error.faults[path])}: examples of a batch are mixed, or a parameter is used outside the "
         "model; freeze it, or return losses that depend on one row each"
     )
 
@@ -134,7 +134,7 @@ def _whole_model(promoted: Mapping[str, Promotion]) -> str | None:
     return None if "" in promoted else ""
 
 
-def _inside(path: str, others: Iterable[str]) -> bool:
+def _is_inside(path: str, others: Iterable[str]) -> bool:
     return any(path != other and (not other or path.startswith(f"{other}.")) for other in others)
 
 
@@ -145,11 +145,11 @@ def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Map
     InputError for a module whose gradients depend on counts over the batch.
     """
     names = {id(parameter): name for name, parameter in trainable.items()}
-    wholes = {path for path, each in promoted.items() if each.mode is not Mode.REPEATED}
-    found: list[Site] = []
+    wholes = {path for path, promotion in promoted.items() if promotion.mode is not Mode.REPEATED}
+    listed: list[Site] = []
     for path, module in model.named_modules():
-        inside = {*wholes, *(site.name for site in found if isinstance(site.module, rules.WHOLE))}
-        if _inside(path, inside):
+        inside = {*wholes, *(site.name for site in listed if isinstance(site.module, rules.WHOLE))}
+        if _is_inside(path, inside):
             continue
         whole = path in wholes
         owned = module.named_parameters(recurse=whole or isinstance(module, rules.WHOLE), remove_duplicate=False)
@@ -159,8 +159,8 @@ def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Map
             rules.require_own_frequency(path, module, rule, whole=whole)
             repeated = path in promoted and (not whole or promoted[path].repeats)
             site = Site(name=path, module=module, rule=rule, parameters=parameters, whole=whole, repeated=repeated)
-            found.append(site)
-    return found
+            listed.append(site)
+    return listed
 
 
 def groups(sites: Sequence[Site], trainable: Mapping[str, nn.Parameter], style: ClippingStyle) -> list[list[str]]:

@@ -47,13 +47,13 @@ class _Direction:
         }
         if self.unprojected:
             pairs["weight_hr"] = torch.stack(self.unprojected, 1), gradients[2]
-        found: dict[str, GradientTerm] = {
+        by_name: dict[str, GradientTerm] = {
             f"{name}{self.suffix}": outer(*pair) for name, pair in pairs.items() if f"{name}{self.suffix}" in names
         }
         for name, gradient in (("bias_ih", gradients[0]), ("bias_hh", gradients[1])):
             if f"{name}{self.suffix}" in names:
-                found[f"{name}{self.suffix}"] = bias(gradient)
-        return found
+                by_name[f"{name}{self.suffix}"] = bias(gradient)
+        return by_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def recurrent(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
         outputs, directions = _run(module, sequences)
     with torch.no_grad():
         wanted = [(o, g.to(o.dtype)) for o, g in zip(outputs, _gradients(module, use), strict=True) if g is not None]
-    leaves = [leaf for each in directions for leaf in each.leaves()]
+    leaves = [leaf for direction in directions for leaf in direction.leaves()]
     by_leaf = torch.autograd.grad(
         [output for output, _ in wanted], leaves, [g for _, g in wanted], allow_unused=True, materialize_grads=True
     )
@@ -146,12 +146,12 @@ def _run(module: nn.RNNBase, sequences: _Sequences) -> tuple[list[Tensor], list[
             parts.append(part)
             last.append(states)
         outputs = torch.cat(parts, 2)
-    return [outputs, *(torch.stack(each) for each in zip(*last, strict=True))], directions
+    return [outputs, *(torch.stack(states) for states in zip(*last, strict=True))], directions
 
 
 def _initial_states(module: nn.RNNBase, sequences: _Sequences, number: int) -> States:
     if sequences.states is not None:
-        return tuple(each[number] for each in sequences.states)
+        return tuple(state[number] for state in sequences.states)
     sizes = [module.proj_size or module.hidden_size]
     if isinstance(module, nn.LSTM):
         sizes.append(module.hidden_size)
@@ -183,31 +183,33 @@ def _run_direction(
     backwards: bool,
 ) -> tuple[Tensor, States]:
     """Run one direction over all steps; returns outputs (n, T, p) and the last states."""
-    own = {
+    own_weights = {
         name: value.detach()
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         if (value := getattr(module, f"{name}{direction.suffix}", None)) is not None
     }
-    steps = (functional.linear(inputs, own["weight_ih"], own.get("bias_ih")) + direction.from_inputs).unbind(1)
+    steps = (
+        functional.linear(inputs, own_weights["weight_ih"], own_weights.get("bias_ih")) + direction.from_inputs
+    ).unbind(1)
     from_states, projected = direction.from_states.unbind(1), direction.projected.unbind(1)
     order = list(range(len(steps)))
     outputs = []
     for step in reversed(order) if backwards else order:
         direction.states.append(states[0].detach())
-        from_state = functional.linear(states[0], own["weight_hh"], own.get("bias_hh"))
+        from_state = functional.linear(states[0], own_weights["weight_hh"], own_weights.get("bias_hh"))
         if isinstance(module, nn.GRU):
             from_state = from_state + from_states[step]
         new = _cell(module, steps[step], from_state, states)
-        if "weight_hr" in own:
+        if "weight_hr" in own_weights:
             direction.unprojected.append(new[0].detach())
-            new = (functional.linear(new[0], own["weight_hr"]) + projected[step], *new[1:])
+            new = (functional.linear(new[0], own_weights["weight_hr"]) + projected[step], *new[1:])
         if present is not None:
-            new = tuple(torch.where(present[:, step], each, old) for each, old in zip(new, states, strict=True))
+            new = tuple(torch.where(present[:, step], state, old) for state, old in zip(new, states, strict=True))
         states = new
         outputs.append(states[0])
     if backwards:
-        for each in (outputs, direction.states, direction.unprojected):
-            each.reverse()
+        for sequence in (outputs, direction.states, direction.unprojected):
+            sequence.reverse()
     return torch.stack(outputs, 1), states
 
 

@@ -47,7 +47,7 @@ class Part(Enum):
     ROWS = 2  # the same number of consecutive rows for every example
 
 
-class Way(NamedTuple):
+class SeparationPlan(NamedTuple):
     """A mode, and the part of each input tensor that belongs to one example."""
 
     mode: Mode
@@ -70,7 +70,7 @@ class RepeatableUse:
         """The number of dimensions of each input tensor."""
         return tuple(t.dim() for t in self._inputs())
 
-    def fits(self, way: Way) -> bool:
+    def fits(self, way: SeparationPlan) -> bool:
         """Whether the inputs can be split as ``way`` requires."""
         return all(
             part is Part.ALL or len(t) == self.count or (part is Part.ROWS and len(t) % self.count == 0)
@@ -85,7 +85,7 @@ class RepeatableUse:
         """The whole batch's gradient."""
         return self._differentiate([self._gradients()])[0]
 
-    def of_rows(self, rows: slice, way: Way) -> Gradients:
+    def of_rows(self, rows: slice, way: SeparationPlan) -> Gradients:
         """Gradients (r, *shape) of the examples in ``rows``."""
         with self.use.spent.on(self.use.setting.device):
             match way.mode:
@@ -101,20 +101,20 @@ class RepeatableUse:
         for row in range(*rows.indices(self.count)):
             by_row.append([torch.zeros_like(g) for g in self._gradients()])
             for row_value, gradient in zip(by_row[-1], self._gradients(), strict=True):
-                own = self._rows_in(gradient, slice(row, row + 1))
-                row_value[own] = gradient[own]
+                own_gradient = self._rows_in(gradient, slice(row, row + 1))
+                row_value[own_gradient] = gradient[own_gradient]
         return _stacked(self._differentiate(by_row))
 
     def alone(self, rows: slice, parts: tuple[Part, ...]) -> Gradients:
         """Gradients of some examples, each run alone in a batch of one."""
         row_gradients = []
         for row in range(*rows.indices(self.count)):
-            own = slice(row, row + 1)
+            own_rows = slice(row, row + 1)
             inputs = [
-                t if part is Part.ALL else t[self._rows_in(t, own)]
+                t if part is Part.ALL else t[self._rows_in(t, own_rows)]
                 for t, part in zip(self._inputs(), parts, strict=True)
             ]
-            gradients = [g[self._rows_in(g, own)] for g in self._gradients()]
+            gradients = [g[self._rows_in(g, own_rows)] for g in self._gradients()]
             row_gradients.append(self._differentiate([gradients], inputs)[0])
         return _stacked(row_gradients)
 
@@ -196,7 +196,7 @@ class RepeatableUse:
         """Whether the module's output depends on these parameters."""
         return any(output.requires_grad for output in self._recorded(self._differentiable()))
 
-    def choose(self) -> Way:
+    def choose(self) -> SeparationPlan:
         """The fastest way whose examples' gradients add up to the batch's gradient.
 
         Raises Inseparable for a module taken as a whole that mixes its examples: run alone, they have other gradients.
@@ -204,8 +204,8 @@ class RepeatableUse:
         mixing is not detected here.
         """
         if self.count == 1:
-            return Way(Mode.ALONE, (Part.ALL,) * len(self.signature()))
-        masked = Way(Mode.MASKED, (Part.ALL,) * len(self.signature()))
+            return SeparationPlan(Mode.ALONE, (Part.ALL,) * len(self.signature()))
+        masked = SeparationPlan(Mode.MASKED, (Part.ALL,) * len(self.signature()))
         if not self._draws_random_numbers():
             return self._fastest_alone() or masked
         if self.use.whole:
@@ -214,15 +214,15 @@ class RepeatableUse:
                     self._fastest_alone()
         return masked
 
-    def _fastest_alone(self) -> Way | None:
+    def _fastest_alone(self) -> SeparationPlan | None:
         """The fastest way that runs each example alone; None if there is none. Raises as ``choose`` does."""
         ran = False
         expected = self.batch_gradient()
         for parts in self._hypotheses():
             for mode in (Mode.MAPPED, Mode.ALONE):
-                agreed = self._agrees(Way(mode, parts), expected)
+                agreed = self._agrees(SeparationPlan(mode, parts), expected)
                 if agreed:
-                    return Way(mode, parts)
+                    return SeparationPlan(mode, parts)
                 ran = ran or agreed is not None
                 if agreed is not None:
                     break
@@ -241,10 +241,10 @@ class RepeatableUse:
         )
         if folded != plain:
             yield folded
-        for place in [i for i, part in enumerate(plain) if part is Part.ROW]:
-            yield (*plain[:place], Part.ALL, *plain[place + 1 :])  # may have as many rows as examples by coincidence
+        for index in [i for i, part in enumerate(plain) if part is Part.ROW]:
+            yield (*plain[:index], Part.ALL, *plain[index + 1 :])  # may have as many rows as examples by coincidence
 
-    def _agrees(self, way: Way, expected: Gradients) -> bool | None:
+    def _agrees(self, way: SeparationPlan, expected: Gradients) -> bool | None:
         """Whether the examples' gradients add up to the ``expected`` ones; None if they cannot be computed."""
         totals = {name: torch.zeros_like(value) for name, value in expected.items()}
         squares = dict.fromkeys(expected, 0.0)
@@ -259,9 +259,9 @@ class RepeatableUse:
             return None  # such as a module that branches on values or needs a fixed batch size
         everything = _OVERALL_SHARE * sum(squares.values()) ** 0.5
         return all(
-            float((totals[name] - each).norm())
-            <= _AGREEMENT.get(each.dtype, 1e-2) * (squares[name] ** 0.5 + everything)
-            for name, each in expected.items()
+            float((totals[name] - tensor).norm())
+            <= _AGREEMENT.get(tensor.dtype, 1e-2) * (squares[name] ** 0.5 + everything)
+            for name, tensor in expected.items()
         )
 
     def _draws_random_numbers(self) -> bool:

@@ -37,10 +37,10 @@ class Runs:
         """The term of the runs, from that of their rows (n, ...), where n is a multiple of ``size``."""
         match term:
             case Outer():
-                return Outer(self._joined(term.inputs), self._joined(term.gradients), term.transposed)
+                return Outer(self._concatenated(term.inputs), self._concatenated(term.gradients), term.transposed)
             case Lookup():
                 ids = term.ids.reshape(-1, self.size * term.ids.shape[1])
-                return Lookup(ids, self._joined(term.gradients), term.vocabulary)
+                return Lookup(ids, self._concatenated(term.gradients), term.vocabulary)
             case Dense():
                 return Dense(self.summed(term.gradients))
         return Summed(term, self)
@@ -59,7 +59,7 @@ class Runs:
             self._factors, self._by_row = factors, factors.repeat_interleave(self.size)
         return self._by_row
 
-    def _joined(self, values: Tensor) -> Tensor:
+    def _concatenated(self, values: Tensor) -> Tensor:
         """Concatenate the positions of a run's rows: (n, T, d) to (runs, size T, d)."""
         return by_positions(values).reshape(-1, self.size * values.shape[1], values.shape[-1])
 

@@ -234,14 +234,14 @@ class Leaves:
         joint_vote()
         dist.all_reduce(vote, dist.ReduceOp.MAX, group=shared.device_mesh.get_group())
         with torch.no_grad():
-            for name, held in zip(self._trainable, vote.tolist(), strict=True):
-                if held:
+            for name, is_held in zip(self._trainable, vote.tolist(), strict=True):
+                if is_held:
                     self._add(name)
 
     def _add(self, name: str) -> None:
         parameter = self._trainable[name]
-        held = self._held.pop(name, None)
-        add_sum(parameter, blank_like(parameter, zeros=True) if held is None else held)
+        earlier = self._held.pop(name, None)
+        add_sum(parameter, blank_like(parameter, zeros=True) if earlier is None else earlier)
 
     def any_of(self, answer: bool) -> bool:
         """Whether ``answer`` is true in any process that shares the parameters, each of which must call this."""

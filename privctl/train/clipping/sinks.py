@@ -152,8 +152,8 @@ class MeasuringSink:
         for row in self._row_squares:
             self._row_squares[row] += example_norm(terms, row) ** 2
         if self._wanted is not None:
-            for row, made in zip(self._wanted[0], self._rows, strict=True):
-                made |= {name: self._wanted[1](of_row(uses, row)) for name, uses in terms.items()}
+            for row, by_name in zip(self._wanted[0], self._rows, strict=True):
+                by_name |= {name: self._wanted[1](of_row(uses, row)) for name, uses in terms.items()}
 
     def squares(self) -> dict[str, Squares]:
         """See ``Measurer``; measures now the parameters with uses that no gradient reached."""

@@ -91,7 +91,7 @@ class Recorder:
     def __init__(self, model: nn.Module, sites: list[Site]) -> None:
         self._sites = sites
         self._by_frequency = [
-            each.module for each in sites if isinstance(each.module, nn.Embedding) and each.module.scale_grad_by_freq
+            site.module for site in sites if isinstance(site.module, nn.Embedding) and site.module.scale_grad_by_freq
         ]
         #: Receives the terms.
         self.sink: Sink = KeepingSink()
@@ -292,20 +292,20 @@ class Recorder:
                     if fault.shared:
                         self.shared.add(site.name)
 
-        watched = self._tapped(site, receive, floating, inputs, arguments)
+        watched = self._attach_tap(site, receive, floating, inputs, arguments)
         if site.module in self._by_frequency and not site.whole:
             self._divide_by_frequency(site, inputs[0], watched[0])
         replaced = iter(watched)
         return with_tensors(output, iter([next(replaced) if t.is_floating_point() else t for t in tensors]))
 
-    def _tapped(
+    def _attach_tap(
         self, site: Site, receive: Receive, floating: list[Tensor], inputs: list[Tensor], arguments: tuple[Any, ...]
     ) -> tuple[Tensor, ...]:
         """Attach a tap to the ``floating`` outputs."""
         if site.rule is convolution and not site.whole and len(arguments) == len(inputs) == len(floating) == 1:
-            found = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
-            if found is not None:
-                return (found,)
+            tapped = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
+            if tapped is not None:
+                return (tapped,)
         return _TAP(receive, len(floating), self._anchor, *floating, *inputs)
 
     def _divide_by_frequency(self, site: Site, ids: Tensor, output: Tensor) -> None:

@@ -165,7 +165,7 @@ class _Test:
         (contribution,) = self._contributions(stage, (subject,), (0,), longer)
         difference = contribution.distance(alone[subject])
         if not difference <= stage.rounding:
-            where = self._where((subject,), 0, subject, longer)
+            where = self._first_module_text((subject,), 0, subject, longer)
             self._refuse(Dependence.PADDED_LENGTH, difference, stage, f"padded to {length} tokens", where)
         return difference
 
@@ -190,16 +190,16 @@ class _Test:
             difference = comparison.contribution.distance(same_shape[0].contribution)
             if not difference <= ROUNDING:
                 kind = Dependence.RANDOM if self._random else Dependence.CONTENT
-                where = self._where(
+                where = self._first_module_text(
                     comparison.batch.rows, comparison.row, comparison.batch.rows[comparison.row], self.probes.task
                 )
                 self._refuse(
                     kind, difference, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where
                 )
         if failed:
-            worst = max(failed, key=lambda each: each.distance)
+            worst = max(failed, key=lambda comparison: comparison.distance)
             rows = worst.batch.rows
-            where = self._where(rows, worst.row, rows[worst.row], self.probes.task)
+            where = self._first_module_text(rows, worst.row, rows[worst.row], self.probes.task)
             kind = self._kind(stage, crowded, failed)
             self._refuse(kind, worst.distance, stage, f"in a batch of {len(rows)}", where)
         return max((comparison.distance for comparison in comparisons), default=0.0)
@@ -219,7 +219,7 @@ class _Test:
             return Dependence.CONTENT
         return Dependence.SIZE
 
-    def _where(self, rows: Sequence[int], row: int, subject: int, among: Task) -> str:
+    def _first_module_text(self, rows: Sequence[int], row: int, subject: int, among: Task) -> str:
         module = first_differing_module(
             self.network,
             partial(self._forward, (subject,), self.probes.task),

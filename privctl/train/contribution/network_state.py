@@ -33,7 +33,7 @@ class BufferSnapshot:
                 if tensor is None or (saved and name in module._non_persistent_buffers_set):
                     continue
                 saved_buffer = self._buffers.get((path, name))
-                if saved_buffer is None or not _same(saved_buffer[1], tensor):
+                if saved_buffer is None or not _is_same(saved_buffer[1], tensor):
                     return f"{path}.{name}".lstrip(".")
         return None
 
@@ -58,7 +58,7 @@ def _version(parameter: nn.Parameter) -> tuple[int, int]:
     return part.data_ptr(), part._version
 
 
-def _same(before: Tensor, now: Tensor) -> bool:
+def _is_same(before: Tensor, now: Tensor) -> bool:
     return before.shape == now.shape and before.dtype == now.dtype and torch.equal(before, now.to(before.device))
 
 
@@ -126,7 +126,7 @@ def perturbed_constants(network: nn.Module) -> Iterator[None]:
     originals = []
     with torch.no_grad():
         for parameter in map(own_part, network.parameters()):
-            if parameter.is_floating_point() and parameter.numel() and _constant(parameter):
+            if parameter.is_floating_point() and parameter.numel() and _is_constant(parameter):
                 originals.append((parameter, parameter.detach().clone()))
                 deviates = torch.randn(parameter.shape, generator=source).to(parameter)
                 parameter.add_(deviates, alpha=0.05)
@@ -138,6 +138,6 @@ def perturbed_constants(network: nn.Module) -> Iterator[None]:
                 parameter.copy_(value)
 
 
-def _constant(parameter: Tensor) -> bool:
+def _is_constant(parameter: Tensor) -> bool:
     low, high = parameter.detach().aminmax()
     return bool(low == high) and (parameter.numel() > 1 or float(low) in (0.0, 1.0))

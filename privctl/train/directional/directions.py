@@ -102,10 +102,10 @@ def unpacked(bits: Tensor, size: float) -> Tensor:
     """
     plus = int(np.float32(size).view(np.int32))
     numbers = torch.empty(len(bits), 8, dtype=torch.int32, device=bits.device)
-    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    for rows, made in zip(torch.split(bits, _CHUNK_ON_GPU), torch.split(numbers, _CHUNK_ON_GPU), strict=True):
-        made.copy_((rows[:, None] >> places) & 1)
-        made.sub_(1).bitwise_and_(torch.iinfo(torch.int32).min).bitwise_or_(plus)
+    bit_indices = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    for rows, part in zip(torch.split(bits, _CHUNK_ON_GPU), torch.split(numbers, _CHUNK_ON_GPU), strict=True):
+        part.copy_((rows[:, None] >> bit_indices) & 1)
+        part.sub_(1).bitwise_and_(torch.iinfo(torch.int32).min).bitwise_or_(plus)
     return numbers.view(torch.float32).view(-1)
 
 

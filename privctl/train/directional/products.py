@@ -78,30 +78,30 @@ def _slopes(terms: Terms, queries: Sequence[DirectionalQuery], losses: Tensor) -
     """The derivatives (n, fired) float64, summed over tensors and their uses."""
     total = torch.zeros((len(losses), len(queries)), dtype=torch.float64, device=losses.device)
     columns: dict[str, list[int]] = {}
-    for place, query in enumerate(queries):
+    for index, query in enumerate(queries):
         for name in query.direction:
-            columns.setdefault(name, []).append(place)
+            columns.setdefault(name, []).append(index)
     for name, places in columns.items():
         along = [queries[place].direction[name] for place in places]
         for term in terms.get(name, ()):
             if isinstance(term, Outer) and len(places) >= _SEVERAL:
                 total[:, places] += _by_gradients(term, along)
                 continue
-            for place, each in zip(places, along, strict=True):
-                total[:, place] += product(term, each)
+            for index, tangent in zip(places, along, strict=True):
+                total[:, index] += product(term, tangent)
     return total
 
 
 def _by_gradients(term: Outer, along: Sequence[Tensor]) -> Tensor:
     """<gradient, U> (n, k) float64 for each of k directions, by forming the gradients."""
-    entries = torch.stack([each.flatten() for each in along])
-    found = []
+    entries = torch.stack([tangent.flatten() for tangent in along])
+    derivatives = []
     for rows in chunks(len(term.inputs), 4 * entries.shape[1], chunk_bytes(term.inputs)):
         gradients = term.example_gradients(rows).to(entries.dtype).flatten(1)
         pairs = zip(torch.split(gradients, _BLOCK, 1), torch.split(entries, _BLOCK, 1), strict=True)
         # Products of opposite sign nearly cancel, so long sums are in float64.
-        found.append(torch.stack([(part @ block.mT).double() for part, block in pairs]).sum(0))
-    return torch.cat(found)
+        derivatives.append(torch.stack([(part @ block.mT).double() for part, block in pairs]).sum(0))
+    return torch.cat(derivatives)
 
 
 def product(term: GradientTerm, along: Tensor) -> Tensor:

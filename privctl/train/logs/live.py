@@ -128,18 +128,18 @@ class LiveMeasures:
         """
         now = self.clock()
         seconds = max(1e-9, now - self._since)
-        found: dict[str, float] = {}
+        measures: dict[str, float] = {}
         if self._losses:
-            found["training_loss"] = float(torch.cat([each.detach().double() for each in self._losses]).mean())
+            measures["training_loss"] = float(torch.cat([losses.detach().double() for losses in self._losses]).mean())
         if self.shown:
-            found["records_per_second"] = self._examples / seconds
+            measures["records_per_second"] = self._examples / seconds
             if self._tokens:
-                found["tokens_per_second"] = self._tokens / seconds
+                measures["tokens_per_second"] = self._tokens / seconds
         else:
-            found["expected_records_per_second"] = self._steps * self.job.recipe.batch_size / seconds
-        found["memory_bytes"] = float(peak_memory(self.device))
+            measures["expected_records_per_second"] = self._steps * self.job.recipe.batch_size / seconds
+        measures["memory_bytes"] = float(peak_memory(self.device))
         if (known := self.epsilon.at(self._begun, now)) is not None:
-            found["epsilon_at_step"], found["epsilon"] = float(known[0]), known[1]
+            measures["epsilon_at_step"], measures["epsilon"] = float(known[0]), known[1]
         self._since, self._steps, self._examples, self._tokens = now, 0, 0, 0
         self._losses.clear()
-        return found
+        return measures

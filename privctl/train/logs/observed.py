@@ -15,7 +15,7 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.log_places import private_log_warning
 from privctl.train.settings.session import Session
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.watch import Several, Unwatched, Watch
+from privctl.train.steps.watch import SeveralWatches, Unwatched, Watch
 
 if TYPE_CHECKING:
     import torch
@@ -38,11 +38,11 @@ def observed(
     step.
     """
     with ExitStack() as stack:
-        watched = partial(_watched, job, session, stack, device=device, spent=spent, done=done, folder=folder)
+        watched = partial(_watch_main, job, session, stack, device=device, spent=spent, done=done, folder=folder)
         yield session.workers.in_main(partial(watched, trained=trained)) or ((lambda _: None), Unwatched())
 
 
-def _watched(
+def _watch_main(
     job: TrainingJob,
     session: Session,
     stack: ExitStack,
@@ -67,4 +67,4 @@ def _watched(
     own = LiveMeasures(job=job, device=device, epsilon=epsilon)
     state = None if folder is None else folder.path
     log = stack.enter_context(opened_logs(job.request, own, steps=job.recipe.steps, after=done, state=state))
-    return stack.enter_context(shown), live if log is None else Several((live, log))
+    return stack.enter_context(shown), live if log is None else SeveralWatches((live, log))

@@ -175,7 +175,7 @@ class TrainingLog:
         """See ``watch.Watch``."""
         self.live.step(begun, examples, losses)
         if begun % self.every == 0 or begun == self.live.job.recipe.steps:
-            self._write(begun, self._of_step(begun, self.live.now()))
+            self._write(begun, self._measures_of_step(begun, self.live.now()))
 
     def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
         """See ``watch.Watch``."""
@@ -183,14 +183,14 @@ class TrainingLog:
         names = {"training_loss": "epoch_training_loss"}
         self._write(begun, {names.get(name, name): value for name, value in shown.items() if name != "step"})
 
-    def _of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
+    def _measures_of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
         """The ``measures`` that may be logged for the step ``begun``, without the epsilon of an earlier step."""
-        found = dict(measures)
-        if found.pop("epsilon_at_step", begun) != begun:
-            del found["epsilon"]
+        values = dict(measures)
+        if values.pop("epsilon_at_step", begun) != begun:
+            del values["epsilon"]
         for name in () if self.live.shown else _OF_BATCHES:
-            found.pop(name, None)
-        return found
+            values.pop(name, None)
+        return values
 
     def _write(self, step: int, measures: Mapping[str, float]) -> None:
         finite = {name: value for name, value in measures.items() if math.isfinite(value)}

@@ -59,7 +59,7 @@ def hold_base(network: nn.Module, exact: Collection[str] | None = None) -> list[
     for module in network.modules():
         for parameter in module.parameters(recurse=False):
             users[id(parameter)] = users.get(id(parameter), 0) + 1
-    held = []
+    converted = []
     for path, layer in network.named_modules():
         if type(layer) not in (nn.Linear, Conv1D):
             continue
@@ -72,8 +72,8 @@ def hold_base(network: nn.Module, exact: Collection[str] | None = None) -> list[
         if torch.equal(half.float(), weight.detach()) if exact is None else f"{path}.weight" in exact:
             weight.data = half
             layer.forward = partial(_forward, layer, layer.forward)
-            held.append(weight)
-    return held
+            converted.append(weight)
+    return converted
 
 
 def _forward(layer: Any, plain: Any, inputs: Tensor) -> Tensor:

@@ -107,20 +107,20 @@ def _fill(
         full, place = numbers.pop(name), places[name]
         if not is_shard(place):
             raise InputError(f"parameter {name!r} cannot be shared; remove --fsdp")
-        own = own_part(place)
+        part = own_part(place)
         if isinstance(full, Stored):
-            rows = full.rows(first_row(place), len(own))
+            rows = full.rows(first_row(place), len(part))
             broken[full.info.name] = not bool(torch.isfinite(rows).all())
-            own.copy_(rows)
+            part.copy_(rows)
         else:
-            workers.scatter_from_main(partial(part_of, full, place), own)
+            workers.scatter_from_main(partial(part_of, full, place), part)
     return broken
 
 
 def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile], workers: Workers) -> None:
     """Raise InputError in all processes if values in one are not finite, or if a file was changed."""
-    for name, found in zip(broken, workers.any_of(*broken.values()) if broken else (), strict=True):
-        if found:
+    for name, is_broken in zip(broken, workers.any_of(*broken.values()) if broken else (), strict=True):
+        if is_broken:
             raise InputError(f"{name!r} holds NaN or infinity, which cannot be trained; give other weights")
     for file in files:
         try:
@@ -128,9 +128,9 @@ def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile],
             file.require_unchanged()
         except PrivctlError as error:
             fault = str(error).encode()
-        said = workers.gather_messages(fault)
-        if any(said):
-            raise InputError(next(filter(None, said)).decode())
+        messages = workers.gather_messages(fault)
+        if any(messages):
+            raise InputError(next(filter(None, messages)).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Hollow:
 
         Parameters are gathered from ``shared`` one at a time, each into a memory-mapped file in ``folder``.
         """
-        places = _places(self.network)
+        places = _owners_by_name(self.network)
         for name, tensor in shared.named_parameters():
             gathered = whole(tensor)
             if workers.is_main:
@@ -164,16 +164,16 @@ def hollow(network: nn.Module, model: TrainingModel) -> Hollow:
         id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
         for p in network.parameters()
     }
-    made, base = copy.deepcopy((network, model.network), memo)
-    return Hollow(made, replace(model, network=base))
+    copied, base = copy.deepcopy((network, model.network), memo)
+    return Hollow(copied, replace(model, network=base))
 
 
-def _places(network: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+def _owners_by_name(network: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     """The modules that own each parameter, by the name that ``named_parameters`` gives it."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
+    places: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
     for module in network.modules():
         for local, parameter in module._parameters.items():
             if parameter is not None:
-                found[names[id(parameter)]].append((module, local))
-    return found
+                places[names[id(parameter)]].append((module, local))
+    return places

@@ -67,7 +67,7 @@ class TensorBytes(TorchDispatchMode):
             place = storage._cdata
             if place not in self._known:
                 if shared is None:
-                    shared = {each.untyped_storage()._cdata for each in _tensors(given)}
+                    shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
                 if place in shared:
                     continue
                 self._known[place] = 0
@@ -92,8 +92,8 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     if isinstance(values, Tensor):
         yield own_part(values)
     elif isinstance(values, list | tuple):
-        for each in values:
-            yield from _tensors(each)
+        for value in values:
+            yield from _tensors(value)
     elif isinstance(values, dict):
         yield from _tensors(tuple(values.values()))
 

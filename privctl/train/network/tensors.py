@@ -121,11 +121,11 @@ def mapped(tensor: Tensor, folder: Path) -> Tensor:
         descriptor, name = tempfile.mkstemp(prefix=".privctl-", dir=folder)
         try:
             os.posix_fallocate(descriptor, 0, tensor.nbytes)  # a full disk fails here, and not with SIGBUS later
-            made = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+            tensor_on_disk = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
         finally:
             os.close(descriptor)
             os.unlink(name)
-    return made.view(tensor.shape).copy_(tensor)
+    return tensor_on_disk.view(tensor.shape).copy_(tensor)
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:

@@ -117,8 +117,8 @@ def mixing_of(request: RetrainRequest, records: int, batch_size: float) -> Publi
 
 def numbers_of_step(request: RetrainRequest, trained: int) -> int:
     """How many numbers a step releases that trains ``trained`` parameters; 0 if that is unknown."""
-    if (own := request.method.numbers(request)) is not None:
-        return own
+    if (method_numbers := request.method.numbers(request)) is not None:
+        return method_numbers
     return trained + 1 if trained and request.method.adaptive(request, 1.0, 1.0) is not None else trained
 
 

@@ -42,13 +42,13 @@ def require_logs(request: RetrainRequest) -> None:
             )
     if LogName.CSV in request.logs:
         place = csv_path(request.output)
-        require_absent(place, request.force or (request.resume and _own(place, request.output)))
+        require_absent(place, request.force or (request.resume and _is_own(place, request.output)))
     folder = tensorboard_folder(request.output)
     if LogName.TENSORBOARD in request.logs and os.path.lexists(folder) and not (request.force or request.resume):
         raise CommandError(f"{folder} exists; give --force to begin its log anew, or choose another --output")
 
 
-def _own(log: Path, output: Path) -> bool:
+def _is_own(log: Path, output: Path) -> bool:
     """Whether the CSV file ``log`` was begun by the interrupted run for ``output``."""
     kept = saved_log_state(run_folder(output))
     # Runs begun by privctl 0.1 only state that they logged.
@@ -65,10 +65,10 @@ def saved_log_state(folder: Path | None) -> dict[str, Any]:
     if folder is None or not (folder / STATE).is_file():
         return {}
     try:
-        found = json.loads(read_text(folder / STATE))
+        state = json.loads(read_text(folder / STATE))
     except (ValueError, PrivctlError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
 def private_log_warning(request: RetrainRequest) -> str | None:

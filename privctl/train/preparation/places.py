@@ -45,9 +45,9 @@ def remove_finished(output: Path) -> None:
 def remove_state(folder: Path) -> None:
     """Remove as much as possible of the run's ``folder``, and last the mark that the run is finished."""
     with suppress(OSError):
-        for each in folder.iterdir():
-            if each.name != RELEASED:
-                each.unlink()
+        for item in folder.iterdir():
+            if item.name != RELEASED:
+                item.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -22,7 +22,7 @@ from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.adapters import trained_classes
 from privctl.models.choices import CLASSIFICATION, LongTextPolicy, TaskName
-from privctl.models.corpora import IN_MEMORY, Shelf
+from privctl.models.corpora import IN_MEMORY, CorpusStorage
 from privctl.models.encoding import TextOptions
 from privctl.models.loading import (
     TrainingModel,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
+def prepare(request: RetrainRequest, keep: CorpusStorage = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
     """Read model and data and determine all settings. Texts are read by one process per machine.
 
     All ``workers`` must call this, with a ``keep`` that belongs to them. Raises PrivctlError for a request, model or
@@ -79,7 +79,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     before = {role: recorded_files(path) for role, path in places.items()} if workers.is_main else {}
     workers.in_main(lambda: _require_held_out(before))
     require_apart(request, workers)
-    job = _read(request, keep, workers, plan)
+    job = _read_job(request, keep, workers, plan)
 
     def unchanged() -> None:
         for role, files in before.items():
@@ -102,7 +102,7 @@ def _require_held_out(read: Mapping[str, Collection[DigestedFile]]) -> None:
             )
 
 
-def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
+def _read_job(request: RetrainRequest, keep: CorpusStorage, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
     """The job of a request whose options were checked."""
     labels: tuple[str, ...] = ()
     collected = False
@@ -149,7 +149,7 @@ def _bounded(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[Te
     return bounded(read(), most)
 
 
-def other_task(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
+def other_task(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: CorpusStorage = IN_MEMORY) -> Task:
     """The records at ``path``, which are not private, read like those of ``--data``. Raises as ``prepare`` does."""
     if request.task is TaskName.AUDIO_CLASSIFICATION:
         return sound_task(model, sounds_at(request, path))
@@ -171,7 +171,7 @@ def _labels_in(train: Callable[[], Iterable[TextRecord]], workers: Workers, prob
 
 
 def _names(stated: Collection[str], problem: HeadKind) -> set[str]:
-    return set(stated) if problem is HeadKind.ONE else {name for each in stated for name in json.loads(each)}
+    return set(stated) if problem is HeadKind.ONE else {name for label in stated for name in json.loads(label)}
 
 
 def text_options(data: DataRequest) -> TextOptions:
@@ -234,18 +234,18 @@ def _loaded(
     # Converting normalisation needs the statistics of a loaded network.
     if not request.fsdp or workers.size == 1 or requested.convert is not None:
         return load()
-    made, elsewhere = _left_in_files(load(unfilled=True), workers)
-    if made is not None:
-        return made
-    found: list[TrainingModel] = []
+    loaded, elsewhere = _left_in_files(load(unfilled=True), workers)
+    if loaded is not None:
+        return loaded
+    models: list[TrainingModel] = []
 
     def layout() -> bytes:
-        found.append(load())
-        return layout_of(found[0].network)
+        models.append(load())
+        return layout_of(models[0].network)
 
     expected = workers.once(layout)
     if workers.is_main:
-        return replace(found[0], by_main=elsewhere)
+        return replace(models[0], by_main=elsewhere)
     unfilled = load(unfilled=True)
     # The loader may tie or untie weights depending on the file; then this process must read it as well.
     return unfilled if layout_of(unfilled.network) == expected else load()
@@ -310,7 +310,7 @@ def _job(
     request: RetrainRequest,
     model: TrainingModel,
     task: Task,
-    keep: Shelf = IN_MEMORY,
+    keep: CorpusStorage = IN_MEMORY,
     *,
     collected: bool,
     plan: SecretPlan | None = None,

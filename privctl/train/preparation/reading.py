@@ -55,7 +55,7 @@ def contents_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
     elif request.task is TaskName.AUDIO_CLASSIFICATION:
         yield from map(array_content, sounds_at(request, path).waves)
     else:
-        yield from (text_content(each.text) for each in texts_at(request, path))
+        yield from (text_content(record.text) for record in texts_at(request, path))
 
 
 def require_apart(request: RetrainRequest, workers: Workers) -> None:

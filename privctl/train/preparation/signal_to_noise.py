@@ -75,7 +75,7 @@ def _length(recipe: TrainingSettings) -> float | None:
     if recipe.coefficients is None:
         return None
     sums = list(accumulate(recipe.coefficients))[: recipe.steps]
-    return math.sqrt(math.fsum(each * each for each in sums) + (recipe.steps - len(sums)) * sums[-1] ** 2)
+    return math.sqrt(math.fsum(norm * norm for norm in sums) + (recipe.steps - len(sums)) * sums[-1] ** 2)
 
 
 def noise_warnings(ratio: SignalToNoise) -> Iterator[str]:

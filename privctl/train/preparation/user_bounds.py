@@ -37,9 +37,9 @@ def compared_bounds(request: RetrainRequest, trained: int) -> tuple[UserBound, .
     requested, rule = request.method.group(request), request.method.shared(request)
     if requested is None:
         return ()
-    largest, kept_with = _counted(request, rule)
+    largest, kept_with = _count_by_rule(request, rule)
     bounds = sorted({*(bound for bound in BOUNDS if bound < 2 * largest), requested})
-    return tuple(_priced(request, bound, kept_with(bound), trained) for bound in bounds)
+    return tuple(_price_bound(request, bound, kept_with(bound), trained) for bound in bounds)
 
 
 def bound_choice_notes(request: RetrainRequest) -> Iterator[str]:
@@ -49,7 +49,7 @@ def bound_choice_notes(request: RetrainRequest) -> Iterator[str]:
         yield _PRIVATE if rule is None or not rule.fixes_graph else _PUBLIC
 
 
-def _counted(
+def _count_by_rule(
     request: RetrainRequest, rule: SharedRecords | None
 ) -> tuple[int, Callable[[int], Mapping[str, int | None]]]:
     """The largest number of records of one user, and a function from a bound to the records that each rule keeps.
@@ -68,11 +68,13 @@ def _counted(
         except InputError:
             return None
 
-    rules = sorted(SharedRecords, key=lambda each: each is not rule)
-    return int(sharing.counts().max()), lambda most: {str(each): kept(most, each) for each in rules}
+    rules = sorted(SharedRecords, key=lambda shared_rule: shared_rule is not rule)
+    return int(sharing.counts().max()), lambda most: {
+        str(shared_rule): kept(most, shared_rule) for shared_rule in rules
+    }
 
 
-def _priced(request: RetrainRequest, most: int, records: Mapping[str, int | None], trained: int) -> UserBound:
+def _price_bound(request: RetrainRequest, most: int, records: Mapping[str, int | None], trained: int) -> UserBound:
     examples = next(iter(records.values()))
     bounded = replace(request, method=replace(request.method, group=lambda _: most))
     try:

@@ -24,10 +24,10 @@ class NumberFormat:
 
 def luq_fp4(levels: int = LUQ_LEVELS) -> NumberFormat:
     """LUQ-FP4 with ``levels`` nonzero magnitudes; raises CommandError for an invalid number."""
-    return _of_one(FormatName.LUQ_FP4, Luq(levels=levels))
+    return _single_format(FormatName.LUQ_FP4, Luq(levels=levels))
 
 
-def _of_one(name: FormatName, quantizer: Quantizer) -> NumberFormat:
+def _single_format(name: FormatName, quantizer: Quantizer) -> NumberFormat:
     return NumberFormat(name=name, inputs=quantizer, weights=quantizer, gradients=quantizer)
 
 
@@ -45,8 +45,8 @@ FORMATS: Mapping[FormatName, NumberFormat] = MappingProxyType(
             luq_fp4(),
             _fp8(FormatName.FP8, stochastic=False),
             _fp8(FormatName.FP8_STOCHASTIC, stochastic=True),
-            _of_one(FormatName.INT4, SignedIntegers()),
-            _of_one(FormatName.UNIFORM4, UniformLevels()),
+            _single_format(FormatName.INT4, SignedIntegers()),
+            _single_format(FormatName.UNIFORM4, UniformLevels()),
         )
     }
 )

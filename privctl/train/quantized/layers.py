@@ -203,15 +203,15 @@ class QuantizedLayers:
         it runs first.
         """
         module = layer.module
-        before = module.register_forward_pre_hook(partial(self._before, layer, current), with_kwargs=True)
+        before = module.register_forward_pre_hook(partial(self._round_input, layer, current), with_kwargs=True)
         stack.callback(before.remove)
         # Set on the instance, as the rules for gradients are selected by the class's ``forward``.
         module.__dict__["forward"] = partial(self._product, layer, current)
         stack.callback(module.__dict__.pop, "forward")
-        after = module.register_forward_hook(partial(self._after, layer, current))
+        after = module.register_forward_hook(partial(self._round_output_gradient, layer, current))
         stack.callback(after.remove)
 
-    def _before(
+    def _round_input(
         self, layer: _Layer, current: _Pass, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         """A pre-hook that rounds the input, so that later hooks get the rounded input."""
@@ -234,21 +234,23 @@ class QuantizedLayers:
             return hardware.linear(inputs, rounded, layer.module.bias)  # type: ignore[arg-type]
         return layer.product(layer.module, inputs, rounded)
 
-    def _after(self, layer: _Layer, current: _Pass, module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+    def _round_output_gradient(
+        self, layer: _Layer, current: _Pass, module: nn.Module, arguments: Any, output: Tensor
+    ) -> Tensor:
         """A hook that rounds the output's gradient in the backward pass."""
         place = RoundingSite(layer.number, _current(layer), Role.GRADIENT)
         return round_backward(output, partial(self._round_values, layer, current, self.format.gradients, place))
 
     def _weight(self, layer: _Layer, current: _Pass, weight: Tensor) -> Tensor:
-        found = layer.weight
-        if found is None:
+        used = layer.weight
+        if used is None:
             flat = weight.detach().reshape(1, 1, -1)
             place = RoundingSite(layer.number, 0, Role.WEIGHT)
             rounded = rounded_examples(self.format.weights, flat, current.words, [0], place, self._memory)
-            found = rounded.view(weight.shape)
+            used = rounded.view(weight.shape)
             # A process has no memory for all weights of a sharded network; each pass rounds them the same way.
-            layer.weight = None if self._shared else found
-        return found.detach()  # a new tensor, as autograd modifies the one it is given
+            layer.weight = None if self._shared else used
+        return used.detach()  # a new tensor, as autograd modifies the one it is given
 
     def _round_values(
         self, layer: _Layer, current: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor
@@ -288,12 +290,12 @@ def _by_example(layer: _Layer, values: Tensor, count: int) -> Tensor:
         "told apart; remove it from the layers to be quantized"
     )
     # A rule that reruns a module may try it with other rows; a RuntimeError makes it try another way.
-    raise RuntimeError(fault) if _in_backward() else InputError(fault)
+    raise RuntimeError(fault) if _is_in_backward() else InputError(fault)
 
 
 def _call(layer: _Layer) -> int:
     """The index of the current call; a call repeated in the backward pass keeps its index."""
-    if not _in_backward():
+    if not _is_in_backward():
         layer.calls += 1
     elif layer.calls > 1:
         raise InputError(
@@ -307,6 +309,6 @@ def _current(layer: _Layer) -> int:
     return layer.calls - 1
 
 
-def _in_backward() -> bool:
+def _is_in_backward() -> bool:
     """Whether autograd is running; a forward pass is then a rerun, by gradient checkpointing or by the engine."""
     return torch._C._current_graph_task_id() != -1

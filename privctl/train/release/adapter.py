@@ -111,7 +111,7 @@ def released_adapter(joined: Any, model: TrainingModel, request: ModelRequest) -
         raise InputError(f"{base} has no weights, and an adapter needs a base that has; train that first")
     if not base.is_dir():
         raise InputError(f"{base} is a file, and an adapter names the folder of its base; give that folder")
-    if added := sorted(each.name for each in base.iterdir() if adds_weights(each.name)):
+    if added := sorted(file.name for file in base.iterdir() if adds_weights(file.name)):
         raise InputError(
             f"{base} also holds {added[0]}, by which a loader adds another adapter to this base; move it to another "
             "folder"
@@ -121,7 +121,7 @@ def released_adapter(joined: Any, model: TrainingModel, request: ModelRequest) -
     else:
         settings = joined.peft_config["default"].to_dict() | {"task_type": _TASK_TYPES.get(model.task)}
     settings = {**settings, BASE: str(base), "inference_mode": True}
-    content = json.dumps(settings, indent=2, sort_keys=True, default=_plain).encode() + b"\n"
+    content = json.dumps(settings, indent=2, sort_keys=True, default=_as_plain).encode() + b"\n"
     return ReleasedAdapter(
         settings=content,
         base=base,
@@ -137,5 +137,5 @@ def _classes(model: TrainingModel, base: Path) -> int | None:
     return None if len(stated or (0, 1)) == len(model.labels) else len(model.labels)
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, set | frozenset) else str(value)

@@ -43,8 +43,8 @@ class HeldOut:
         folder = None if weights.is_dir() else self.folder
         model = load_model(weights, folder=folder, kind=KINDS[self.task.name])
         with quiet_transformers(), network_errors(weights, model.network):
-            found = self.task.evaluate(model.network, model.device)
-        named = {QUANTITIES.get(f"held_out_{name}"): value for name, value in found.items()}
+            measured = self.task.evaluate(model.network, model.device)
+        named = {QUANTITIES.get(f"held_out_{name}"): value for name, value in measured.items()}
         loss = "held_out_loss"
         ordered = sorted(
             ((name, value) for name, value in named.items() if name), key=lambda e: e[0] == QUANTITIES[loss]
@@ -77,7 +77,7 @@ def _numbered(model: TrainingModel, stated: Iterable[str]) -> TrainingModel:
     """The model with numbers as its labels, if both model and data only number them; else the model."""
     if model.labels is None or known_labels(model.path) is not None:
         return model
-    names = set(stated) if model.problem is HeadKind.ONE else {name for each in stated for name in json.loads(each)}
+    names = set(stated) if model.problem is HeadKind.ONE else {name for label in stated for name in json.loads(label)}
     return replace(model, labels=numbers_below(len(model.labels), names) or model.labels)
 
 

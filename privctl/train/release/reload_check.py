@@ -219,7 +219,7 @@ def _sounds(model: TrainingModel) -> dict[str, Tensor]:
     assert model.sounds is not None
     drawn = np.random.default_rng(_SEED)
     shape = (_ROWS, model.sounds.samples or model.sounds.rate)
-    return model.sounds.padded([model.sounds.features(each) for each in drawn.standard_normal(shape, np.float32)])
+    return model.sounds.padded([model.sounds.features(wave) for wave in drawn.standard_normal(shape, np.float32)])
 
 
 def _loading_problems(info: Mapping[str, Any]) -> Iterator[str]:
@@ -241,10 +241,10 @@ def _differences(loaded: Any, network: Any, written: Mapping[str, Any]) -> Itera
     if type(loaded) is not type(network):
         yield f"transformers makes a {type(loaded).__name__} of it, and a {type(network).__name__} was trained"
         return
-    here, there = _settings(network.config), _settings(loaded.config)
-    for name in sorted(here.keys() | there.keys()):
-        if here.get(name) not in (there.get(name), written.get(name, _ABSENT)):
-            yield f"its config.json has {name} {there.get(name)!r}, and the network {here.get(name)!r}"
+    before, after = _settings(network.config), _settings(loaded.config)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) not in (after.get(name), written.get(name, _ABSENT)):
+            yield f"its config.json has {name} {after.get(name)!r}, and the network {before.get(name)!r}"
     trained, read = _tensors(network), _tensors(loaded)
     stored = network.state_dict().keys()
     for name in sorted(trained.keys() | read.keys()):

@@ -92,11 +92,11 @@ def report_for(
     job: TrainingJob,
     finished: FinishedRun,
     noise: GradientNoise | None,
-    place: Path,
+    report_path: Path,
     outputs: tuple[Artifact, ...],
     secrets: CheckedSecrets | None = None,
 ) -> PrivacyReport:
-    """The report of a run with these ``outputs``, to be written at ``place``; ``secrets`` are those of its plan.
+    """The report of a run with these ``outputs``, to be written at ``report_path``; ``secrets`` are those of its plan.
 
     Raises InputError if a file of weights has changed since it was read.
     """
@@ -110,7 +110,7 @@ def report_for(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=input_artifacts(job, inputs, place),
+        inputs=input_artifacts(job, inputs, report_path),
         outputs=outputs,
         parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
         mechanism=_mechanism(job, finished),
@@ -130,16 +130,16 @@ def report_for(
             *(() if withheld.withholds(job.request) else zeroed_warning(finished)),
         ),
         omissions=withheld.omissions(job.request),
-        parents=tuple(_parents(job, place)),
+        parents=tuple(_parents(job, report_path)),
     )
     require_unchanged(job)  # after their digests were taken for the report
     return report
 
 
-def input_artifacts(job: TrainingJob, inputs: Mapping[str, DataPath | None], place: Path) -> tuple[Artifact, ...]:
-    """The entries of the ``inputs`` by role in the report at ``place``; data have the digests taken when read."""
+def input_artifacts(job: TrainingJob, inputs: Mapping[str, DataPath | None], report_path: Path) -> tuple[Artifact, ...]:
+    """The entries of the ``inputs`` by role in the report at ``report_path``; data have the digests taken when read."""
     return tuple(
-        digested_artifact(role, file, place)
+        digested_artifact(role, file, report_path)
         for role, path in inputs.items()
         if path
         for file in (job.read[role] if role in job.read else recorded_files(path))
@@ -163,15 +163,15 @@ def _plan_parameters(job: TrainingJob, secrets: CheckedSecrets | None) -> dict[s
     return secret_parameters(job.plan, secrets, job.recipe.steps * job.recipe.sample_rate)
 
 
-def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
+def _parents(job: TrainingJob, report_path: Path) -> Iterator[ParentReport]:
     """The reports of the plan, if it still exists, and of the initial weights, which say what those were trained on.
 
     A finished training must not fail because a plan's report is missing.
     """
     if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
-        yield job.plan.report.parent_of(place)
-    for found in reports_of_start(job):
-        yield found.parent_of(place)
+        yield job.plan.report.parent_of(report_path)
+    for start_report in reports_of_start(job):
+        yield start_report.parent_of(report_path)
 
 
 def large_delta(job: TrainingJob) -> Iterator[str]:
@@ -292,7 +292,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
     settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in _UNLESS_USUAL}
     if "passes" in request.method.takes:
         settings["clipping_passes"] = recipe.clipping_passes
-    settings |= _of_batches(request, recipe)
+    settings |= _batch_parameters(request, recipe)
     if recipe.search is not None:
         settings["search"] = searched.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:
@@ -342,7 +342,7 @@ def _sizes(job: TrainingJob) -> dict[str, Any]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _of_batches(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:
+def _batch_parameters(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:
     """How batches are drawn, limits per user, and how noise is correlated, where they differ from the default."""
     settings: dict[str, Any] = {}
     if recipe.batches is not Batches.POISSON:

@@ -140,7 +140,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
         warnings += noise_warnings(ratio)
     if recipe.coefficients is not None or recipe.matrix is not None:
         warnings.append(_CORRELATED)
-    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, warnings.append)
+    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full_precision_of, warnings.append)
     if (of_public := seconds_of_public(job, network, device)) is not None and recipe.public is not None:
         seconds += of_public
         on_gpu = None if on_gpu is None else on_gpu + trained * _GRADIENT
@@ -201,7 +201,7 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
         yield price
 
 
-def _full(job: TrainingJob, network: nn.Module, device: torch.device) -> Precision:
+def _full_precision_of(job: TrainingJob, network: nn.Module, device: torch.device) -> Precision:
     return FullPrecision()
 
 

@@ -71,7 +71,7 @@ class SearchFolder:
             folder = cls(pending.temporary, facts, [secrets.randbelow(candidates) for _ in range(count)], [])
             folder._write()
             pending.commit()
-        folder.path, folder._claim = path, _claimed(path)
+        folder.path, folder._claim = path, _claim_search(path)
         return folder
 
     @classmethod
@@ -84,7 +84,7 @@ class SearchFolder:
         """
         if not (path / _STATE).is_file():
             raise CommandError(f"{path} does not exist, so there is no search to resume; remove --resume")
-        claim = _claimed(path)
+        claim = _claim_search(path)
         try:
             return cls._read(path, facts, candidates, own, claim)
         except BaseException:
@@ -98,9 +98,9 @@ class SearchFolder:
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         damaged = InputError(f"{path / _STATE} is not the state of a search; put it back as it was")
         try:
-            order, scores = [int(each) for each in data["order"]], list(data["scores"])
+            order, scores = [int(index) for index in data["order"]], list(data["scores"])
             kept, released = dict(data["facts"]), data.get("released")
-            if len(scores) > len(order) or not all(each is None or isinstance(each, float) for each in scores):
+            if len(scores) > len(order) or not all(score is None or isinstance(score, float) for score in scores):
                 raise ValueError
             if released is not None and not isinstance(released, list):
                 raise ValueError
@@ -108,7 +108,7 @@ class SearchFolder:
             raise damaged from None
         if (changed := difference(kept, json.loads(json.dumps(dict(facts))), own)) is not None:
             raise CommandError(f"{path} was begun {changed}; resume with the same settings")
-        if not all(0 <= each < candidates for each in order):
+        if not all(0 <= index < candidates for index in order):
             raise damaged
         folder = cls(path, facts, order, scores, released, claim)
         folder._delete_losers()
@@ -193,7 +193,7 @@ def discard_remains(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _claimed(path: Path) -> Claim:
+def _claim_search(path: Path) -> Claim:
     """The claim of this process on the search, without which another could make its runs a second time."""
     with writing(path):
         return Claim(path, "search")
@@ -222,8 +222,8 @@ def move_model(
     """
     old, place = report_path(model), report_path(output)
     report = read_report(old)
-    inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
-    parents = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.parents)
+    inputs = tuple(replace(artifact, path=relative(old.parent / artifact.path, place)) for artifact in report.inputs)
+    parents = tuple(replace(parent, path=relative(old.parent / parent.path, place)) for parent in report.parents)
     report = amend(replace(report, inputs=inputs, parents=parents, created=now()))
     with PendingFolder(output, public=True, replaces=force) as pending:
         for file in sorted(model.iterdir()):

@@ -42,7 +42,7 @@ def log_search(output: Path, folder: Path, data: str, notify: Notify) -> Iterato
     with log_file(log_of(output)) as file:
         if not os.path.lexists(folder):  # another process may have made it while this one waited
             links = _links(file)
-            if earlier := _counted(links, data):
+            if earlier := _count_links(links, data):
                 notify(earlier_searches_warning(earlier))
             line, _ = _CHAIN.line(links[-1].digest if links else _CHAIN.root, f"{now()} {data}".encode())
             file.add(line)
@@ -55,10 +55,10 @@ def count_searches(output: Path, data: str) -> int:
     if not log_of(output).exists():
         return 0
     with log_file(log_of(output)) as file:
-        return _counted(_links(file), data)
+        return _count_links(_links(file), data)
 
 
-def _counted(links: Sequence[Link], data: str) -> int:
+def _count_links(links: Sequence[Link], data: str) -> int:
     return sum(link.body.endswith(b" " + data.encode()) for link in links)
 
 

@@ -58,7 +58,7 @@ def secret_guarantees(
     assumptions = (
         *_enforced_assumptions(protection, recipe),
         *premises,
-        *_of_secrets(protection),
+        *_secret_assumptions(protection),
         _numbers(len(protection.ids)),
     )
     by_curve = protection.facts.calibration is ProtectionCalibration.CURVE
@@ -68,7 +68,7 @@ def secret_guarantees(
         nearest = int(np.argmax(spent_shares))
         # Only the bound that the noise was calibrated by states how many secrets stay within theirs.
         within = int((spent_shares <= 1 + CLOSE).sum())
-        overall = f"{_overall(len(spent_shares), within)}; " if curve == by_curve else ""
+        overall = f"{_overall_text(len(spent_shares), within)}; " if curve == by_curve else ""
         return Guarantee(
             name="secret protection, trade-off curve" if curve else "secret protection, mutual information",
             epsilon=finite(float(nats[nearest])),
@@ -149,7 +149,7 @@ def _enforced_assumptions(plan: Protection, recipe: TrainingSettings) -> Iterato
     )
 
 
-def _of_secrets(plan: Protection) -> Iterator[Assumption]:
+def _secret_assumptions(plan: Protection) -> Iterator[Assumption]:
     """The assumptions on the secrets, most of which the training cannot check."""
     yield Assumption(
         name="book of secrets",
@@ -187,7 +187,7 @@ def _numbers(secrets: int) -> Assumption:
     )
 
 
-def _overall(secrets: int, within: int) -> str:
+def _overall_text(secrets: int, within: int) -> str:
     if within < secrets:
         stay = "stays within its posterior" if within == 1 else "stay within their posteriors"
         return f"only {within} of {counted(secrets, 'secret')} {stay}: more steps were begun than planned"

@@ -45,7 +45,7 @@ def candidates_of(text: str) -> SearchedSettings:
         name, _, values = part.partition("=")
         known = name.removeprefix("--").replace("-", "_")
         if known not in SEARCHABLE:
-            allowed = ", ".join(each.replace("_", "-") for each in SEARCHABLE)
+            allowed = ", ".join(setting.replace("_", "-") for setting in SEARCHABLE)
             raise CommandError(
                 f"--search names {name!r}; all candidates must cost the same, so give some of {allowed}, as in "
                 f"{_EXAMPLE!r}"
@@ -99,11 +99,11 @@ def require_searchable(request: RetrainRequest, candidates: SearchedSettings) ->
                     f"--search names {name}, which --optimizer {request.optimizer} does not use; remove it, or train "
                     "with adam or adamw"
                 )
-    for each in candidates.combinations:
+    for combination in candidates.combinations:
         try:
             TrainingSettings(
                 method=request.method_name, steps=1, batch_size=1, sample_rate=1, noise_multiplier=1,
-                **{"learning_rate": request.learning_rate, **each},
+                **{"learning_rate": request.learning_rate, **combination},
             )  # fmt: skip
         except ValueError as error:
             raise CommandError(flagged(str(error), SEARCHABLE)) from None

@@ -144,9 +144,9 @@ def model_of(options: Mapping[str, Any], without_adapters: str = "") -> ModelReq
     Raises CommandError for options that contradict each other, and CommandError or InputError for an invalid adapter.
     """
     path, base = Path(options["model"]), options.get("base")
-    found = adapter_at(path, None if base is None else Path(base))
+    adapter = adapter_at(path, None if base is None else Path(base))
     save_adapter, base_bits = bool(options.get("save_adapter", False)), _base_bits(options)
-    if found is not None:
+    if adapter is not None:
         _check_adapter(options, without_adapters)
     elif base is not None:
         raise CommandError(f"--base is the base of an adapter, and {path} is a whole model; remove it")
@@ -162,8 +162,8 @@ def model_of(options: Mapping[str, Any], without_adapters: str = "") -> ModelReq
     elif save_adapter and options.get("convert") is not None:
         raise CommandError("--save-adapter keeps the base as it is; give --norm frozen instead of --convert batch-norm")
     return ModelRequest(
-        path=path if found is None else found.base,
-        adapter=None if found is None else found.adapter,
+        path=path if adapter is None else adapter.base,
+        adapter=None if adapter is None else adapter.adapter,
         save_adapter=save_adapter,
         base_bits=base_bits,
         from_scratch=options["from_scratch"],
@@ -234,9 +234,9 @@ def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns
     fields = None if holds_classes(data) or not found(data) else column_names(data)
     note = f"task {task}, by the model's config.json"
     if fields is not None and task is TaskName.TEXT_CLASSIFICATION and label not in fields:
-        held = ", ".join(map(repr, fields))
+        quoted_fields = ", ".join(map(repr, fields))
         raise InputError(
-            f"{data} has no {label!r} in its first record, which holds {held}; {model} is a text "
+            f"{data} has no {label!r} in its first record, which holds {quoted_fields}; {model} is a text "
             f"classifier ({class_named(model)}): give every record a label, name its field with --label-column, or "
             "train a language model"
         )

@@ -34,10 +34,10 @@ def option_fields(settings: type[MethodSettings]) -> Iterator[tuple[Field[Any], 
     hints = get_type_hints(settings)
     for field in fields(settings):
         if OPTION in field.metadata:
-            yield field, _kind(hints[field.name]), field.metadata[OPTION]
+            yield field, _value_type(hints[field.name]), field.metadata[OPTION]
 
 
-def _kind(hint: Any) -> type:
+def _value_type(hint: Any) -> type:
     """The type of a value other than None: ``T`` for ``T | None``, and ``tuple`` for any tuple."""
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (member for member in get_args(hint) if member is not type(None))

@@ -238,10 +238,12 @@ class RetrainRequest:
     force: bool = False
 
     def __post_init__(self) -> None:
-        own = self.method.settings
-        if type(self.settings) is MethodSettings and all(each.default is not MISSING for each in fields(own)):
-            object.__setattr__(self, "settings", own())  # no settings were given
-        if not isinstance(self.settings, own):
+        settings_class = self.method.settings
+        if type(self.settings) is MethodSettings and all(
+            field.default is not MISSING for field in fields(settings_class)
+        ):
+            object.__setattr__(self, "settings", settings_class())  # no settings were given
+        if not isinstance(self.settings, settings_class):
             raise ValueError(
                 f"{self.method_name} takes {self.method.settings.__name__}, not {type(self.settings).__name__}"
             )

@@ -34,8 +34,8 @@ def open_folder(
     # Before the state is read, which another process that resumes the run would change.
     claim = workers.in_main(claimed) if job.request.resume else None
     try:
-        own = job.request.method.settings
-        resumed = RunFolder.resume(path, fingerprint_of(job), own) if job.request.resume else None
+        settings_class = job.request.method.settings
+        resumed = RunFolder.resume(path, fingerprint_of(job), settings_class) if job.request.resume else None
         if resumed is not None:
             workers.in_main(resumed[0].require_as_saved)  # reads the whole state, so only one process does it
         workers.barrier()  # no process may change the state before all have read it
@@ -45,8 +45,8 @@ def open_folder(
             for weights in job.model.files:  # so that the fingerprint is that of the weights that were read
                 weights.require_unchanged()
             folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
-            if (held := claimed() if claim is None else claim) is not None:
-                folder.keep(held)
+            if (claim_held := claimed() if claim is None else claim) is not None:
+                folder.keep(claim_held)
             for name, content in files.items():
                 write_bytes(folder.path / name, content)
             if job.request.method.search(job.request) is not None:  # before its first step, so no run is made twice

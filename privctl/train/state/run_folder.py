@@ -180,7 +180,7 @@ class RunFolder:
         """Write the state. A kill at any moment leaves the old state or this one."""
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
-        files = [name, *(each for each in _KEPT if (self.path / each).is_file())]
+        files = [name, *(file for file in _KEPT if (self.path / file).is_file())]
         state = {
             "step": saved.updates,
             "spent": saved.steps_begun,
@@ -189,7 +189,7 @@ class RunFolder:
             "measured": saved.side_releases_begun,
             "begun_log": self._steps_begun.head,
             "measured_log": self._side_releases_begun.head,
-            _DIGESTS: {each: file_digest(self.path / each) for each in files},
+            _DIGESTS: {file: file_digest(self.path / file) for file in files},
         }
         write_bytes(self.path / STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):

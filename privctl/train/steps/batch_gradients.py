@@ -114,7 +114,9 @@ class BatchGradients:
             # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
             # affects whether another is counted, each suspect row is run again alone before it counts as zero. If there
             # are no suspects, the rows that were not finite are another process's.
-            sound = [example for row, own in enumerate(units) if row not in result for example in own]
+            sound = [
+                example for row, unit_examples in enumerate(units) if row not in result for example in unit_examples
+            ]
             return [group for group in (sound, *(units[row] for row in sorted(result))) if group]
         with self.precision.on(examples):
             batch_losses = losses()
@@ -166,11 +168,11 @@ class BatchGradients:
         """
         if not self.precision.rounds:
             return None
-        found: frozenset[int] = frozenset()
+        suspects: frozenset[int] = frozenset()
         try:
             engine.verify(losses, rows)
         except NotFiniteError as fault:
             if not self.workers.lockstep:
                 raise
-            found = frozenset(fault.rows)
-        return found if self.workers.lockstep and joint_vote(bool(found)) else None
+            suspects = frozenset(fault.rows)
+        return suspects if self.workers.lockstep and joint_vote(bool(suspects)) else None

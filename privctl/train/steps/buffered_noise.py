@@ -49,25 +49,25 @@ class BufferedNoise:
         """See ``GradientNoise``; ``stddev`` is that of z in one step, and every step must pass the same tensors."""
         gradients, matrix = list(tensors), self._matrix
         for decay, buffer in zip(matrix.decays, self._buffers, strict=True):
-            for each in buffer:
-                each.mul_(decay ** max(0, step - self._next))
+            for tensor in buffer:
+                tensor.mul_(decay ** max(0, step - self._next))
         self._next = step + 1
-        held = zip(matrix.weights, self._buffers, strict=True)
-        noise = release_correlated(self._fresh, gradients, matrix.first, held, stddev, step)
-        for place, decay in enumerate(matrix.decays):
-            if not self._buffers[place]:
-                self._buffers[place] = [torch.zeros_like(each) for each in noise]
-            self._buffers[place] = [
+        weighted = zip(matrix.weights, self._buffers, strict=True)
+        noise = release_correlated(self._fresh, gradients, matrix.first, weighted, stddev, step)
+        for index, decay in enumerate(matrix.decays):
+            if not self._buffers[index]:
+                self._buffers[index] = [torch.zeros_like(each) for each in noise]
+            self._buffers[index] = [
                 buffer.to(each.device).mul_(decay).add_(each)
-                for buffer, each in zip(self._buffers[place], noise, strict=True)
+                for buffer, each in zip(self._buffers[index], noise, strict=True)
             ]
 
     def tensors(self, as_saved: Part = unsharded) -> dict[str, Tensor]:
         """What a resumed run needs; it is secret, as it reveals the sums without noise."""
         kept = {
-            f"{_PREFIX}{place}.{index}": as_saved(index, each)
-            for place, buffer in enumerate(self._buffers)
-            for index, each in enumerate(buffer)
+            f"{_PREFIX}{number}.{index}": as_saved(index, tensor)
+            for number, buffer in enumerate(self._buffers)
+            for index, tensor in enumerate(buffer)
         }
         return kept | {_NEXT: torch.tensor(self._next), _MATRIX: self._numbers()}
 
@@ -78,10 +78,10 @@ class BufferedNoise:
         if _MATRIX not in tensors or tensors[_MATRIX].tolist() != self._numbers().tolist():
             raise InputError("the saved noise was correlated in another way; resume with the settings of the run")
         self._next = int(tensors[_NEXT])
-        for place in range(len(self._buffers)):
-            count = sum(name.startswith(f"{_PREFIX}{place}.") for name in tensors)
-            saved = (tensors[f"{_PREFIX}{place}.{index}"] for index in range(count))
-            self._buffers[place] = [own_part(index, each) for index, each in enumerate(saved)]
+        for number in range(len(self._buffers)):
+            count = sum(name.startswith(f"{_PREFIX}{number}.") for name in tensors)
+            saved = (tensors[f"{_PREFIX}{number}.{index}"] for index in range(count))
+            self._buffers[number] = [own_part(index, tensor) for index, tensor in enumerate(saved)]
 
     def _numbers(self) -> Tensor:
         matrix = self._matrix

@@ -73,8 +73,8 @@ def law_of(recipe: TrainingSettings, count: int) -> CanaryLaw:
     """The law of ``count`` canaries in a run of ``recipe``."""
     correlated = recipe.coefficients is not None or recipe.matrix is not None
     in_passes = recipe.batches is Batches.BALLS_AND_BINS
-    made: CanaryLaw = (CorrelatedLaw if correlated else OncePerPassLaw if in_passes else EachStepLaw)(recipe, count)
-    return made
+    law: CanaryLaw = (CorrelatedLaw if correlated else OncePerPassLaw if in_passes else EachStepLaw)(recipe, count)
+    return law
 
 
 def participation_phrase(recipe: TrainingSettings) -> str:
@@ -106,6 +106,7 @@ class _Mixture:
     logs: Floats
 
     def drawn(self, uniforms: Floats) -> Floats:
+        """Shifts (n,) drawn from the law by inversion of ``uniforms`` (n,) in [0, 1)."""
         ends = np.cumsum(np.exp(self.logs))[:-1]
         return self.shifts[np.searchsorted(ends, uniforms, side="right")]
 
@@ -214,9 +215,9 @@ class _BandedRows:
     def row(self, lost: int, latest: Floats) -> Floats:
         """The row of the product for the new row ``latest``, before which ``lost`` rows were lost."""
         kept = len(self.held)
-        held = np.concatenate([np.zeros((min(lost, kept), len(latest))), self.held])[:kept]
-        self.held = np.concatenate([latest[None], held])[:kept]
-        return np.asarray(self._first * latest + self._later @ held)
+        remembered = np.concatenate([np.zeros((min(lost, kept), len(latest))), self.held])[:kept]
+        self.held = np.concatenate([latest[None], remembered])[:kept]
+        return np.asarray(self._first * latest + self._later @ remembered)
 
 
 class _BufferedRows:
@@ -228,9 +229,9 @@ class _BufferedRows:
         self.held: Floats = np.zeros((len(matrix.decays), width))
 
     def row(self, lost: int, latest: Floats) -> Floats:
-        held = self._decays**lost * self.held
-        self.held = self._decays * held + latest
-        return np.asarray(self._first * latest + self._weights @ held)
+        remembered = self._decays**lost * self.held
+        self.held = self._decays * remembered + latest
+        return np.asarray(self._first * latest + self._weights @ remembered)
 
 
 class CorrelatedLaw:

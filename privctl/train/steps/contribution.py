@@ -124,7 +124,7 @@ def _tested(
     if isinstance(job.task, CorpusTask) and job.task.padding is None and _chooses_keys(network):
         return _padded(job, network, device, stages, notify, "the length it is padded to, where keys tie")
     try:
-        return _announced(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
+        return _notify_promotions(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:
         alike = limits.length is not None and isinstance(job.task, CorpusTask)
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
@@ -162,10 +162,10 @@ def _padded(
         f"this model makes a record's gradient depend on {dependence}; every text is padded to {limits.length} "
         "tokens, whatever it is batched with (--max-length lowers that)"
     )
-    return _announced(replace(padded, contribution=test), notify)
+    return _notify_promotions(replace(padded, contribution=test), notify)
 
 
-def _announced(job: TrainingJob, notify: Notify) -> TrainingJob:
+def _notify_promotions(job: TrainingJob, notify: Notify) -> TrainingJob:
     """Notify which modules are differentiated as a whole and at what cost; returns the job."""
     test = job.contribution
     if test is not None and (sentence := promotion_sentence(test.promoted, test.promoted_share)):
@@ -305,9 +305,9 @@ def _rounding(job: TrainingJob) -> Assumption:
 
 def _rounding_figures(job: TrainingJob) -> tuple[int, float, float]:
     """The most records in a batch, the largest relative difference of one record, and the rounding margin."""
-    found = {} if job.contribution is None else job.contribution.differences
+    differences = {} if job.contribution is None else job.contribution.differences
     records = min(_largest_batch(job), len(job.task))
-    return records, max(found.values(), default=math.inf), rounding_margin(reduced=job.recipe.bf16)
+    return records, max(differences.values(), default=math.inf), rounding_margin(reduced=job.recipe.bf16)
 
 
 def rounding_warning(job: TrainingJob) -> Iterator[str]:
@@ -352,8 +352,13 @@ def test_parameters(job: TrainingJob) -> dict[str, Any]:
         return {}
     promoted = {
         "promoted": [
-            {"module": each.module, "class": each.kind, "because": each.reason, "differentiated": each.mode}
-            for each in test.promoted
+            {
+                "module": promotion.module,
+                "class": promotion.kind,
+                "because": promotion.reason,
+                "differentiated": promotion.mode,
+            }
+            for promotion in test.promoted
         ],
         "promoted_share": test.promoted_share,
     }

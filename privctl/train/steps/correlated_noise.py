@@ -50,7 +50,7 @@ def release_correlated(
     z is the noise of ``fresh`` with ``stddev``. Returns w in float64, including the rounding of what is released.
     """
     sums = [gradient.to(torch.float64, copy=True) for gradient in gradients]
-    combined = [first * each for each in sums]
+    combined = [first * tensor for tensor in sums]
     for factor, noise in held:
         for place, each in zip(combined, noise or (), strict=bool(noise)):
             place.sub_(each.to(place.device), alpha=factor)
@@ -87,16 +87,16 @@ class CorrelatedNoise:
         """See ``GradientNoise``; ``stddev`` is that of z in one step, and every step must pass the same tensors."""
         gradients = list(tensors)
         self._skip_lost(step)
-        held = zip(self._coefficients[1:], self._history, strict=False)
-        combined = release_correlated(self._fresh, gradients, self._coefficients[0], held, stddev, step)
+        weighted = zip(self._coefficients[1:], self._history, strict=False)
+        combined = release_correlated(self._fresh, gradients, self._coefficients[0], weighted, stddev, step)
         self._keep(combined)
 
     def tensors(self, as_saved: Part = unsharded) -> dict[str, Tensor]:
         """What a resumed run needs; it is secret, as it reveals the sums without noise."""
         kept = {
-            f"{_PREFIX}{age}.{place}": as_saved(place, each)
+            f"{_PREFIX}{age}.{index}": as_saved(index, tensor)
             for age, noise in enumerate(self._history)
-            for place, each in enumerate(noise or ())
+            for index, tensor in enumerate(noise or ())
         }
         return kept | {
             _NEXT: torch.tensor(self._next),

@@ -36,8 +36,8 @@ class EpochStats:
         """The state for ``restored``."""
         zeroed = torch.tensor(self.zeroed)
         return {
-            _PREFIX + "losses": _joined(self.losses),
-            _PREFIX + "norms": _joined(self.norms),
+            _PREFIX + "losses": _as_vector(self.losses),
+            _PREFIX + "norms": _as_vector(self.norms),
             _PREFIX + "zeroed": zeroed,
         }
 
@@ -52,11 +52,11 @@ class EpochStats:
 
     def take_count(self) -> Tensor:
         """The sum of ``counted``, a float64 scalar on the CPU; empties ``counted``."""
-        found = torch.zeros((), dtype=torch.float64)
-        for each in self.counted:
-            found += each.cpu()
+        total = torch.zeros((), dtype=torch.float64)
+        for counts in self.counted:
+            total += counts.cpu()
         self.counted = []
-        return found
+        return total
 
     def finite_since(self, mark: tuple[int, int, int, int]) -> bool:
         """Whether every loss and norm added since ``mark`` is finite; waits for the device once."""
@@ -67,7 +67,7 @@ class EpochStats:
         """Move the statistics of all processes to the main one; every process must call it."""
         if workers.size == 1:
             return
-        losses, norms = workers.gather(_joined(self.losses)), workers.gather(_joined(self.norms))
+        losses, norms = workers.gather(_as_vector(self.losses)), workers.gather(_as_vector(self.norms))
         zeroed = int(workers.gather(torch.tensor([self.zeroed])).sum())
         self._clear()
         if workers.is_main:
@@ -78,7 +78,7 @@ class EpochStats:
 
         With ``clip_norm`` None, as it is adaptive or absent, there is no share of clipped gradients.
         """
-        losses, norms = _joined(self.losses), _joined(self.norms)
+        losses, norms = _as_vector(self.losses), _as_vector(self.norms)
         measures = {}
         if len(losses):
             measures["training_loss"] = float(losses.mean())
@@ -95,6 +95,6 @@ class EpochStats:
         self.losses, self.norms, self.zeroed = [], [], 0
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _as_vector(parts: list[Tensor]) -> Tensor:
     """Concatenate ``parts`` to one vector (n,) float64 on the CPU."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *(part.double().cpu() for part in parts)])

@@ -84,7 +84,7 @@ class GradientCanaries:
         amounts = torch.from_numpy(self._law.amounts(step, self._coins, batches) * self.included)
         taking_part = amounts != 0
         chosen, added = self._places[taking_part], self.unit(clip_norm) * amounts[taking_part]
-        for gradient, inside, begin in _within(gradients, self._own, chosen):
+        for gradient, inside, begin in _tensors_with_places(gradients, self._own, chosen):
             gradient.view(-1)[(chosen[inside] - begin).to(gradient.device)] += added[inside].to(gradient)
 
     def observe(self, gradients: Sequence[Tensor], clip_norm: float, step: int) -> None:
@@ -108,15 +108,17 @@ class GradientCanaries:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from ``tensors`` if they hold a saved state. Raises InputError if an older privctl saved it."""
-        own = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
-        if own and "key" not in own:
+        own_tensors = {
+            name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)
+        }
+        if own_tensors and "key" not in own_tensors:
             raise InputError("the saved canary gradients are an older privctl's; begin the run again")
-        if own:
-            self._places = own["places"].cpu()
-            self._key = own["key"].cpu().numpy().copy()
-            self.included = own["included"].cpu().numpy() > 0
-            self._begun = own["begun"].cpu().numpy().copy()
-            self._law.restore(own)
+        if own_tensors:
+            self._places = own_tensors["places"].cpu()
+            self._key = own_tensors["key"].cpu().numpy().copy()
+            self.included = own_tensors["included"].cpu().numpy() > 0
+            self._begun = own_tensors["begun"].cpu().numpy().copy()
+            self._law.restore(own_tensors)
 
     def _coins(self, number: int) -> np.random.Generator:
         """The generator of ``number``, under a saved key so that a resumed run draws the same numbers."""
@@ -124,16 +126,16 @@ class GradientCanaries:
 
     def _read_own(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
         """The canaries' entries of ``tensors``, which may be sharded over processes."""
-        found = self._read(tensors, self._own)
-        self._together.all_reduce([found])  # 0 in the processes that do not hold the entry
-        return np.asarray(found.numpy(), dtype=np.float64)
+        values = self._read(tensors, self._own)
+        self._together.all_reduce([values])  # 0 in the processes that do not hold the entry
+        return np.asarray(values.numpy(), dtype=np.float64)
 
     def _read(self, tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]]) -> Tensor:
-        found = torch.zeros(len(self._places), dtype=torch.float64)
-        for tensor, inside, begin in _within(tensors, ranges, self._places):
-            at = (self._places[inside] - begin).to(tensor.device)
-            found[inside] = tensor.detach().reshape(-1)[at].double().cpu()
-        return found
+        values = torch.zeros(len(self._places), dtype=torch.float64)
+        for tensor, inside, begin in _tensors_with_places(tensors, ranges, self._places):
+            positions = (self._places[inside] - begin).to(tensor.device)
+            values[inside] = tensor.detach().reshape(-1)[positions].double().cpu()
+        return values
 
 
 def _ranges(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:
@@ -149,7 +151,7 @@ def _ranges(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tupl
         begin += size
 
 
-def _within(
+def _tensors_with_places(
     tensors: Sequence[Tensor], ranges: Sequence[tuple[int, int]], places: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Each of ``tensors`` that holds some of ``places``, a mask of those places, and where its range begins."""

@@ -90,7 +90,9 @@ class KeyedNoise:
             self._uncompiled -= sum(tensor.numel() for tensor in tensors)
             if self._uncompiled <= 0:
                 self._source.compile(["F32"])
-        for block, pieces in enumerate(_joined(piece for tensor in tensors for piece in _pieces(tensor, BLOCK))):
+        for block, pieces in enumerate(
+            _grouped_by_call(piece for tensor in tensors for piece in _pieces(tensor, BLOCK))
+        ):
             values = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
             self._source.release(step, block, values.numpy(), stddev)
             if len(pieces) > 1:
@@ -147,7 +149,7 @@ class CipherNoise:
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """See ``GradientNoise``; ``tensors`` are whole and contiguous, of any floating type."""
-        self.release_shards([Shard(values=each, tensor=i) for i, each in enumerate(tensors)], stddev, step)
+        self.release_shards([Shard(values=tensor, tensor=i) for i, tensor in enumerate(tensors)], stddev, step)
 
     def release_shards(self, shards: Sequence[Shard], stddev: float, step: int) -> None:
         """Like ``release``, for the contiguous parts of tensors in this process, with the full ``stddev``.
@@ -220,7 +222,7 @@ def _pieces(tensor: Tensor, size: int) -> Iterator[Tensor]:
     return (flat[start : start + size] for start in range(0, len(flat), size))
 
 
-def _joined(pieces: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def _grouped_by_call(pieces: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Group ``pieces`` by call: those above half a block alone, the others in order, of one dtype and up to a block.
 
     Each call that draws noise has the cost of some 10,000 numbers.

@@ -77,8 +77,8 @@ def holding(network: nn.Module, workers: Workers) -> Holding:
     if not parameters:
         raise InputError("the model has no parameter that requires a gradient; there is nothing to train")
     shared = any(map(is_shard, parameters))
-    made: Holding = (Shards if shared else Copies)(network=network, workers=workers, trained=parameters)
-    return made
+    held: Holding = (Shards if shared else Copies)(network=network, workers=workers, trained=parameters)
+    return held
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,17 +169,17 @@ class Shards:
 
     def combine(self, release: Release | None) -> None:
         """See ``Holding``; the clipping engine, or torch, has already reduce-scattered the gradients."""
-        for own, parameter in zip(self._own, self.trained, strict=True):
-            own.grad = torch.zeros_like(own) if parameter.grad is None else own_part(parameter.grad)
+        for part, parameter in zip(self._own, self.trained, strict=True):
+            part.grad = torch.zeros_like(part) if parameter.grad is None else own_part(parameter.grad)
         if release is not None:
-            release([_gradient(own) for own in self._own])
+            release([_gradient(item) for item in self._own])
 
     def require_finite(self, step: int) -> None:
         """See ``Holding``."""
         parameters = dict(self.network.named_parameters())
         bad = self.workers.any_of(*(not bool(torch.isfinite(own_part(p)).all()) for p in parameters.values()))
-        for name, found in zip(parameters, bad, strict=True):
-            if found:
+        for name, is_bad in zip(parameters, bad, strict=True):
+            if is_bad:
                 raise DivergedError(
                     f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
                     "--learning-rate, or raise --batch-size"

@@ -285,8 +285,8 @@ class Trainer:
             noise.release([*gradients, *beside], stddev, steps_begun)
             if self.canaries is not None:
                 self.canaries.observe(gradients, clip_norm, steps_begun)
-            for each in beside:
-                noisy.copy_(each)
+            for tensor in beside:
+                noisy.copy_(tensor)
 
         if adaptive is not None:
             self.workers.reduce_to_main([count])

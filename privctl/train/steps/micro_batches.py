@@ -77,8 +77,8 @@ class MicroBatches:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            here = not isinstance(error, MemoryElsewhereError)
-        self._lower(micro if here else None)
+            is_own_error = not isinstance(error, MemoryElsewhereError)
+        self._lower(micro if is_own_error else None)
         return None
 
     def _lower(self, micro: Sequence[int] | None) -> None:

@@ -67,8 +67,8 @@ class PublicGradients:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the losses of an unfinished epoch; only in the main process."""
-        own = {name.removeprefix(_PREFIX): tensors[name] for name in tensors if name.startswith(_PREFIX)}
-        self._tally = EpochStats.restored(own)
+        own_tensors = {name.removeprefix(_PREFIX): tensors[name] for name in tensors if name.startswith(_PREFIX)}
+        self._tally = EpochStats.restored(own_tensors)
 
     def gather(self) -> None:
         """Move the losses of all processes to the main one; every process must call it."""
@@ -80,5 +80,5 @@ class PublicGradients:
 
     def summary(self) -> dict[str, float]:
         """The mean loss of the public records since the last call, each with the weights at its step."""
-        found = self._tally.summary(None)
-        return {_LOSS: found["training_loss"]} if "training_loss" in found else {}
+        figures = self._tally.summary(None)
+        return {_LOSS: figures["training_loss"]} if "training_loss" in figures else {}

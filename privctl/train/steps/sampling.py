@@ -120,7 +120,7 @@ class BallsAndBins:
         drawn = []
         for block, start in enumerate(range(0, self.size, _BLOCK)):
             words = self.source.words(step // self.bins, block, min(_BLOCK, self.size - start))
-            drawn.append(np.flatnonzero(_below(words, self.bins) == np.uint64(step % self.bins)) + start)
+            drawn.append(np.flatnonzero(_scaled_below(words, self.bins) == np.uint64(step % self.bins)) + start)
         return np.concatenate(drawn).astype(np.int64)
 
 
@@ -143,7 +143,7 @@ class CyclicPoisson:
             raise ValueError(f"parts is {parts}; it must be below 2^16")
         self._source, self._parts, self._rate = source, parts, min(1.0, rate * parts)
         drawn = [
-            _below(source.words(0, block, min(_BLOCK, size - start)), parts).astype(np.uint16)
+            _scaled_below(source.words(0, block, min(_BLOCK, size - start)), parts).astype(np.uint16)
             for block, start in enumerate(range(0, size, _BLOCK))
         ]
         self._part = np.concatenate(drawn)
@@ -209,7 +209,7 @@ class PublicBatches:
         return order[turn * self.batch_size : (turn + 1) * self.batch_size]
 
 
-def _below(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
+def _scaled_below(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
     """Floor of word * ``bound`` / 2^64 for each word, with ``bound`` below 2^32, computed in halves of 32 bits."""
     half, times = np.uint64(32), np.uint64(bound)
     low = (words & np.uint64(2**32 - 1)) * times >> half

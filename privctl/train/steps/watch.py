@@ -34,7 +34,7 @@ class Unwatched:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class SeveralWatches:
     """Forwards everything to each of ``watches``."""
 
     watches: Sequence[Watch]

@@ -29,7 +29,7 @@ def direct(model: LanguageModel, prefix: str, secrets: list[str], after: str = "
     return {tuple(row.ids[row.start :].tolist()): float(loss) for row, loss in zip(rows, sums, strict=True)}
 
 
-def compare(model: LanguageModel, space: enumeration.Space, expected: dict[tuple[int, ...], float]) -> None:
+def compare(model: LanguageModel, space: enumeration.SecretSpace, expected: dict[tuple[int, ...], float]) -> None:
     found = losses(model, space)
     assert found == pytest.approx([expected[tuple(row)] for row in space.tokens.tolist()], abs=1e-4)
 

@@ -15,12 +15,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from audits.extraction import decoding, prompts, untargeted
-from audits.extraction.came_out import CameOut, SearchedFile, comparable, drawn, usable
+from audits.extraction.came_out import FileMatches, SearchedFile, comparable, drawn, usable
 from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw, draw, restricted
 from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE, PromptSet
 from audits.extraction.summary import BEYOND, NEAR_BEYOND
-from audits.extraction.untargeted import COST, OVER_CONTROL, PromptOutcome, UntargetedRequest, Written
+from audits.extraction.untargeted import COST, OVER_CONTROL, PromptOutcome, UntargetedRequest, WrittenTexts
 from audits.statistics.metrics import clopper_pearson
 from audits.statistics.two_rates import fisher
 from privctl.cli import run
@@ -255,7 +255,7 @@ def test_prompts_of_every_kind(model: LanguageModel, tmp_path: Path) -> None:
 def side(lines: int, digests: list[int], known: list[int], pairs: list[tuple[int, int]]) -> SearchedFile:
     record, text = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)) if pairs else ([], [])
     flags = np.isin(np.arange(lines), known)
-    out = CameOut(
+    out = FileMatches(
         record=np.array(record, dtype=np.int64), text=np.array(text, dtype=np.int64),
         verbatim=np.ones(len(pairs), dtype=np.bool_), characters=np.full(lines, 9), longest=np.full(lines, 3),
         stretches=np.array([(one, 0, 3, 1) for one, _ in pairs], dtype=np.int64).reshape(-1, 4),
@@ -318,7 +318,7 @@ def outcome(ours: int, theirs: int, texts: int = 40) -> PromptOutcome:
     )
     rows = tuple(np.array([3]) for _ in range(texts // 2))
     asked = PromptSet(method=FROM_FILE, rows=rows, line=np.arange(1, len(rows) + 1))
-    written = Written(prompts=asked, texts=[np.array([3])] * texts, begins=np.zeros(texts, dtype=np.int64))
+    written = WrittenTexts(prompts=asked, texts=[np.array([3])] * texts, begins=np.zeros(texts, dtype=np.int64))
     every = (np.ones(30, dtype=np.bool_),) * 2
     return PromptOutcome(written=written, files=files, number=0, counted=every, compared=every)
 

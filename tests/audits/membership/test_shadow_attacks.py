@@ -30,7 +30,7 @@ def shadows_of(inside: list[float], outside: list[float], records: int = 1) -> S
     return Shadows(lp=lp, included=included)
 
 
-def test_confidence() -> None:
+def test_confidence_is_the_logit_of_the_probability() -> None:
     assert lira.confidence(np.array([-0.5])) == pytest.approx([0.432752], abs=1e-6)
     assert lira.confidence(lp_of(IN)) == pytest.approx(IN, abs=1e-12)
     far = lira.confidence(np.array([0.0, -1e-12, -1e-7, -50.0, -800.0]))

@@ -76,7 +76,9 @@ def blind(lower: float = 0.45, length: float = 0.45, control: float | None = Non
         ),
     ],
 )
-def test_outcomes(attacks: list[Evidence], baseline: Baseline, outcome: Outcome, words: str) -> None:
+def test_the_outcome_follows_from_attacks_and_baseline(
+    attacks: list[Evidence], baseline: Baseline, outcome: Outcome, words: str
+) -> None:
     found = verdict(attacks, baseline)
     assert found.outcome is outcome
     assert re.search(words, found.reason)

@@ -108,7 +108,9 @@ def test_a_model_that_kept_the_plan(folder: Path, capfd: pytest.CaptureFixture[s
         (["--data", "data.jsonl", "--plan", "plan.safetensors"], 3, "plans for other data (planted.jsonl) than --data"),
     ],
 )
-def test_faults(more: list[str], code: int, words: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_faulty_input_is_refused_with_a_reason(
+    more: list[str], code: int, words: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = [str(folder / word) if (folder / word).exists() or "." in word else word for word in more]
     capfd.readouterr()
     assert audit(folder, *arguments) == code

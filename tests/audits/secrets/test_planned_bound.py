@@ -45,7 +45,7 @@ def test_an_easier_choice_is_bounded_by_concavity(factor: float, sound: bool) ->
     assert all(found) is sound
 
 
-def test_markov() -> None:
+def test_the_markov_bound_gives_the_p_value_and_the_number_needed() -> None:
     test = markov_test(20, [0.01] * 30, 0.025)
     assert (test.secrets, test.recovered, test.needed) == (30, 20, 12)
     assert test.p_value == pytest.approx(0.3 / 20)

@@ -175,7 +175,7 @@ def test_the_order_of_the_records_says_nothing(members: int) -> None:
     assert clopper_pearson(first_pairs, members, 0.01)[0] > 0.5
 
 
-def test_chernoff() -> None:
+def test_chernoff_limits_have_the_stated_probability() -> None:
     assert chernoff(1.0, 10, 0.05) == (pytest.approx(0.025**0.1), 1.0)
     assert chernoff(0.0, 10, 0.05) == (0.0, pytest.approx(1 - 0.025**0.1))
     lower, upper = chernoff(0.3, 50, 0.01)

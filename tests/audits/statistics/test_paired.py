@@ -72,7 +72,7 @@ def misses(audits: int, paired: bool) -> int:
     return count
 
 
-def test_coverage() -> None:
+def test_paired_intervals_cover_at_their_level() -> None:
     low, high = 7, 36
     assert bdtr(high, 400, 0.05) - bdtr(low - 1, 400, 0.05) > 0.998
     assert low <= misses(400, paired=True) <= high

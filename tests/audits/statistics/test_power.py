@@ -31,7 +31,7 @@ from audits.statistics.power import (
         (10000, 8.113, 7.737, None, None),
     ],
 )
-def test_table(
+def test_the_documented_powers_are_computed(
     m: int, one_run_most: float, two_arm_most: float | None, detectable: float | None, beyond_one: float | None
 ) -> None:
     assert one_run.epsilon_bound(m, m, m, 0) == pytest.approx(one_run_most, abs=6e-4)

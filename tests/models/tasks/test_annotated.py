@@ -98,7 +98,7 @@ def test_the_measures_of_words_are_those_of_the_pipeline(tmp_path: Path) -> None
         (["B-A-B", "I-A-B"], {("A-B", 0, 2)}),
     ],
 )
-def test_entities(labels: list[str], expected: set[tuple[str, int, int]]) -> None:
+def test_entities_are_read_from_labels(labels: list[str], expected: set[tuple[str, int, int]]) -> None:
     assert entities_in(labels) == expected
 
 

@@ -118,7 +118,7 @@ def test_sounds_of_no_stated_length(tmp_path: Path) -> None:
         np.testing.assert_allclose(together[:, i], alone, atol=1e-4)
 
 
-def test_mistakes(model_folder: Path, tmp_path: Path) -> None:
+def test_faulty_configurations_of_sound_models_are_refused(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="--dropout does not apply to the task audio-classification"):
         load_for_training(model_folder, TaskName.AUDIO_CLASSIFICATION, dropout=True)
     config = load_for_training(model_folder, TaskName.AUDIO_CLASSIFICATION).network.config

@@ -21,7 +21,7 @@ def table(*rows: tuple[str, float | None, float | None]) -> SecretTable:
     ("posterior", "prior", "nats"),
     [(0.1, 0.001, 0.366593004807), (0.5, 0.01, 1.614463080361), (0.02, 0.001, 0.041096482627)],
 )
-def test_budgets(posterior: float, prior: float, nats: float) -> None:
+def test_a_posterior_target_becomes_a_budget_in_nats(posterior: float, prior: float, nats: float) -> None:
     found = budgets_of(table(("a", prior, posterior)), PosteriorTargets())
     assert found.nats[0] == pytest.approx(nats, abs=1e-12)
 

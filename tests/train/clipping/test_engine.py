@@ -86,7 +86,7 @@ class Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def test_adapters() -> None:
+def test_adapters_of_a_frozen_model_are_clipped() -> None:
     model = gpt2().requires_grad_(False)
     for block in model.transformer.h:
         block.attn.c_attn = Adapted(block.attn.c_attn, 16, 48)
@@ -132,7 +132,7 @@ def test_inputs_are_not_kept_through_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_autocast(tied: bool) -> None:
+def test_clipping_agrees_under_autocast(tied: bool) -> None:
     model = gpt2(tie_word_embeddings=tied).eval()
     batch = tokens(4, 9, 40)
     expected = looped(model, causal, batch)

@@ -62,7 +62,7 @@ def test_causal_language_models(family: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [hf.BertForMaskedLM, hf.BertForSequenceClassification])
-def test_bert(kind: Any) -> None:
+def test_bert_is_clipped_as_example_by_example(kind: Any) -> None:
     model = kind(hf.BertConfig(**WIDE, num_labels=3)).eval()
     batch = tokens(5, 9, 40)
     if kind is hf.BertForMaskedLM:
@@ -71,7 +71,7 @@ def test_bert(kind: Any) -> None:
         agree(model, classified, {**batch, "labels": torch.tensor([0, 1, 2, 1, 0])})
 
 
-def test_vit() -> None:
+def test_vit_is_clipped_as_example_by_example() -> None:
     shape = {"image_size": 8, "patch_size": 4, "num_channels": 3, "num_labels": 3}
     settings = {name: value for name, value in WIDE.items() if name not in ("vocab_size", "max_position_embeddings")}
     model = hf.ViTForImageClassification(hf.ViTConfig(**settings, **shape)).eval()

@@ -110,7 +110,7 @@ def test_sums_and_norms_are_those_of_each_example_alone(name: str, formed: list[
     assert formed == readers
 
 
-def test_sounds(formed: list[int]) -> None:
+def test_strided_convolutions_of_sounds_form_their_input_gradients(formed: list[int]) -> None:
     block = Block(nn.Conv1d(6, 8, 3, stride=2, padding=1), nn.Conv1d(6, 8, 1, stride=2))
     agree(network(block, 8, one_dimension=True), losses, images(151), checked=False)
     assert formed == [2]

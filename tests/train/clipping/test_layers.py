@@ -194,7 +194,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("variant", ["chosen", "formed", "formed from patches", "ghost"])
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
-def test_convolutions(layer: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_are_clipped_in_every_way(layer: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape = CONVOLUTIONS[layer]
     if variant != "chosen":
         monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: variant != "ghost")

@@ -42,7 +42,7 @@ def tolerance(method: DerivativeMethod, family: str = "") -> float:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", few(FAMILIES, 0, 1))
-def test_each_example(family: str, method: DerivativeMethod) -> None:
+def test_derivatives_of_each_example_are_those_of_autograd(family: str, method: DerivativeMethod) -> None:
     setup = case(family)
     before = state(setup.model)
     found = Derivatives(setup.model, method).per_example(setup.losses_of, setup.fired, setup.directions())
@@ -327,7 +327,7 @@ def test_examples_that_share_statistics_are_refused() -> None:
     )
 
 
-def test_what_is_chosen() -> None:
+def test_the_method_is_chosen_by_cost() -> None:
     model = gpt2(n_layer=4, tie_word_embeddings=False)
     derivatives = Derivatives(model)
     late, early = (groups((f"transformer.h.{i}.mlp.c_fc.weight",)) for i in (3, 0))

@@ -29,7 +29,9 @@ def digest(found: dict[str, Tensor]) -> str:
         (b"public", 2**56 - 1, 2**32 - 1, LARGE, "638b00761951836da34283dadca4f4ddc705f795f135a31a4cd409a7cbbc2859"),
     ],
 )
-def test_golden(seed: bytes, step: int, group: int, shapes: dict[str, torch.Size], expected: str) -> None:
+def test_directions_never_change(
+    seed: bytes, step: int, group: int, shapes: dict[str, torch.Size], expected: str
+) -> None:
     """A stream of bits that was published is worth nothing if these ever change."""
     assert digest(direction(seed, step, group, shapes)) == expected
 

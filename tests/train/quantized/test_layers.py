@@ -325,7 +325,7 @@ def test_modules_that_the_engine_runs_again() -> None:
 
 
 @pytest.mark.parametrize("name", FormatName)
-def test_autocast(name: FormatName) -> None:
+def test_quantized_layers_agree_under_autocast(name: FormatName) -> None:
     """Factors are rounded in the precision they are multiplied in, and the engine's sum is autograd's."""
     model = shaken(gpt2()).float()
     batch = tokens(4, 9, 40)

@@ -67,7 +67,7 @@ def test_two_runs_draw_differently_and_a_key_alike() -> None:
 
 
 @pytest.mark.parametrize(("size", "rate"), [(0, 0.5), (10, 1.5), (10, -0.1), (10, float("nan"))])
-def test_what_is_no_rate(size: int, rate: float) -> None:
+def test_rates_outside_their_range_are_refused(size: int, rate: float) -> None:
     with pytest.raises(ValueError, match=r"size|rate"):
         PoissonBatches(size, rate, NoiseSource())
 

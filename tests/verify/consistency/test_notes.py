@@ -41,5 +41,5 @@ def test_an_edited_note_does_not_pass(plan: Path) -> None:
         ("every epsilon, however small, holds with a delta below 0.2", False),
     ],
 )  # fmt: skip
-def test_forms(note: str, allowed: bool) -> None:
+def test_only_notes_that_privctl_writes_are_known(note: str, allowed: bool) -> None:
     assert known(note) is allowed

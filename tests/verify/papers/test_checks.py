@@ -48,7 +48,7 @@ def numbers(**texts: Any) -> dict[str, Any]:
         ("1", "1e-6", "0.3", 10, "0.99999999999999999", REFUTED),
     ],
 )
-def test_gaussian(
+def test_gaussian_claims_are_judged(
     prover: Prover, epsilon: str, delta: str, noise: str, steps: int, rate: str, outcome: Outcome
 ) -> None:
     arguments = numbers(epsilon=epsilon, delta=delta, noise_multiplier=noise, steps=steps, sample_rate=rate)
@@ -75,7 +75,9 @@ def test_gaussian(
         ("1", "1e-5", "0.001", 1, "0.5", REFUTED),
     ],
 )
-def test_laplace(prover: Prover, epsilon: str, delta: str, scale: str, steps: int, rate: str, outcome: Outcome) -> None:
+def test_laplace_claims_are_judged(
+    prover: Prover, epsilon: str, delta: str, scale: str, steps: int, rate: str, outcome: Outcome
+) -> None:
     found = check_laplace(prover, **numbers(epsilon=epsilon, delta=delta, scale=scale, steps=steps, sample_rate=rate))
     assert found.outcome is outcome, found.reason
 
@@ -92,7 +94,7 @@ def test_laplace(prover: Prover, epsilon: str, delta: str, scale: str, steps: in
         ({"delta": "0.5011"}, OPEN),
     ],
 )
-def test_ferret(prover: Prover, claimed: dict[str, str], outcome: Outcome) -> None:
+def test_ferret_claims_are_judged(prover: Prover, claimed: dict[str, str], outcome: Outcome) -> None:
     arguments = numbers(groups=2, steps=1000, sample_rate="0.005", fire_probability="0.0721", **claimed)
     assert check_ferret(prover, **arguments).outcome is outcome
 
@@ -121,7 +123,7 @@ def test_ferret_that_never_fires(prover: Prover) -> None:
         (["0.5"] * 100, "1", 1000, "0.5", "0.9", OPEN),
     ],
 )
-def test_secret(
+def test_secret_claims_are_judged(
     prover: Prover, chances: list[str], noise: str, steps: int, prior: str, posterior: str, outcome: Outcome
 ) -> None:
     found = check_secret(

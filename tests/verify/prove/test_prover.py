@@ -108,7 +108,7 @@ def test_formulas_are_evaluated_exactly(text: str, value: bool | None) -> None:
         assert evaluate(text, {"x": Fraction(1, 3), "y": Fraction(2)}) is value
 
 
-def test_terms() -> None:
+def test_terms_are_written_read_and_evaluated() -> None:
     assert real(Fraction(-1, 3)) == "(- (/ 1.0 3.0))"
     assert evaluate(f"(= x {real(Fraction(-7, 5))})", {"x": Fraction(-7, 5)})
     assert symbols("(=> (> a 1.0) (= b (* a c)))") == {"a", "b", "c"}

@@ -76,7 +76,7 @@ def _forms() -> Iterator[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize(("text", "name", "allowed"), list(_forms()))
-def test_forms(text: str, name: str, allowed: bool) -> None:
+def test_only_warnings_of_a_known_form_are_accepted(text: str, name: str, allowed: bool) -> None:
     assert (re.fullmatch(OF_AUDITS[name], text) is not None) is allowed
 
 

@@ -44,7 +44,7 @@ def misstated_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iter
     drawn = [item for item in bounds if of_split(item, parameters)]
     planted = [item for item in bounds if not of_split(item, parameters)]
     conditions = parameters.canary_conditions or ()
-    broken = any(each.state is AssumptionState.VIOLATED for each in conditions)
+    broken = any(condition.state is AssumptionState.VIOLATED for condition in conditions)
     for item in planted:
         if (item.lower is None) is not broken:
             needs = "no condition of its canaries is violated" if item.lower is None else "a condition is violated"
@@ -84,14 +84,14 @@ def _misstated(item: Evidence) -> str:
 
 def _miscounted(item: Evidence) -> str:
     """What is wrong with the numbers of guesses, or with the bound that only right ones would give."""
-    made = [guesses for _, guesses, _ in counts_of(item)]
-    counts = [f"{name} {i}" for i in range(1, len(made) + 1) for name in ("guesses", "made", "correct")]
+    made_counts = [guesses for _, guesses, _ in counts_of(item)]
+    counts = [f"{name} {i}" for i in range(1, len(made_counts) + 1) for name in ("guesses", "made", "correct")]
     for name in counts:
         if not float(item.details[name]).is_integer():
             return f"its {name} is {item.details[name]:g}, and is a number of guesses"
-    if item.samples["guesses"] not in made:
+    if item.samples["guesses"] not in made_counts:
         return f"none of its sets makes {item.samples['guesses']} guesses"
-    right = {f"correct {number}": guesses for number, guesses in enumerate(made, start=1)}
+    right = {f"correct {number}": guesses for number, guesses in enumerate(made_counts, start=1)}
     ceiling = item.details["ceiling"]
     best = replace(item, estimate=ceiling, lower=ceiling, details={**item.details, **right})
     return f"it cannot exceed {ceiling:.4g}: {wrong}" if (wrong := wrong_bound(best)) else ""
@@ -100,8 +100,8 @@ def _miscounted(item: Evidence) -> str:
 def _all_scored(report: PrivacyReport, parameters: AuditParameters) -> bool:
     """Whether the attacks judge as many records as the split has distinct ones, each with its own coin or none."""
     areas = [item for item in report.evidence if item.quantity == "AUC" and item.method in parameters.attack]
-    return parameters.split_groups is None and any(_judged(item) == parameters.split_records for item in areas)
+    return parameters.split_groups is None and any(_judged_count(item) == parameters.split_records for item in areas)
 
 
-def _judged(item: Evidence) -> int:
+def _judged_count(item: Evidence) -> int:
     return sum(item.samples.values())

@@ -71,7 +71,7 @@ def curve_rejected(item: Evidence, points: Sequence[tuple[float, float]]) -> boo
 def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence per fault in the test of a mechanism's curve; nothing if the audit tested none."""
     mechanism, points = parameters.canary_mechanism, parameters.canary_curve
-    verdict = next((each for each in report.verdicts if _SUBJECT in each.subject), None)
+    verdict = next((verdict for verdict in report.verdicts if _SUBJECT in verdict.subject), None)
     if mechanism is None or points is None:
         if verdict is not None:
             yield f"it judges {verdict.subject!r}, but does not state the curve that it tested"

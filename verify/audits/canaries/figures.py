@@ -25,12 +25,12 @@ _CLOSE = 1e-6
 
 def planted_faults(report: PrivacyReport) -> Iterator[str]:
     """Yields one sentence for each figure of planted canaries that others contradict, or that lacks an entry."""
-    found = [item for item in report.evidence if item.method in (EXPOSURE, COMPLETION)]
-    for item in found:
+    exposures = [item for item in report.evidence if item.method in (EXPOSURE, COMPLETION)]
+    for item in exposures:
         if wrong := _rate(item) if item.method == COMPLETION else _exposure(item):
             yield f"{item.method}, {item.quantity}: {wrong}"
     for side in SIDES:
-        yield from _totals(found, side)
+        yield from _totals(exposures, side)
 
 
 def _rate(item: Evidence) -> str:
@@ -82,14 +82,14 @@ def _exposure(item: Evidence) -> str:
     return ""
 
 
-def _totals(found: Sequence[Evidence], side: str) -> Iterator[str]:
+def _totals(exposures: Sequence[Evidence], side: str) -> Iterator[str]:
     """Canaries of each number of copies must add up to those of the whole side."""
-    mean = next((item for item in found if item.quantity.startswith(MEAN + side)), None)
+    mean = next((item for item in exposures if item.quantity.startswith(MEAN + side)), None)
     if mean is None:
         return
     count = mean.samples.get("canaries", 0)
     for begins in (MEDIAN, DISCLOSED):
-        parts = [item for item in found if item.quantity.startswith(begins + side)]
+        parts = [item for item in exposures if item.quantity.startswith(begins + side)]
         if (total := sum(item.samples.get("canaries", 0) for item in parts)) != count:
             yield f"{EXPOSURE}, {mean.quantity}: it is of {count} canaries, and by copies {begins}{side} is of {total}"
         elif begins == MEDIAN and mean.estimate is not None:

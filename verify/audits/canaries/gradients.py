@@ -46,7 +46,9 @@ class Observations:
     scores: Mapping[str, tuple[float, ...]]
 
     def __post_init__(self) -> None:
-        if any(len(each) != len(self.included) or not all(map(math.isfinite, each)) for each in self.scores.values()):
+        if any(
+            len(scores) != len(self.included) or not all(map(math.isfinite, scores)) for scores in self.scores.values()
+        ):
             raise ValueError(f"{self.source} does not hold a finite score for each canary")
 
     def same(self, other: Observations) -> bool:
@@ -68,22 +70,25 @@ def check_observed(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     if not items:
         return
     try:
-        found = observations_at_hand(path, report)
+        observations = observations_at_hand(path, report)
     except (InputError, ValueError, TypeError, KeyError) as fault:
         reason = f"what the training observed of its canaries cannot be read ({fault})"
         yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
         return
-    if found is not None:
-        yield from verdicts_on(items, report, found)
+    if observations is not None:
+        yield from verdicts_on(items, report, observations)
 
 
-def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, found: Observations) -> Iterator[Verdict]:
-    """Refuted verdicts for counts of ``items`` that the observations ``found`` contradict, or a consistent one."""
-    wrong = [*_wrong_number(report, found), *(text for item in items for text in _wrong(item, found))]
+def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, observations: Observations) -> Iterator[Verdict]:
+    """Refuted verdicts for counts of ``items`` that the ``observations`` contradict, or a consistent one."""
+    wrong = [
+        *_wrong_number(report, observations),
+        *(text for item in items for text in _count_faults(item, observations)),
+    ]
     for reason in wrong:
         yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
     if not wrong:
-        reason = f"the right guesses of {counted(len(items), 'bound')} are those that {found.source} gives"
+        reason = f"the right guesses of {counted(len(items), 'bound')} are those that {observations.source} gives"
         yield Verdict(subject=SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
 
 
@@ -105,11 +110,11 @@ def observations_at_hand(path: Path, report: PrivacyReport) -> Observations | No
             continue
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _KIND:
-            return _read(data, place.name)
+            return _read_observations(data, place.name)
     return None
 
 
-def _read(data: Mapping[str, Any], source: str) -> Observations:
+def _read_observations(data: Mapping[str, Any], source: str) -> Observations:
     return Observations(
         source=source,
         included=tuple(map(bool, data["included"])),
@@ -121,20 +126,20 @@ def _observed(item: Evidence) -> str:
     return item.quantity.partition(", ")[2]
 
 
-def _wrong_number(report: PrivacyReport, found: Observations) -> Iterator[str]:
+def _wrong_number(report: PrivacyReport, observations: Observations) -> Iterator[str]:
     """Yields a sentence if the stated number of included canaries is wrong."""
     stated = readable(AuditParameters, report)
     statement = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
-    number = f"{sum(found.included)} of {len(found.included)} canaries are included"
+    number = f"{sum(observations.included)} of {len(observations.included)} canaries are included"
     if statement is not None and number not in statement:
-        yield f"it says that {statement!r}, and {found.source} says that {number}"
+        yield f"it says that {statement!r}, and {observations.source} says that {number}"
 
 
-def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
-    scores = found.scores[_observed(item)]
+def _count_faults(item: Evidence, kept: Observations) -> Iterator[str]:
+    scores = kept.scores[_observed(item)]
     for number, (canaries, guesses, right) in enumerate(counts_of(item), start=1):
         if canaries != len(scores):
-            yield f"its bound on {item.quantity} is of {canaries} canaries, and {found.source} holds {len(scores)}"
+            yield f"its bound on {item.quantity} is of {canaries} canaries, and {kept.source} holds {len(scores)}"
             return
         if not 0 <= guesses <= canaries:
             yield f"its bound on {item.quantity} is of {guesses} guesses on {canaries} canaries"
@@ -143,12 +148,12 @@ def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
         made = sum(score >= high or score <= low for score in scores) if low < high else 0
         hits = sum(
             (score >= high) == coin
-            for score, coin in zip(scores, found.included, strict=True)
+            for score, coin in zip(scores, kept.included, strict=True)
             if low < high and (score >= high or score <= low)
         )
         if (int(item.details.get(f"made {number}", guesses)), right) != (made, hits):
             yield (
-                f"its bound on {item.quantity} says that {right} of {guesses} guesses were right, and {found.source} "
+                f"its bound on {item.quantity} says that {right} of {guesses} guesses were right, and {kept.source} "
                 f"gives {hits} of {made} made"
             )
 
@@ -171,9 +176,9 @@ def _middle(scores: Sequence[float]) -> tuple[float, float]:
     low, high = max(0, count // 2 - reach), min(count - 1, count // 2 + reach)
     if high <= low:
         return math.inf, -math.inf
-    at = max(range(low, high), key=lambda i: ordered[i + 1] - ordered[i])  # the first of the widest
-    if ordered[at] < ordered[at + 1]:
-        return ordered[at], ordered[at + 1]
-    below = [score for score in ordered if score < ordered[at]]
-    above = [score for score in ordered if score > ordered[at]]
+    widest = max(range(low, high), key=lambda i: ordered[i + 1] - ordered[i])  # the first of the widest
+    if ordered[widest] < ordered[widest + 1]:
+        return ordered[widest], ordered[widest + 1]
+    below = [score for score in ordered if score < ordered[widest]]
+    above = [score for score in ordered if score > ordered[widest]]
     return below[-1] if below else -math.inf, above[0] if above else math.inf

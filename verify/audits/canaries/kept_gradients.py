@@ -40,7 +40,7 @@ def recount(path: Path, report: PrivacyReport, files: NamedFiles) -> Recount:
     if not (bounds := bounds_in(report)):
         return Recount()
     try:
-        observed, stored = observations_at_hand(path, report), _kept(path, report, files)
+        observed, stored = observations_at_hand(path, report), _kept_observations(path, report, files)
     except (InputError, ValueError, TypeError, KeyError) as fault:
         omitted = tuple(unchecked_counts(report, f"what was observed of them cannot be read ({fault})"))
         return Recount(bounds=bounds, omissions=omitted)
@@ -55,7 +55,7 @@ def recount(path: Path, report: PrivacyReport, files: NamedFiles) -> Recount:
     return Recount(bounds=bounds)
 
 
-def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
+def _kept_observations(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
     """The observations the audit kept; None if its file is missing or changed. Raises InputError if unreadable."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     place = None if named is None else located(path, named.path)

@@ -53,7 +53,7 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
     if stated is None or stated.canary_commitment is None:
         return RecountedCanaries()
     try:
-        kept = _kept(path, report, files)
+        kept = _kept_arrays(path, report, files)
         manifest = None if kept is None else _manifest(path, report)
     except (InputError, KeyError, TypeError) as fault:
         return RecountedCanaries(wrong=(f"what it kept of its canaries cannot be read ({fault})",))
@@ -74,7 +74,7 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
     return RecountedCanaries(items=tuple(items), wrong=tuple(wrong))
 
 
-def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, NDArray[Any]] | None:
+def _kept_arrays(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, NDArray[Any]] | None:
     """The arrays [canaries] by name; None if the file is missing or not the recorded one."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     place = None if named is None else located(path, named.path)
@@ -94,7 +94,7 @@ def _manifest(path: Path, report: PrivacyReport) -> Sequence[tuple[bool, int]] |
         place = as_recorded(path, artifact) if artifact.role == "canaries" else None
         if place is not None:
             canaries = parse_json(read_text(place), str(place))["canaries"]
-            return [(bool(each["included"]), int(each["copies"])) for each in canaries]
+            return [(bool(canary["included"]), int(canary["copies"])) for canary in canaries]
     return None
 
 
@@ -138,7 +138,7 @@ def _value(item: Evidence, name: str) -> float:
 
 def _side(quantity: str, kept: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
     """The canaries that a figure is of; None if its name names none."""
-    begins = next((each for each in (MEAN, MEDIAN, DISCLOSED) if quantity.startswith(each)), None)
+    begins = next((beginning for beginning in (MEAN, MEDIAN, DISCLOSED) if quantity.startswith(beginning)), None)
     if begins is None:
         return None
     name, included = quantity.removeprefix(begins), kept["included"]
@@ -146,8 +146,8 @@ def _side(quantity: str, kept: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_] 
         return np.asarray(~included)
     if name == SIDES[0]:
         return np.array(included)
-    found = _INCLUDED.fullmatch(name)
-    return None if found is None else np.asarray(included & (kept["copies"] == int(found[1])))
+    match = _INCLUDED.fullmatch(name)
+    return None if match is None else np.asarray(included & (kept["copies"] == int(match[1])))
 
 
 def _completions(kept: Mapping[str, NDArray[Any]], side: NDArray[np.bool_]) -> dict[str, float]:

@@ -60,7 +60,7 @@ def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     """Yields one sentence per fault of a bound on the noise; nothing for an audit without one."""
     stated = [item for item in report.evidence if item.method == NOISE]
     for item in stated:
-        wrong = _wrong(item, report, parameters)
+        wrong = _noise_fault(item, report, parameters)
         if wrong:
             yield f"{item.method}, {item.quantity}: {wrong}"
     if len(stated) > 1:
@@ -69,22 +69,22 @@ def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         yield "it says on what a bound on the noise rests, and has none"
 
 
-def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -> str:
+def _noise_fault(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -> str:
     if item.quantity != _QUANTITY:
         return "it bounds nothing that is known here"
     event = parameters.canary_mechanism.events[0] if parameters.canary_mechanism is not None else None
     one_kind = isinstance(event, _GAUSSIAN) and parameters.canary_mechanism == Ledger(events=(event,))
-    own = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
+    is_own_training = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
     bounds = list(tested_bounds(report, parameters))
     if item.upper is None:
         if item.estimate is not None or item.lower is not None or item.bound is not Bound.NONE:
             return "it is no bound, and has figures of one"
-        return _reason_fault(item, event if one_kind else None, bounds, independent=own)
+        return _reason_fault(item, event if one_kind else None, bounds, independent=is_own_training)
     if not isinstance(event, _GAUSSIAN) or not one_kind:
         return "the mechanism is no one kind of Gaussian steps"
     share, independent = item.details["share"], bool(item.details["independent"])
-    if independent is not own:
-        return f"what shows of one canary is {'not ' * (not own)}independent of the others in such steps"
+    if independent is not is_own_training:
+        return f"what shows of one canary is {'not ' * (not is_own_training)}independent of the others in such steps"
     near = 1e-9 * event.noise_multiplier
     if not (
         item.bound is Bound.UPPER
@@ -95,19 +95,21 @@ def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -
         and abs(item.upper - share * event.noise_multiplier) <= near * max(1.0, share)
     ):
         return "its numbers do not fit each other and the mechanism"
-    expected = Assumption(name="steps as stated", statement=_STATEMENTS[own], state=AssumptionState.ASSERTED)
+    expected = Assumption(
+        name="steps as stated", statement=_STATEMENTS[is_own_training], state=AssumptionState.ASSERTED
+    )
     if parameters.canary_steps != expected:
         return "it does not say on what it rests, as every such bound does"
-    if not math.isclose(item.confidence, 1 - math.fsum(1 - each.confidence for each in bounds), abs_tol=1e-9):
+    if not math.isclose(item.confidence, 1 - math.fsum(1 - bound.confidence for bound in bounds), abs_tol=1e-9):
         return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
-    return _bound_fault(item, event, bounds, independent=own)
+    return _bound_fault(item, event, bounds, independent=is_own_training)
 
 
 def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
     """What is wrong with the reason for stating no bound; ``event`` is None if the steps are not of a single kind."""
     from verify.recompute.ledger import NoBoundError, epsilon_of  # imported here because it needs numpy and scipy
 
-    delta = max((each.details.get("delta", 0.0) for each in bounds), default=0.0)
+    delta = max((bound.details.get("delta", 0.0) for bound in bounds), default=0.0)
     if event is None or delta == 0:
         expected = _NO_KIND if delta else _NO_DELTA
         return "" if item.reason == expected else f"it has no bound, for which {expected!r} is the reason"
@@ -115,10 +117,10 @@ def _reason_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, 
     most = event.noise_multiplier * _MOST * (1 - _NEAR)
     try:
         if item.reason == _ANY_NOISE:
-            rejected = _rejects(_with(event, most), bounds, independent=independent, slack=1 - _SLACK)
+            rejected = _rejects(_with_noise(event, most), bounds, independent=independent, slack=1 - _SLACK)
             return "it leaves a bound out: the right guesses reject so much noise" if rejected else ""
         if item.reason.startswith(_NO_EPSILON):
-            epsilon_of(_with(event, most), delta)
+            epsilon_of(_with_noise(event, most), delta)
             return "it leaves a bound out: the steps have an epsilon"
     except NoBoundError:
         return ""
@@ -131,21 +133,21 @@ def _bound_fault(item: Evidence, event: object, bounds: Sequence[Evidence], *, i
 
     stated, delta = float(item.upper or 0), item.details["delta"]
     try:
-        above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent, slack=1 + _SLACK)
-        below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent, slack=1 - _SLACK)
-        below = below and epsilon_of(_with(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
-        found = epsilon_of(_with(event, stated), delta).upper
+        above = _rejects(_with_noise(event, stated * (1 + _NEAR)), bounds, independent=independent, slack=1 + _SLACK)
+        below = _rejects(_with_noise(event, stated * (1 - _NEAR)), bounds, independent=independent, slack=1 - _SLACK)
+        below = below and epsilon_of(_with_noise(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
+        epsilon = epsilon_of(_with_noise(event, stated), delta).upper
     except NoBoundError as error:
         return f"it cannot be computed again ({error})"
     if not above or below:
         which = "a little more noise is not rejected" if not above else "less noise is rejected too"
         return f"a noise multiplier of {stated:.6g} is not what the right guesses give: {which}"
-    if not math.isclose(item.details["epsilon"], found, rel_tol=_CLOSE, abs_tol=1e-6):
-        return f"such steps have an epsilon of {found:.6g} at delta {delta:g}, and not {item.details['epsilon']:.6g}"
+    if not math.isclose(item.details["epsilon"], epsilon, rel_tol=_CLOSE, abs_tol=1e-6):
+        return f"such steps have an epsilon of {epsilon:.6g} at delta {delta:g}, and not {item.details['epsilon']:.6g}"
     return ""
 
 
-def _with(event: object, noise: float) -> Ledger:
+def _with_noise(event: object, noise: float) -> Ledger:
     assert isinstance(event, _GAUSSIAN)
     return Ledger(events=(replace(event, noise_multiplier=noise),))
 

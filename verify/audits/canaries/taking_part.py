@@ -26,13 +26,13 @@ def steps_alone(audit: PrivacyReport, parameters: AuditParameters, parents: Sequ
     """Whether an ``audit`` of canary gradients tested a mechanism without what else is in a report of the model."""
     tested = parameters.canary_mechanism
     return tested is not None and any(
-        tested != each.mechanism and tested == mechanism_of(each, planted=False) for each in makers(audit, parents)
+        tested != maker.mechanism and tested == mechanism_of(maker, planted=False) for maker in makers(audit, parents)
     )
 
 
 def makers(audit: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[PrivacyReport]:
     """The reports among ``parents`` that made the audited weights."""
     weights = {item.digest for item in audit.inputs if item.role == "model"}
-    for each in parents:
-        if weights and weights <= {item.digest for item in each.outputs}:
-            yield each
+    for parent in parents:
+        if weights and weights <= {item.digest for item in parent.outputs}:
+            yield parent

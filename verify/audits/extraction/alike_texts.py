@@ -57,10 +57,10 @@ def fault(item: Evidence) -> str:
         count < 1 or min(train, heldout) < 1 or not 0 < out < train + heldout for train, heldout, out, count in blocks
     ):
         return "its blocks are none of texts alike"
-    compared, found = int(details["compared"]), int(details["compared_training"])
+    compared, in_training = int(details["compared"]), int(details["compared_training"])
     if compared != sum(out * count for _, _, out, count in blocks):
         return "its blocks do not hold as many texts that come out as it compares"
-    wanted = float(_at_least(found, blocks))
+    wanted = float(_at_least(in_training, blocks))
     if not math.isclose(details["p_value"], wanted, rel_tol=_CLOSE, abs_tol=1e-12):
         return f"its p-value is {details['p_value']:.4g}, and its blocks give {wanted:.4g}"
     weight = sum(Fraction(train * heldout * count, train + heldout) for train, heldout, _, count in blocks)
@@ -68,7 +68,7 @@ def fault(item: Evidence) -> str:
     if (item.estimate is None) is not (not blocks):
         return "it has an estimate if and only if a block holds texts of both files that differ in what comes out"
     if item.estimate is not None and not math.isclose(
-        item.estimate, float((found - expected) / weight), rel_tol=_CLOSE, abs_tol=_CLOSE
+        item.estimate, float((in_training - expected) / weight), rel_tol=_CLOSE, abs_tol=_CLOSE
     ):
         return "its estimate is not the difference within its blocks"
     if not math.isclose(details["level"], 1 - item.confidence, rel_tol=_CLOSE):
@@ -77,8 +77,8 @@ def fault(item: Evidence) -> str:
     return "" if details["detected"] == detected else "whether it found a difference is not its p-value's"
 
 
-def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
-    """The fraction of assignments of sides to texts within each block that give training ``found`` or more.
+def _at_least(in_training: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
+    """The fraction of assignments of sides to texts within each block that give training ``in_training`` or more.
 
     Computed as a product of polynomials, in which the coefficient of x^k counts the assignments that give k.
     """
@@ -91,7 +91,7 @@ def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
                 for j, right in enumerate(block):
                     more[i + j] += left * right
             ways = more
-    return Fraction(sum(ways[max(0, found) :]), sum(ways))
+    return Fraction(sum(ways[max(0, in_training) :]), sum(ways))
 
 
 def is_doubtful(trace: Evidence, evidence: Sequence[Evidence]) -> bool:

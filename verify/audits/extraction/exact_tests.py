@@ -35,7 +35,7 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
     if item.quantity in BEYOND and not known_elsewhere.compares_nothing(item):
         if item.method in SEARCHES:
             return _fisher_fault(item, ("training", "held_out"), equal=not by_coins)
-        if wrong := _of_sides(item, by_coins=by_coins):
+        if wrong := _sides_fault(item, by_coins=by_coins):
             return wrong
     if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
         return _fisher_fault(item, ("repeating", "control"))
@@ -50,7 +50,7 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
     return ""
 
 
-def _of_sides(item: Evidence, *, by_coins: bool) -> str:
+def _sides_fault(item: Evidence, *, by_coins: bool) -> str:
     """What is wrong with the comparison after the records' own prefixes, whose test depends on how sides were drawn."""
     if item.method != "extraction" or item.estimate is None:
         return ""
@@ -135,9 +135,9 @@ def _reach(item: Evidence, train: int, others: int, cuts: int) -> str:
 def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
     """Yields one sentence per contradiction between the figures of an attack with prompts from outside."""
     for method in OUTSIDE:
-        found = {item.quantity: item.details for item in evidence if item.method == method}
-        exact, near = (found.get(name, {}) for name in BEYOND)
-        cost, rate = found.get(COST, {}), found.get("rate on training text", {})
+        by_quantity = {item.quantity: item.details for item in evidence if item.method == method}
+        exact, near = (by_quantity.get(name, {}) for name in BEYOND)
+        cost, rate = by_quantity.get(COST, {}), by_quantity.get("rate on training text", {})
         for side in ("training", "held_out"):
             if exact.get(f"{side}_extracted", 0) > near.get(f"{side}_extracted", math.inf):
                 yield f"{method}: more of its {side} texts come out word for word than nearly so"
@@ -151,18 +151,18 @@ def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
 
 def _cost(item: Evidence) -> str:
     """What is wrong with the queries per training text: the inverse of a rate, and of the limits of its interval."""
-    queries, found = (int(item.details.get(name, -1)) for name in ("queries", "giving"))
-    if not 0 <= found <= queries or not 0 < queries <= 100_000_000 or item.lower is None:
+    queries, giving = (int(item.details.get(name, -1)) for name in ("queries", "giving"))
+    if not 0 <= giving <= queries or not 0 < queries <= 100_000_000 or item.lower is None:
         return "it does not say how many queries give training text"
-    if (item.estimate is None) is not (found == 0) or (item.upper is None) is not (found == 0):
-        return f"{found} of its {queries} queries give training text, and its estimate says otherwise"
-    if item.estimate is not None and not math.isclose(item.estimate, queries / found, rel_tol=_CLOSE):
-        return f"its estimate is {item.estimate:.6g}, and {found} of {queries} queries give training text"
+    if (item.estimate is None) is not (giving == 0) or (item.upper is None) is not (giving == 0):
+        return f"{giving} of its {queries} queries give training text, and its estimate says otherwise"
+    if item.estimate is not None and not math.isclose(item.estimate, queries / giving, rel_tol=_CLOSE):
+        return f"its estimate is {item.estimate:.6g}, and {giving} of {queries} queries give training text"
     tail = (1 - item.confidence) / 2
-    fits = found == queries if item.lower == 1 else _is_tail(at_most(found, queries, 1 / item.lower), tail)
+    fits = giving == queries if item.lower == 1 else _is_tail(at_most(giving, queries, 1 / item.lower), tail)
     if item.upper is not None:
-        fits = fits and _is_tail(1 - at_most(found - 1, queries, 1 / item.upper), tail)
-    return "" if fits else f"its interval is not that of {found} of {queries} queries"
+        fits = fits and _is_tail(1 - at_most(giving - 1, queries, 1 / item.upper), tail)
+    return "" if fits else f"its interval is not that of {giving} of {queries} queries"
 
 
 def _is_tail(chance: float, tail: float) -> bool:
@@ -224,8 +224,8 @@ def _needed(item: Evidence) -> str:
     goal = ours if ours > theirs else theirs + _LEAST_RATE
 
     def decides(count: int) -> bool:
-        found = math.ceil(count * theirs - 1e-9)
-        return least_beyond(count, found, count, tail) + found / count <= goal * (1 + _CLOSE)
+        needed = math.ceil(count * theirs - 1e-9)
+        return least_beyond(count, needed, count, tail) + needed / count <= goal * (1 + _CLOSE)
 
     if decides(texts) and (texts < 8 or not decides(texts // 4)):
         return ""

@@ -44,7 +44,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters, *, by_coins: bool
     for item in report.evidence:
         if item.quantity not in _BEYOND:
             continue
-        wrong = _wrong(item, asked=asked)
+        wrong = _rate_fault(item, asked=asked)
         if not wrong and asked:
             known = [item.details[name] for name in _KNOWN]
             if exact.setdefault(item.method, known) != known:
@@ -54,7 +54,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters, *, by_coins: bool
             yield f"{item.method}, {item.quantity}: {wrong}"
 
 
-def _wrong(item: Evidence, *, asked: bool) -> str:
+def _rate_fault(item: Evidence, *, asked: bool) -> str:
     stated = [item.details[name] for name in _KNOWN if name in item.details]
     if not asked:
         return "it leaves out texts that a reference model gives, and there was none" if stated else ""
@@ -72,7 +72,7 @@ def _more_than_there_are(item: Evidence, evidence: Sequence[Evidence], *, by_coi
     looked = [
         item.details.get(f"{side}_texts", 0) + item.details[name] for side, name in zip(_SIDES, _KNOWN, strict=True)
     ]
-    texts = {each.quantity: each.details.get("texts", 0) for each in evidence if each.method == item.method}
+    texts = {other.quantity: other.details.get("texts", 0) for other in evidence if other.method == item.method}
     if any(count > texts.get(rate, count) for count, rate in zip(looked, _RATES, strict=True)):
         return "it compares and leaves out more texts than it looked at"
     if item.method in _EQUAL and looked[0] != looked[1]:
@@ -100,11 +100,13 @@ def reference_is_suspect(details: Mapping[str, float]) -> bool:
 
 def check_reference(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """Refutes the statement that the training started from the reference model if the training's report disagrees."""
-    if report.step != "audit" or _stated(report).get("reference") != _BEGAN:
+    if report.step != "audit" or _stated_settings(report).get("reference") != _BEGAN:
         return
     weights = _weights(report.inputs, "reference model", f"reference {BASE_ROLE}")
-    trainings = [each for each in parents if each.step == "retrain"]
-    if trainings and not any(weights and weights == _weights(each.inputs, "start-", BASE_ROLE) for each in trainings):
+    trainings = [parent for parent in parents if parent.step == "retrain"]
+    if trainings and not any(
+        weights and weights == _weights(training.inputs, "start-", BASE_ROLE) for training in trainings
+    ):
         yield Verdict(
             subject="audit",
             outcome=Outcome.REFUTED,
@@ -113,7 +115,7 @@ def check_reference(path: Path, report: PrivacyReport, parents: Sequence[Privacy
         )
 
 
-def _stated(report: PrivacyReport) -> Mapping[str, Any]:
+def _stated_settings(report: PrivacyReport) -> Mapping[str, Any]:
     try:
         return parameters_as(AuditParameters, report).extraction or {}
     except ParametersError:

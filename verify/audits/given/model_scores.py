@@ -70,7 +70,7 @@ def differences_from_scores(path: Path, report: PrivacyReport) -> tuple[list[str
     if len(places) != 1 or places[0] is None:
         return None, "the file of scores is not at hand as it was"
     try:
-        inner, outer = (np.asarray(side, np.float64) for side in _read(places[0]))
+        inner, outer = (np.asarray(side, np.float64) for side in _read_scores(places[0]))
         if min(len(inner), len(outer)) < 2 or np.isnan(inner).any() or np.isnan(outer).any():
             raise ValueError("two scores a side are needed, and each is a number")
     except (InputError, ValueError, TypeError, KeyError, IndexError, StopIteration, csv.Error) as fault:
@@ -78,14 +78,14 @@ def differences_from_scores(path: Path, report: PrivacyReport) -> tuple[list[str
     return list(_differences(report, stated.asked, inner, outer)), ""
 
 
-def _read(file: Path) -> tuple[Any, Any]:
+def _read_scores(file: Path) -> tuple[Any, Any]:
     """The scores of models with the record and of those without it. Exceptions of reading are passed on."""
     if file.suffix.lower() == ".safetensors":
-        return _of_tensors(file)
+        return _read_tensors(file)
     text = read_text(file)
     if file.suffix.lower() == ".json":
-        found = parse_json(text, str(file))
-        return found["with"], found["without"]
+        content = parse_json(text, str(file))
+        return content["with"], content["without"]
     lines = csv.reader(text.removeprefix("\ufeff").splitlines())
     header = [cell.strip().lower() for cell in next(lines)]
     score, member = header.index("score"), header.index("member")
@@ -96,18 +96,18 @@ def _read(file: Path) -> tuple[Any, Any]:
     return sides[True], sides[False]
 
 
-def _of_tensors(file: Path) -> tuple[Any, Any]:
-    found = {}
+def _read_tensors(file: Path) -> tuple[Any, Any]:
+    digests = {}
     with SafetensorsFile(file) as opened:
         for tensor in opened.tensors:
             if tensor.name not in _SIDES:
                 continue
             raw = opened.read(tensor)
             if tensor.dtype == "BF16":  # a float32 without its lower half
-                found[tensor.name] = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype="<u4").view("<f4")
+                digests[tensor.name] = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype="<u4").view("<f4")
             else:
-                found[tensor.name] = np.frombuffer(raw, _KINDS[tensor.dtype])
-    return found["with"], found["without"]
+                digests[tensor.name] = np.frombuffer(raw, _KINDS[tensor.dtype])
+    return digests["with"], digests["without"]
 
 
 def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer: Scores) -> Iterator[str]:
@@ -120,31 +120,31 @@ def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer:
         if dict(item.samples) != sizes:
             wrong = [f"it is of {dict(item.samples)}, and the file has {sizes}"]
         elif item.method == threshold_bound.METHOD:
-            wrong = list(_of_threshold(item, inner, outer))
+            wrong = list(_threshold_faults(item, inner, outer))
         elif item.lower is None:
-            found = claim_p_value(counted, item.details["epsilon"], item.details["delta"])
-            wrong = list(_of_claim(report, item, found, is_swapped=is_swapped))
+            p_value = claim_p_value(counted, item.details["epsilon"], item.details["delta"])
+            wrong = list(_claim_faults(report, item, p_value, is_swapped=is_swapped))
         else:
-            wrong = list(_of_ranks(item, tests))
-        yield from (f"{item.method}: {item.quantity}: {each}" for each in wrong)
+            wrong = list(_rank_faults(item, tests))
+        yield from (f"{item.method}: {item.quantity}: {fault}" for fault in wrong)
     if is_swapped is not says_swapped(report):
         yield f"it {'does not warn' if is_swapped else 'warns'} that models without the record score higher"
     if _are_suspicious(inner, outer) and not any(re.fullmatch(EQUAL_SCORES, text) for text in report.warnings):
         yield "it does not warn that some scores of one side are equal"
 
 
-def _of_threshold(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]:
+def _threshold_faults(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]:
     threshold = item.details["threshold"]
     for name, side in (("true_positives", inner), ("false_positives", outer)):
-        if (found := int((side > threshold).sum())) != item.details[name]:
-            yield f"its {name.replace('_', ' ')} are {item.details[name]:g}, but the scores in the file give {found}"
+        if (count := int((side > threshold).sum())) != item.details[name]:
+            yield f"its {name.replace('_', ' ')} are {item.details[name]:g}, but the scores in the file give {count}"
 
 
-def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
+def _rank_faults(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
     """Yields a sentence if the named test has other counts, or if the bound is not the largest rejected value."""
     details = item.details
     named = next(
-        (each for each in tests if (each[0].rank, each[0].from_without) == (
+        (test for test in tests if (test[0].rank, test[0].from_without) == (
             details.get("rank"), bool(details.get("threshold_from_without"))
         )),
         None,
@@ -160,20 +160,20 @@ def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> 
     lower = item.lower
     if curve is None or lower is None:
         return
-    if not is_largest_rejected(lower, [(test, found) for test, _, found in tests], curve(lower)):
+    if not is_largest_rejected(lower, [(test, counted_pairs) for test, _, counted_pairs in tests], curve(lower)):
         yield f"its bound is {lower:.6g}, which is not the largest that the scores in the file reject"
 
 
-def _of_claim(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bool) -> Iterator[str]:
+def _claim_faults(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bool) -> Iterator[str]:
     if item.estimate is None or not same_p_value(item.estimate, p):
         yield f"its p-value is {item.estimate}, but the scores in the file give {p:.6g}"
     if math.isclose(p, ALPHA, rel_tol=rank_bound.ROUNDING):
         return
     epsilon, delta = item.details["epsilon"], item.details["delta"]
-    found = outcome(item, p, epsilon, swapped=is_swapped)
+    expected = outcome(item, p, epsilon, swapped=is_swapped)
     for verdict in report.verdicts:
-        if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
-            yield f"its verdict is {verdict.outcome}, but the scores in the file make it {found}"
+        if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not expected:
+            yield f"its verdict is {verdict.outcome}, but the scores in the file make it {expected}"
 
 
 def _threshold_and_count(test: SizedTest, inner: Scores, outer: Scores) -> tuple[float, int]:

@@ -34,7 +34,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         if stated is not None:
             yield "it states on what scores made elsewhere rest, and names no model with such scores"
         return
-    names = [each.name for each in stated or ()]
+    names = [entry.name for entry in stated or ()]
     if names != [_NAME]:
         yield f"its scores were not made by privctl, and it does not state the assumption {_NAME!r} alone"
     for each in stated or ():

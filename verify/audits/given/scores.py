@@ -105,12 +105,12 @@ def _columns(
     record, member = asked.record_column or _RECORD, asked.member_column or _MEMBER
     wanted = (record, member, *asked.columns)
     if files[0].suffix.lower() == ".parquet":
-        rows = [row for file in files for row in _of_parquet(file, wanted)]
+        rows = [row for file in files for row in _parquet_rows(file, wanted)]
         rows.sort(key=lambda row: row[0].encode())
     else:
         rows = [
             (str(row[record]), _INSIDE[str(row[member]).lower()], [float(row[name]) for name in asked.columns])
-            for row in _of_text(files[0])
+            for row in _text_rows(files[0])
         ]
     table = np.array([scores for _, _, scores in rows], dtype=np.float64).reshape(len(rows), len(asked.columns))
     if not np.isfinite(table).all():
@@ -128,12 +128,12 @@ def _require_precision(file: Path, stated: str | None) -> None:
     from privctl.data.arrow import parquet_notes
 
     note = parquet_notes(file).get(_NOTE) if file.suffix.lower() == ".parquet" else None
-    made = None if note is None else parse_json(note.decode(), str(file))["settings"].get("dtype")
-    if made != stated and (stated, made) != (None, "float32"):
-        raise ValueError(f"its passes were in {made or 'no format that it names'}, and the report says {stated}")
+    dtype = None if note is None else parse_json(note.decode(), str(file))["settings"].get("dtype")
+    if dtype != stated and (stated, dtype) != (None, "float32"):
+        raise ValueError(f"its passes were in {dtype or 'no format that it names'}, and the report says {stated}")
 
 
-def _of_text(file: Path) -> Iterator[Mapping[str, Any]]:
+def _text_rows(file: Path) -> Iterator[Mapping[str, Any]]:
     text = read_text(file)
     if file.suffix.lower() in (".jsonl", ".ndjson"):
         yield from (parse_json(line, str(file)) for line in text.splitlines() if line.strip())
@@ -144,7 +144,7 @@ def _of_text(file: Path) -> Iterator[Mapping[str, Any]]:
     yield from (dict(zip(header, map(str.strip, row), strict=False)) for row in lines if row)
 
 
-def _of_parquet(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bool, list[float]]]:
+def _parquet_rows(file: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bool, list[float]]]:
     import pyarrow as pa
 
     from privctl.data.arrow import parquet_batches
@@ -184,17 +184,17 @@ def _groups(
             names[side, row.number] = group_of(row.fields, field, row.where)
     seen: dict[str, int] = {}
     places = zip(member.tolist(), line.tolist(), strict=True)
-    return np.array([seen.setdefault(names[place], len(seen)) for place in places], np.int64)
+    return np.array([seen.setdefault(names[row], len(seen)) for row in places], np.int64)
 
 
 def _of_groups(scores: Mapping[str, NDArray[np.float64]], index: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """The scores of groups by attack, given the group ``index`` [records] of each record."""
-    found: dict[str, NDArray[np.float64]] = {}
+    columns: dict[str, NDArray[np.float64]] = {}
     for name, values in scores.items():
-        found[name] = _rounded(_weighted_means(values, index))
+        columns[name] = _rounded(_weighted_means(values, index))
         if len(index) > int(index.max()) + 1:
-            found[name + _TOP] = _rounded(_top(values, index))
-    return found
+            columns[name + _TOP] = _rounded(_group_maxima(values, index))
+    return columns
 
 
 def _weighted_means(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -222,7 +222,7 @@ def _intraclass_correlation(
     return min(max((between - within) / whole, 0.0), 1.0) if whole > 0 else 1.0
 
 
-def _top(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
+def _group_maxima(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
     tops, middle = [], float(np.sort(values)[len(values) // 2])
     for group in np.split(values[np.argsort(index, kind="stable")], np.cumsum(np.bincount(index))[:-1]):
         taken = -(-len(group) // _QUARTER)
@@ -238,6 +238,6 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _seed(rows: NDArray[np.float64]) -> int:
     """The seed of the relabellings: the first 8 bytes of BLAKE2b of the sorted rows [records, columns]."""
     digest = hashlib.blake2b(digest_size=8)
-    for row in sorted(each.tobytes() for each in rows):
+    for row in sorted(row.tobytes() for row in rows):
         digest.update(len(row).to_bytes(8, "big") + row)
     return int.from_bytes(digest.digest(), "big")

@@ -54,12 +54,14 @@ def fault(item: Evidence) -> str:
     curve = curve_of(item)
     if curve is None:
         return "it bounds nothing that is known here"
-    found = p_value(rank, ranked, beyond, counted, curve(item.lower))
+    recomputed = p_value(rank, ranked, beyond, counted, curve(item.lower))
     if item.lower > 0:
-        fits = math.isclose(found, level, rel_tol=ROUNDING)
+        fits = math.isclose(recomputed, level, rel_tol=ROUNDING)
     else:
-        fits = item.lower == 0 and found >= level * (1 - ROUNDING)
-    return "" if fits else f"at its bound of {item.lower:.6g} the test's p-value is {found:.4g}, and not {level:.4g}"
+        fits = item.lower == 0 and recomputed >= level * (1 - ROUNDING)
+    return (
+        "" if fits else f"at its bound of {item.lower:.6g} the test's p-value is {recomputed:.4g}, and not {level:.4g}"
+    )
 
 
 def curve_of(item: Evidence) -> Callable[[float], PowerCurve] | None:

@@ -148,13 +148,13 @@ def largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) ->
     m, n = len(inside), len(outside)
     ties = np.unique(scores, return_counts=True)[1].astype(np.float64)
     variance = (m + n + 1 - float((ties**3 - ties).sum()) / ((m + n) * (m + n - 1))) / (12 * m * n)
-    found = [(won(inside, outside) - 0.5) / math.sqrt(variance) if variance > ROUNDING**2 else 0.0]
+    statistics = [(won(inside, outside) - 0.5) / math.sqrt(variance) if variance > ROUNDING**2 else 0.0]
     for rate in RATES:
         allowed = math.floor(rate * n + 1e-9)
         if allowed:
             hits = int((inside > np.sort(outside)[n - 1 - allowed]).sum())
-            found.append(float(normal_quantile(betabinom.sf(hits - 1, m, allowed + 1, n - allowed))))
-    return max(found)
+            statistics.append(float(normal_quantile(betabinom.sf(hits - 1, m, allowed + 1, n - allowed))))
+    return max(statistics)
 
 
 def true_positive_rate(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> Figures:
@@ -192,17 +192,17 @@ def differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
         (f"number of {side}", item.samples.get(side), count)
         for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
     ]
-    for name, stated, found in pairs:
-        if not _alike(stated, found, near):
-            yield f"its {name} is {_number(stated)}, but the {source} give {_number(found)}"
+    for name, stated, recomputed in pairs:
+        if not _are_alike(stated, recomputed, near):
+            yield f"its {name} is {_number(stated)}, but the {source} give {_number(recomputed)}"
     if figures.interval is not None and item.interval != figures.interval:
         yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
 
 
-def _alike(stated: float | None, found: float | None, near: float) -> bool:
-    if stated is None or found is None:
-        return stated is found
-    return abs(stated - found) <= near * max(1.0, abs(found))
+def _are_alike(stated: float | None, recomputed: float | None, near: float) -> bool:
+    if stated is None or recomputed is None:
+        return stated is recomputed
+    return abs(stated - recomputed) <= near * max(1.0, abs(recomputed))
 
 
 def _number(value: float | None) -> str:

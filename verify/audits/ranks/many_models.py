@@ -55,15 +55,15 @@ class SizedTest:
 @lru_cache(maxsize=64)
 def tests_of(inner: int, outer: int) -> tuple[SizedTest, ...]:
     """The tests for ``inner`` models with the record and ``outer`` without it."""
-    found = []
+    tests = []
     for from_without, ranked, counted in ((True, outer, inner), (False, inner, outer)):
         tail = min(ranked - 1, max(1, round(math.sqrt(ranked) / 6)))
         parts = [(int(part * ranked), share) for part, share in _PARTS if int(part * ranked) > 2 * tail]
         for rank, share in [(tail, 0.5 - sum(share for _, share in parts)), *parts]:
-            found.append(
+            tests.append(
                 SizedTest(rank=rank, ranked=ranked, counted=counted, from_without=from_without, share=CERTAIN * share)
             )
-    return tuple(found)
+    return tuple(tests)
 
 
 def is_largest_rejected(value: float, tests: Sequence[tuple[SizedTest, int]], curve: PowerCurve) -> bool:
@@ -78,9 +78,9 @@ def claim_p_value(tests: Sequence[tuple[SizedTest, int]], epsilon: float, delta:
     return min(1.0, *(test.p_value(beyond, curve) / test.share for test, beyond in tests))
 
 
-def same_p_value(stated: float, found: float) -> bool:
+def same_p_value(stated: float, recomputed: float) -> bool:
     """Whether the two differ only by rounding."""
-    return math.isclose(stated, found, rel_tol=ROUNDING) or max(stated, found) < _TINY
+    return math.isclose(stated, recomputed, rel_tol=ROUNDING) or max(stated, recomputed) < _TINY
 
 
 def delta_of(asked: AskedAudit) -> float:
@@ -105,12 +105,14 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield f"{METHOD}: a bound takes 2 models a side, and it has {min(sizes)}"
         return
     for item in items:
-        wrong = _of_bound(item, sizes, asked) if item.lower is not None else _of_claim(item, sizes, asked, items)
-        yield from (f"{METHOD}, {item.quantity}: {each}" for each in wrong)
-    yield from _of_verdict(report, items, asked)
+        wrong = (
+            _bound_faults(item, sizes, asked) if item.lower is not None else _claim_faults(item, sizes, asked, items)
+        )
+        yield from (f"{METHOD}, {item.quantity}: {fault}" for fault in wrong)
+    yield from _verdict_faults(report, items, asked)
 
 
-def _of_bound(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iterator[str]:
+def _bound_faults(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iterator[str]:
     if not math.isclose(item.confidence, 1 - ALPHA):
         yield f"it holds with {item.confidence:g}, and such a bound with {1 - ALPHA:g}"
     tests, details = tests_of(*sizes), item.details
@@ -121,7 +123,7 @@ def _of_bound(item: Evidence, sizes: tuple[int, int], asked: AskedAudit) -> Iter
     if "delta" in details:
         if details["delta"] != delta_of(asked):
             yield f"it is at delta {details['delta']:g}, and {delta_of(asked):g} was asked for"
-        yield from _of_sizes(item, sizes, details["delta"], 0.0)
+        yield from _size_faults(item, sizes, details["delta"], 0.0)
 
 
 def _is_of(item: Evidence, test: SizedTest) -> bool:
@@ -134,16 +136,16 @@ def _is_of(item: Evidence, test: SizedTest) -> bool:
     )
 
 
-def _of_sizes(item: Evidence, sizes: tuple[int, int], delta: float, claim: float) -> Iterator[str]:
+def _size_faults(item: Evidence, sizes: tuple[int, int], delta: float, claim: float) -> Iterator[str]:
     """Checks the ceiling, and the detectable epsilons of randomized response and Gaussian noise against ``claim``."""
     details = item.details
     if details.get("power") != _POWER:
         yield f"what is noticed is noticed {100 * _POWER:g} times in 100, and it says another number"
     if not _is_ceiling(details.get("ceiling", -1.0), sizes, delta):
-        yield f"its ceiling is {_shown(details.get('ceiling'))}, which is not what so many models can certify at most"
+        yield f"its ceiling is {_figure(details.get('ceiling'))}, which is not what so many models can certify at most"
     for name, kind in (("detectable", "randomized response"), ("detectable_gaussian", "Gaussian noise")):
         if not _is_noticed_from(details.get(name), name, sizes, delta, claim):
-            yield f"so many models do not notice {kind} from epsilon {_shown(details.get(name))} on, as it says"
+            yield f"so many models do not notice {kind} from epsilon {_figure(details.get(name))} on, as it says"
 
 
 @lru_cache(maxsize=256)
@@ -191,7 +193,7 @@ def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: PowerCur
         tuple(0.0 if seen > test.counted else test.p_value(seen, curve) for seen in dict.fromkeys((surely, fewest)))
         for test, fewest, surely in _needed(sizes, delta, claim)
     ]
-    return max(each[0] for each in chances), max(each[-1] for each in chances)
+    return max(interval[0] for interval in chances), max(interval[-1] for interval in chances)
 
 
 def _mu_at(epsilon: float, delta: float) -> float:
@@ -206,7 +208,9 @@ def _mu_at(epsilon: float, delta: float) -> float:
     return (low + high) / 2
 
 
-def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]) -> Iterator[str]:
+def _claim_faults(
+    item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]
+) -> Iterator[str]:
     """The p-value of a claim must not exceed those of the tests behind the bounds."""
     if _claim_of(item) not in asked.claims:
         yield "no such claim was to be judged"
@@ -215,7 +219,7 @@ def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: 
     if item.quantity != f"p-value of the claim of epsilon {epsilon:g} at delta {delta:g}":
         yield "it is called after another claim"
     if item.estimate is None or not 0 <= item.estimate <= 1:
-        yield f"{_shown(item.estimate)} is no p-value"
+        yield f"{_figure(item.estimate)} is no p-value"
         return
     curve = approximate(epsilon, delta)
     for bound in items:
@@ -225,14 +229,14 @@ def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: 
             most = test.p_value(int(bound.details["beyond"]), curve) / test.share
             if item.estimate > most and not same_p_value(item.estimate, most):
                 yield f"its p-value is {item.estimate:.4g}, but {bound.quantity} is by a test that gives {most:.4g}"
-    yield from _of_sizes(item, sizes, delta, epsilon)
+    yield from _size_faults(item, sizes, delta, epsilon)
 
 
 def _claim_of(item: Evidence) -> tuple[float | None, float | None]:
     return item.details.get("epsilon"), item.details.get("delta")
 
 
-def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAudit) -> Iterator[str]:
+def _verdict_faults(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAudit) -> Iterator[str]:
     """The verdict on the claim must follow from its p-value, the ceiling and the power."""
     for epsilon, delta in asked.claims:
         tested = next(
@@ -241,10 +245,10 @@ def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAu
         if tested is None or tested.estimate is None:
             yield f"{METHOD}: it was to judge ({epsilon:g}, {delta:g})-DP, and states no p-value of it"
             continue
-        found = outcome(tested, tested.estimate, epsilon, swapped=says_swapped(report))
+        expected = outcome(tested, tested.estimate, epsilon, swapped=says_swapped(report))
         for verdict in report.verdicts:
-            if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
-                yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its figures make it {found}"
+            if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not expected:
+                yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its figures make it {expected}"
 
 
 def says_swapped(report: PrivacyReport) -> bool:
@@ -263,5 +267,5 @@ def outcome(tested: Evidence, p: float, epsilon: float, *, swapped: bool) -> Out
     return Outcome.INCONCLUSIVE if silent else Outcome.CONSISTENT
 
 
-def _shown(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "missing" if value is None else f"{value:.6g}"

@@ -48,15 +48,15 @@ class KeptBaselines:
     def is_whole(self) -> bool:
         """Whether there are as many areas as such an audit has relabellings, and ranks of all records."""
         count = max(_LEAST, min(_DRAWN, _LABELS // len(self.member)))
-        return len(self.areas) == 1 + count and all(len(each) == len(self.member) for each in self.ranks.values())
+        return len(self.areas) == 1 + count and all(len(ranks) == len(self.member) for ranks in self.ranks.values())
 
     def of_blind(self, alpha: float) -> Figures:
         """The blind baseline's AUC, its interval, and the p-value of its test if labels can be drawn again."""
         value, deviation = won(self.blind[self.member], self.blind[~self.member]), float(self.areas[1:].std())
         details = {"chance": 0.5, "deviation": deviation}
         if self.same:
-            tests = [self.areas, *(np.abs(self._areas(each) - 0.5) for each in self.ranks.values())]
-            largest = np.max([_unit(each) for each in tests], axis=0)
+            tests = [self.areas, *(np.abs(self._areas(ranks) - 0.5) for ranks in self.ranks.values())]
+            largest = np.max([_unit(test) for test in tests], axis=0)
             details["p_value"] = float(np.mean(largest >= largest[0] - _ROUNDING))
         return self._figures(value, deviation, alpha, (0.0, 1.0), details)
 
@@ -77,14 +77,14 @@ class KeptBaselines:
 
         ``refitted`` gives the AUCs of a score that is fitted to labels [rows, records].
         """
-        own, blind = (each[self.member] for each in (scores, self.blind))
-        other, blind_other = (each[~self.member] for each in (scores, self.blind))
-        value = won(own, other) - won(blind, blind_other)
+        members, blind = (ranks[self.member] for ranks in (scores, self.blind))
+        other, blind_other = (ranks[~self.member] for ranks in (scores, self.blind))
+        value = won(members, other) - won(blind, blind_other)
         if not self.same:
-            return Figures(estimate=value, samples=(len(own), len(other)))
-        found = self._areas(scores) if refitted is None else refitted(self._labels)
-        paired = paired_deviation((own, other), (blind, blind_other))
-        deviation = max(float((found - self.areas)[1:].std()), paired)
+            return Figures(estimate=value, samples=(len(members), len(other)))
+        areas = self._areas(scores) if refitted is None else refitted(self._labels)
+        paired = paired_deviation((members, other), (blind, blind_other))
+        deviation = max(float((areas - self.areas)[1:].std()), paired)
         return self._figures(value, deviation, alpha, (-1.0, 1.0), {"chance": 0.0, "deviation": deviation})
 
     def _figures(
@@ -130,7 +130,7 @@ def paired_deviation(first: Sequence[NDArray[np.float64]], second: Sequence[NDAr
         count = len(first[side])
         if count < 2:
             return 0.0
-        one, two = (share_below(each[side], each[1 - side]) for each in (first, second))
+        one, two = (share_below(pair[side], pair[1 - side]) for pair in (first, second))
         variance += float((one - two).var(ddof=1)) / count
         scale += float(one.var(ddof=1) + two.var(ddof=1)) / count
     return math.sqrt(variance) if variance > 1e-12 * scale else 0.0

@@ -76,10 +76,10 @@ class Relabelled:
         """What is wrong with the ranks of the fused score, apart from rounding; "" if nothing is."""
         if self.fused is None:
             return ""
-        found = self._fitted(self.member[None])[0]
+        fitted = self._fitted(self.member[None])[0]
         near = 2 * 10.0**-_DECIMALS
-        order = np.lexsort((found, self.fused))
-        ranks, ordered = self.fused[order], found[order]
+        order = np.lexsort((fitted, self.fused))
+        ranks, ordered = self.fused[order], fitted[order]
         higher = np.diff(ranks) > 0
         wrong = np.where(higher, np.diff(ordered) < -near, np.diff(ordered) > near)
         if not wrong.any():
@@ -111,9 +111,9 @@ class Relabelled:
         if self.fused is not None:
             parts[FUSED] = []
         for labels in self._labels(count):
-            for name, found in parts.items():
-                statistics = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
-                found.append(np.maximum(statistics.max(axis=1), _LOW))
+            for name, blocks in parts.items():
+                statistics = self._fused_statistics(labels) if name == FUSED else _statistics(self.scores[name], labels)
+                blocks.append(np.maximum(statistics.max(axis=1), _LOW))
         largest = {name: np.concatenate(found) for name, found in parts.items()}
         whole = np.max(list(largest.values()), axis=0)
         allowed = math.floor(level * len(whole) + _ROUNDING)
@@ -136,12 +136,12 @@ class Relabelled:
             rows = min(max(1, _PIECE // size), count - start)
             yield random.permuted(np.tile(self.member, (rows, 1)), axis=1)
 
-    def _of_fused(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _fused_statistics(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         center, deviation = self.own
         fitted = self._fitted(labels)
-        found = _statistics(fitted, labels)
-        found[:, 0] = (_areas(fitted, labels) - center) / deviation if deviation > 0 else 0.0
-        return found[:, :1] if self.alone else found  # alone, it is tested by its AUC
+        statistics = _statistics(fitted, labels)
+        statistics[:, 0] = (_areas(fitted, labels) - center) / deviation if deviation > 0 else 0.0
+        return statistics[:, :1] if self.alone else statistics  # alone, it is tested by its AUC
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
@@ -154,7 +154,7 @@ class Relabelled:
     @cached_property
     def _features(self) -> NDArray[np.float64]:
         count = len(self.member)
-        columns = [_unit(ndtri(_ranks(each) / (count + 1))) for each in self.scores.values()]
+        columns = [_unit(ndtri(_ranks(ranks) / (count + 1))) for ranks in self.scores.values()]
         return np.stack([*columns, _FIRST * _unit(np.mean(columns, axis=0))], axis=1)
 
     @cached_property
@@ -179,7 +179,7 @@ class Relabelled:
 
 
 def test_faults(
-    test: JointTest, name: str, found: Tested, relabelled: Relabelled, same: bool, others: Collection[str]
+    test: JointTest, name: str, tested: Tested, relabelled: Relabelled, same: bool, others: Collection[str]
 ) -> Iterator[str]:
     """Yields one sentence per fault in the joint test that an audit states for the attack ``name``.
 
@@ -190,28 +190,28 @@ def test_faults(
     if test.relabellings != count:
         yield f"its joint test has {test.relabellings} relabellings, where such records have {count}"
         return
-    value, whole = found.p_values[name], test.compared == len(found.p_values)
+    value, whole = tested.p_values[name], test.compared == len(tested.p_values)
     near = _COUNTS / (count + 1)
     if not same:
         near = max(near, _DEVIATIONS * math.sqrt(value * (1 - value) / count))
-    more = 0.0 if whole else midpoint_reaches(found.observed[name], relabelled.member, count, others)
+    more = 0.0 if whole else midpoint_reaches(tested.observed[name], relabelled.member, count, others)
     if test.p_value < value - near or test.p_value > value + more + near:
         least = "" if whole else "at least " if test.p_value < value else f"at most {value + more:.4g}, about "
         yield f"its p-value is {test.p_value:.4g}, but relabelling the ranks gives {least}{value:.4g}"
     critical = math.inf if test.critical is None else test.critical
-    low = same and critical < found.critical - _NEAR
-    if low or (same and critical > found.critical + _NEAR and not _may_be(critical, test, found, relabelled, others)):
+    low = same and critical < tested.critical - _NEAR
+    if low or (same and critical > tested.critical + _NEAR and not _may_be(critical, test, tested, relabelled, others)):
         least = "" if whole else "at least " if low else "about "
-        yield f"the critical value is {critical:.6g}, but relabelling the ranks gives {least}{found.critical:.6g}"
+        yield f"the critical value is {critical:.6g}, but relabelling the ranks gives {least}{tested.critical:.6g}"
 
 
-def _may_be(critical: float, test: JointTest, found: Tested, relabelled: Relabelled, others: Collection[str]) -> bool:
+def _may_be(critical: float, test: JointTest, tested: Tested, relabelled: Relabelled, others: Collection[str]) -> bool:
     """Whether a critical value above that of the ranks may be that of all attacks, of which ``others`` are not here."""
-    if test.compared == len(found.p_values):
+    if test.compared == len(tested.p_values):
         return False
-    beyond = float((found.largest[1:] >= critical - _NEAR).mean())
-    more = midpoint_reaches(critical, relabelled.member, len(found.largest) - 1, others)
-    return beyond + more >= test.level - _COUNTS / len(found.largest)
+    beyond = float((tested.largest[1:] >= critical - _NEAR).mean())
+    more = midpoint_reaches(critical, relabelled.member, len(tested.largest) - 1, others)
+    return beyond + more >= test.level - _COUNTS / len(tested.largest)
 
 
 def midpoint_reaches(value: float, member: NDArray[np.bool_], relabellings: int, others: Collection[str]) -> float:
@@ -256,14 +256,14 @@ def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArr
     tied = np.apply_along_axis(_tied, -1, ranks)
     spread = np.sqrt(np.maximum(0.0, m * n * (m + n + 1 - tied) / 12))
     above = np.where(labels, ranks, 0.0).sum(axis=1) - m * (m + n + 1) / 2
-    found = [np.where(spread > _ROUNDING, above / np.maximum(spread, _ROUNDING), 0.0)]
+    statistics = [np.where(spread > _ROUNDING, above / np.maximum(spread, _ROUNDING), 0.0)]
     others = np.where(labels, -np.inf, ranks)
     for rate in RATES:
         allowed = math.floor(rate * n + _ROUNDING)
         if allowed:
             least = np.partition(others, m + n - 1 - allowed, axis=1)[:, m + n - 1 - allowed]
-            found.append(_normal_of_hits(m, n, allowed)[(labels & (ranks > least[:, None])).sum(axis=1)])
-    return np.stack(found, axis=1)
+            statistics.append(_normal_of_hits(m, n, allowed)[(labels & (ranks > least[:, None])).sum(axis=1)])
+    return np.stack(statistics, axis=1)
 
 
 def _ranks(scores: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:

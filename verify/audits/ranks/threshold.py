@@ -36,11 +36,11 @@ def fault(item: Evidence) -> str:
     tail = (1 - item.confidence) / 2
     if not 0 < tail < 0.5:
         return f"it holds with {item.confidence:g}, which is no confidence"
-    found, highest = (_bound(item, right, wrong, tail) for right, wrong in ((hits, errors), (inner, 0)))
-    if found is None:
+    recomputed, highest = (_bound(item, right, wrong, tail) for right, wrong in ((hits, errors), (inner, 0)))
+    if recomputed is None:
         return "it bounds nothing that is known here"
-    if not math.isclose(item.lower, found, rel_tol=_NEAR, abs_tol=_NEAR):
-        return f"its bound is {item.lower:.6g}, but its counts give {found:.6g}"
+    if not math.isclose(item.lower, recomputed, rel_tol=_NEAR, abs_tol=_NEAR):
+        return f"its bound is {item.lower:.6g}, but its counts give {recomputed:.6g}"
     ceiling = item.details.get("ceiling")
     if ceiling is None or highest is None or math.isclose(ceiling, highest, rel_tol=_NEAR, abs_tol=_NEAR):
         return ""
@@ -50,7 +50,7 @@ def fault(item: Evidence) -> str:
 def _bound(item: Evidence, hits: int, errors: int, tail: float) -> float | None:
     """The lower bound of ``item`` from counts at the threshold; None if its quantity is unknown."""
     inner, outer = item.samples["with"], item.samples["without"]
-    least, most = _least(hits, inner, tail), 1 - _least(outer - errors, outer, tail)
+    least, most = _lower_limit(hits, inner, tail), 1 - _lower_limit(outer - errors, outer, tail)
     if item.quantity.startswith("epsilon lower bound") and "delta" in item.details:
         return _epsilon(least, most, item.details["delta"])
     if item.quantity.startswith("lower bound on mu"):
@@ -71,12 +71,12 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
         if (stated := CLAIM.match(verdict.subject)) is None:
             continue
         epsilon, delta = float(stated[1]), float(stated[2])
-        found = _certified(hits, errors, sizes, tail, delta)
+        recomputed = _certified(hits, errors, sizes, tail, delta)
         refuted = verdict.outcome is Outcome.REFUTED
-        if math.isclose(epsilon, found, rel_tol=CLAIMED, abs_tol=CLAIMED):
+        if math.isclose(epsilon, recomputed, rel_tol=CLAIMED, abs_tol=CLAIMED):
             continue
-        if refuted is not (found > epsilon):
-            how = "refute" if found > epsilon else "do not refute"
+        if refuted is not (recomputed > epsilon):
+            how = "refute" if recomputed > epsilon else "do not refute"
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {how} that"
         elif verdict.outcome is Outcome.CONSISTENT and not _would_notice(sizes, tail, epsilon, delta):
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but so few models would not notice more"
@@ -84,7 +84,7 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
 
 def _certified(hits: int, errors: int, sizes: tuple[int, int], tail: float, delta: float) -> float:
     """The bound on epsilon at ``delta`` from these counts."""
-    least, most = _least(hits, sizes[0], tail), 1 - _least(sizes[1] - errors, sizes[1], tail)
+    least, most = _lower_limit(hits, sizes[0], tail), 1 - _lower_limit(sizes[1] - errors, sizes[1], tail)
     return _epsilon(least, most, delta)
 
 
@@ -106,11 +106,11 @@ def _quantile(share: float, trials: int, rate: float) -> int:
 def _epsilon(least: float, most: float, delta: float) -> float:
     """The smallest epsilon with TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta."""
     ratios = [((least - delta), most), ((1 - most - delta), 1 - least)]
-    found = [math.log(above / below) for above, below in ratios if above > 0 and below > 0]
-    return min(_LARGEST_EPSILON, max(0.0, *found)) if found else 0.0
+    epsilons = [math.log(above / below) for above, below in ratios if above > 0 and below > 0]
+    return min(_LARGEST_EPSILON, max(0.0, *epsilons)) if epsilons else 0.0
 
 
-def _least(hits: int, total: int, tail: float) -> float:
+def _lower_limit(hits: int, total: int, tail: float) -> float:
     """The rate at which ``hits`` or more have probability ``tail``; 0 for no hits.
 
     The search stays below the observed rate, where the tail is accurate and increases with the rate.

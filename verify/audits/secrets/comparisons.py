@@ -23,10 +23,10 @@ _BITS, _FOUND, _MORE = "mean bits beyond", "share found beyond", "share told mor
 _TESTS = {
     (_BITS, "drawn at random"): "Fisher's method",
     (_FOUND, "drawn at random"): "Poisson binomial tail, summed exactly",
-    **{(each, "against those never drawn"): "permutation test within kinds" for each in (_BITS, _FOUND)},
+    **{(quantity, "against those never drawn"): "permutation test within kinds" for quantity in (_BITS, _FOUND)},
     **{
-        (each, "against held-out secrets"): "permutation test within kinds and numbers of records"
-        for each in (_BITS, _FOUND)
+        (quantity, "against held-out secrets"): "permutation test within kinds and numbers of records"
+        for quantity in (_BITS, _FOUND)
     },
     (_MORE, "against the base model"): "McNemar's exact test, as for independent secrets",
 }
@@ -68,16 +68,16 @@ def _raised(item: Evidence, rates: Mapping[str, Evidence]) -> str:
     """Whether the p-value lies above what the rates of the same secrets give, if the test is of all trained ones."""
     compared, score = item.quantity.split(", by ", 1)
     control = compared.split(", ", 1)[1]
-    told = rates.get(_TOLD)
-    if told is None or told.samples.get("secrets", 0) != item.samples.get("secrets"):
+    success_rate = rates.get(_TOLD)
+    if success_rate is None or success_rate.samples.get("secrets", 0) != item.samples.get("secrets"):
         return ""  # it compares some of them
     most = 1.0
     if control == "against the base model" and (before := rates.get(_BEFORE)) is not None:
-        most = _paired(int(told.details["told"]), int(before.details["told"]), told.samples["secrets"])
+        most = _paired(int(success_rate.details["told"]), int(before.details["told"]), success_rate.samples["secrets"])
     elif control == "drawn at random" and (beam := rates.get(f"in {score}, trained")) is not None:
         most = _in_beam(int(beam.details["found"]), beam.samples["secrets"], beam.details["chance"])
     elif control == "drawn at random":
-        ranked = told if score == _LOSS else rates.get(f"told first by {score}, trained")
+        ranked = success_rate if score == _LOSS else rates.get(f"told first by {score}, trained")
         most = 1.0 if ranked is None else _by_bits(ranked.samples["secrets"], ranked.details["mean_bits"])
     if item.details["p_value"] <= most * (1 + _CLOSE) + _NOTHING:
         return ""
@@ -93,9 +93,9 @@ def _paired(after: int, before: int, secrets: int) -> float:
     return max(tails, default=1.0)
 
 
-def _in_beam(found: int, secrets: int, chance: float) -> float:
-    """A bound on P(at least ``found``) for trials of this mean chance, from one above the mean on (Hoeffding 1956)."""
-    return 1 - at_most(found - 1, secrets, chance) if found >= secrets * chance + 1 else 1.0
+def _in_beam(hits: int, secrets: int, chance: float) -> float:
+    """A bound on P(at least ``hits``) for trials of this mean chance, from one above the mean on (Hoeffding 1956)."""
+    return 1 - at_most(hits - 1, secrets, chance) if hits >= secrets * chance + 1 else 1.0
 
 
 def _by_bits(secrets: int, bits: float) -> float:

@@ -34,7 +34,7 @@ def faults(report: PrivacyReport) -> Iterator[str]:
     for item in report.evidence:
         wrong = ""
         if item.method in _RATES:
-            wrong = _rate(item) or _named(item)
+            wrong = _rate(item) or _name_fault(item)
         elif item.method == _PROTECTION:
             wrong = _bounds(item)
         if wrong:
@@ -52,22 +52,22 @@ def _rate(item: Evidence) -> str:
         return "" if limits == (None, None, None) else "it counts no secret, and has a rate"
     if None in limits:
         return f"it counts {total} secrets, and lacks its rate or a limit of it"
-    low, value, high = (float(each) for each in limits if each is not None)
-    found, unsure = value * total, item.details.get("undecided", 0.0)
+    low, value, high = (float(limit) for limit in limits if limit is not None)
+    successes, unsure = value * total, item.details.get("undecided", 0.0)
     named = [item.details[name] for name in _COUNTED if name in item.details]
-    if not all(math.isclose(found, each, abs_tol=_CLOSE * total) for each in named or [found]):
+    if not all(math.isclose(successes, count, abs_tol=_CLOSE * total) for count in named or [successes]):
         return f"its estimate is {value:.6g}, and it counts {named[0]:g} of {total}"
-    if not math.isclose(found, round(found) if math.isfinite(found) else math.nan, abs_tol=_CLOSE * total):
+    if not math.isclose(successes, round(successes) if math.isfinite(successes) else math.nan, abs_tol=_CLOSE * total):
         return f"its estimate is {value:.6g}, which is no number of {total}"
-    sure, most, tail = round(found), round(found) + int(unsure), (1 - item.confidence) / 2
+    sure, most, tail = round(successes), round(successes) + int(unsure), (1 - item.confidence) / 2
     fits = 0 <= sure <= most <= total and is_limit(low, sure - 1, total, 1 - tail, at_end=sure == 0, end=0.0)
     fits = fits and is_limit(high, most, total, tail, at_end=most == total, end=1.0)
     return "" if fits else f"its interval is not that of {sure} of {total} at {100 * item.confidence:.4g} %"
 
 
-def _named(item: Evidence) -> str:
+def _name_fault(item: Evidence) -> str:
     """What is wrong with the numbers that a rate repeats of its name."""
-    matches = (each.fullmatch(item.quantity) for each in _NAMED)
+    matches = (pattern.fullmatch(item.quantity) for pattern in _NAMED)
     for name, value in (entry for match in matches if match is not None for entry in match.groupdict().items()):
         if f"{item.details.get(name, math.nan):g}" != f"{float(value):g}":
             return f"its {name} is {item.details.get(name)}, and its name says {value}"

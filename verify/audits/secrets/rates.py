@@ -32,16 +32,16 @@ def counted_again(item: Evidence, kept: KeptSecrets, kinds: Sequence[str]) -> Ma
     ``kinds`` are the kinds of secrets of which the report has rates, in its order.
     """
     if item.method == RECONSTRUCTION and item.quantity.startswith(KIND):
-        return _of_kind(item.quantity.removeprefix(KIND), kept, kinds)
+        return _kind_rate(item.quantity.removeprefix(KIND), kept, kinds)
     side, _, before = item.quantity.rpartition(_BEFORE)
     whole, model = (side, "_before") if _ and not before else (item.quantity, "")
     if item.method == RECONSTRUCTION:
-        found = _FIRST.fullmatch(whole)
-        ranks = None if found is None else kept.ranked(found["score"] or model)
-        chosen = None if found is None else _side(found["side"], kept)
-        if ranks is None or chosen is None or found is None:
+        match = _FIRST.fullmatch(whole)
+        ranks = None if match is None else kept.ranked(match["score"] or model)
+        chosen = None if match is None else _side(match["side"], kept)
+        if ranks is None or chosen is None or match is None:
             return None
-        bounded = not model and found["score"] is None
+        bounded = not model and match["score"] is None
         return {**_ranks(ranks, chosen), **(_bound(kept, chosen) if bounded else {}), "secrets": int(chosen.sum())}
     chosen = _side(whole.partition(", ")[2], kept)
     if chosen is None or f"completion{model}" not in kept:
@@ -104,7 +104,7 @@ def _bound(kept: KeptSecrets, chosen: NDArray[np.bool_]) -> dict[str, float]:
     return {"bound": float(bounds.mean())} if len(bounds) else {}
 
 
-def _of_kind(name: str, kept: KeptSecrets, kinds: Sequence[str]) -> dict[str, float] | None:
+def _kind_rate(name: str, kept: KeptSecrets, kinds: Sequence[str]) -> dict[str, float] | None:
     ranks = kept.ranked("")
     if name not in kinds or ranks is None or int(kept["kind"].max(initial=-1)) >= len(kinds):
         return None

@@ -33,13 +33,13 @@ def baseline_again(item: Evidence, kept: KeptSecrets) -> Mapping[str, float] | N
     if item.quantity == APART:
         if min(sides.values()) < _FEWEST:
             return {**sides, "estimate": math.nan}
-        return {**sides, **_of_records(kept, first[where >= 0], records)} if "records_area" in kept else None
+        return {**sides, **_record_figures(kept, first[where >= 0], records)} if "records_area" in kept else None
     name = item.quantity.removeprefix(_BY).removesuffix(_OVER)
     values, number = kept.values_by(name), _number(name, kept)
     beyond = f"{BEYOND}{number}"
     if values is None or beyond not in kept or "records_score" not in kept:
         return None
-    return _of_secrets(values, kept, kept[beyond])
+    return _secret_figures(values, kept, kept[beyond])
 
 
 def _number(score: str, kept: KeptSecrets) -> int:
@@ -48,7 +48,7 @@ def _number(score: str, kept: KeptSecrets) -> int:
     return scores.index(score) if score in scores else len(scores)
 
 
-def _of_records(kept: KeptSecrets, first: NDArray[np.int64], held_out: NDArray[np.bool_]) -> dict[str, float]:
+def _record_figures(kept: KeptSecrets, first: NDArray[np.int64], held_out: NDArray[np.bool_]) -> dict[str, float]:
     scores, areas, lengths = kept["records_score"][first], kept["records_area"], kept["lengths_area"]
     area = won(scores[~held_out], scores[held_out])
     largest = np.maximum(_unit(areas), _unit(lengths))
@@ -64,12 +64,12 @@ def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((values - np.mean(values)) / spread if spread > 0 else np.zeros(len(values)))
 
 
-def _of_secrets(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDArray[np.float64]) -> dict[str, float]:
+def _secret_figures(values: NDArray[np.float64], kept: KeptSecrets, beyond: NDArray[np.float64]) -> dict[str, float]:
     """The excess of the AUC, and its deviation: the larger of that over relabellings and DeLong's."""
     inside = kept["record"] >= 0
-    own, records, held_out = values[inside], kept["records_score"][inside], kept["held_out"][inside]
+    group_values, records, held_out = values[inside], kept["records_score"][inside], kept["held_out"][inside]
     strata = kept["stratum"][inside]
-    centred = own - np.array([own[strata == each].mean() for each in strata.tolist()])
+    centred = group_values - np.array([group_values[strata == stratum].mean() for stratum in strata.tolist()])
     excess = won(centred[~held_out], centred[held_out]) - won(records[~held_out], records[held_out])
     sides = ~held_out, held_out
     paired = paired_deviation([centred[side] for side in sides], [records[side] for side in sides])

@@ -82,9 +82,9 @@ def _by_design(kept: KeptSecrets, score: str) -> TestedAgain | None:
     if not count:
         return None
     if ranks is None:
-        found, chances = int(kept["in_beam"][chosen].sum()), kept["in_beam_by_chance"][chosen]
-        tail = _at_least(found, chances)
-        return TestedAgain(compared=(count, 0), excess=found / count - float(chances.mean()), p_values=(tail, tail))
+        hits, chances = int(kept["in_beam"][chosen].sum()), kept["in_beam_by_chance"][chosen]
+        tail = _at_least(hits, chances)
+        return TestedAgain(compared=(count, 0), excess=hits / count - float(chances.mean()), p_values=(tail, tail))
     bits, among = ranks.bits[chosen], ranks.count[chosen]
     # The mean of log2(n / r) over ranks r from 1 to n is log2(n) - log2(n!) / n.
     by_chance = [math.log2(n) - math.lgamma(n + 1) / math.log(2) / n for n in among.tolist()]
@@ -94,14 +94,14 @@ def _by_design(kept: KeptSecrets, score: str) -> TestedAgain | None:
     )
 
 
-def _at_least(found: int, chances: NDArray[np.float64]) -> float:
-    """P(at least ``found`` successes) for independent trials of these ``chances``, by their generating function."""
+def _at_least(hits: int, chances: NDArray[np.float64]) -> float:
+    """P(at least ``hits`` successes) for independent trials of these ``chances``, by their generating function."""
     law = np.zeros(len(chances) + 1)
     law[0] = 1.0
     for trials, chance in enumerate(chances.tolist(), start=1):
         law[1 : trials + 1] = law[1 : trials + 1] * (1 - chance) + law[:trials] * chance
         law[0] *= 1 - chance
-    return min(1.0, math.fsum(law[found:].tolist()))
+    return min(1.0, math.fsum(law[hits:].tolist()))
 
 
 def _paired(kept: KeptSecrets) -> TestedAgain | None:
@@ -122,20 +122,20 @@ def _permuted(
 ) -> TestedAgain | None:
     """The gap of the means of trained and control secrets, strata weighted by n m / (n + m), under permutations."""
     mixed = {
-        each: strata == each
-        for each in np.unique(strata).tolist()
-        if 0 < int(control[strata == each].sum()) < int((strata == each).sum())
+        stratum: strata == stratum
+        for stratum in np.unique(strata).tolist()
+        if 0 < int(control[strata == stratum].sum()) < int((strata == stratum).sum())
     }
     if not mixed:
         return None
     drawn = np.random.default_rng(seed)
-    weights = {each: _harmonic(control[inside]) for each, inside in mixed.items()}
+    weights = {stratum: _harmonic(control[inside]) for stratum, inside in mixed.items()}
     observed, gaps = 0.0, np.zeros(_DRAWS)
     for each, inside in mixed.items():
-        own, of_control = values[inside], control[inside]
-        count, size = len(own), int(of_control.sum())
-        sums = np.concatenate([_sums(drawn, own, size), [own[of_control].sum()]])
-        gap = ((own.sum() - sums) / (count - size) - sums / size) * weights[each] / sum(weights.values())
+        stratum_values, of_control = values[inside], control[inside]
+        count, size = len(stratum_values), int(of_control.sum())
+        sums = np.concatenate([_sums(drawn, stratum_values, size), [stratum_values[of_control].sum()]])
+        gap = ((stratum_values.sum() - sums) / (count - size) - sums / size) * weights[each] / sum(weights.values())
         observed, gaps = observed + float(gap[-1]), gaps + gap[:-1]
     low, high = (float(1 + (gaps >= observed - near).sum()) / (1 + _DRAWS) for near in (_REACHED / 2, _ROUNDING))
     if not same:

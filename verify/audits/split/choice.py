@@ -17,9 +17,9 @@ _USES = {False: b"choice\0", True: b"group choice\0"}
 def has_skipped_units(key: bytes, drawn: Collection[bytes], trained: Iterable[bytes], *, of_groups: bool) -> bool:
     """Whether some unit of ``trained`` without a coin comes before a ``drawn`` one; units are lines or group names."""
     use = _USES[of_groups]
-    last = max((_place(key, use, unit) for unit in drawn), default=b"")
-    return any(_place(key, use, unit) < last for unit in trained if unit not in drawn)
+    last = max((_unit_order(key, use, unit) for unit in drawn), default=b"")
+    return any(_unit_order(key, use, unit) < last for unit in trained if unit not in drawn)
 
 
-def _place(key: bytes, use: bytes, unit: bytes) -> bytes:
+def _unit_order(key: bytes, use: bytes, unit: bytes) -> bytes:
     return blake3(use + unit, key=key).digest()

@@ -73,7 +73,7 @@ class RightGuesses:
         """Which records have their own coin, that is, whose line occurs once; None without the split's files."""
         if self._kept.line is None:
             return None
-        found: dict[bytes, list[tuple[bool, int]]] = {}
+        by_digest: dict[bytes, list[tuple[bool, int]]] = {}
         for role, side in (("members", True), ("nonmembers", False)):
             named = [item for item in self._report.inputs if item.role == role]
             file = as_recorded(self._path, named[0]) if len(named) == 1 else None
@@ -81,8 +81,8 @@ class RightGuesses:
                 return None
             for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
                 if content := line.strip():
-                    found.setdefault(content, []).append((side, number))
-        single = {places[0] for places in found.values() if len(places) == 1}
+                    by_digest.setdefault(content, []).append((side, number))
+        single = {places[0] for places in by_digest.values() if len(places) == 1}
         rows = zip(self._kept.member.tolist(), self._kept.line.tolist(), strict=True)
         return np.array([place in single for place in rows], np.bool_)
 
@@ -98,16 +98,16 @@ def wrong_guesses(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_]
             return f"it is of {coins} coins, and {len(ranks)} scores are kept"
         made = int(item.details.get(f"made {number}", guesses))
         all_coins = _divided(ranks, member, whole=whole) if guesses == coins else None
-        possible = all_coins or {_cut(ranks, member, guesses // 2, coins)}
+        possible = all_coins or {_guesses_and_correct(ranks, member, guesses // 2, coins)}
         if (made, right) not in possible:
             most = max(count for _, count in possible)
-            found = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
+            counted = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
             kept = "scores" if whole else "ranks kept"
-            return f"{right} of {made} guesses made are said to be right, and the {kept} give {found}"
+            return f"{right} of {made} guesses made are said to be right, and the {kept} give {counted}"
     return ""
 
 
-def _cut(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) -> tuple[int, int]:
+def _guesses_and_correct(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) -> tuple[int, int]:
     """The guesses made and correct if ``half`` are to be made each way; records without a score are not guessed."""
     unscored = coins - len(ranks)
     middle = np.full(unscored, np.median(ranks) if len(ranks) else 0.0)
@@ -130,12 +130,12 @@ def _divided(ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> 
     if high <= low:
         return {(0, 0)}
     within = np.concatenate([[0], np.cumsum(inside)])
-    places = [at for at in range(low, high) if ordered[at + 1] > ordered[at]]
-    if not places:
+    gaps = [at for at in range(low, high) if ordered[at + 1] > ordered[at]]
+    if not gaps:
         value = ordered[low]
         above, below = ordered > value, ordered < value
         return {(int(above.sum() + below.sum()), int((above & inside).sum() + (below & ~inside).sum()))}
     if whole:
-        places = [max(places, key=lambda at: ordered[at + 1] - ordered[at])]
+        gaps = [max(gaps, key=lambda at: ordered[at + 1] - ordered[at])]
     # Of the at + 1 scores below the cut, guesses on non-members are correct; above it, those on members are.
-    return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in places}
+    return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in gaps}

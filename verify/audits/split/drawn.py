@@ -54,7 +54,7 @@ def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
     if stated.split_commitment is None:
         return
     try:
-        outcome, reason = _judged(path, report, stated, parents)
+        outcome, reason = _judge_split(path, report, stated, parents)
     except (InputError, ValueError, TypeError, KeyError, AttributeError) as fault:
         outcome, reason = Outcome.REFUTED, f"its manifest cannot be read ({fault})"
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
@@ -105,8 +105,8 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
 
 def _roles(report: PrivacyReport, stated: AuditParameters) -> list[dict[str, str]]:
     """For each part of the audit that uses a drawn split, the roles of its two sides."""
-    found = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
-    return found + ([_EXTRACTION] if sides_by_coins(stated.extraction) else [])
+    roles = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
+    return roles + ([_EXTRACTION] if sides_by_coins(stated.extraction) else [])
 
 
 def _record_digests(file: Path) -> Iterator[bytes]:
@@ -115,7 +115,7 @@ def _record_digests(file: Path) -> Iterator[bytes]:
         yield from (blake3(content).digest(length=16) for line in lines if (content := line.strip()))
 
 
-def _judged(
+def _judge_split(
     path: Path, report: PrivacyReport, stated: AuditParameters, parents: Sequence[PrivacyReport]
 ) -> tuple[Outcome, str]:
     place = _at_hand(path, report, _ROLE)
@@ -164,10 +164,10 @@ def _check_coins(
         return Outcome.REFUTED, "its manifest counts other records than its files hold"
     if field is not None:
         return _of_groups(path, report, stated, manifest, groups)
-    return _of_records(path, report, stated, manifest, records)
+    return _judge_records(path, report, stated, manifest, records)
 
 
-def _of_records(
+def _judge_records(
     path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any], records: Counter[bytes]
 ) -> tuple[Outcome, str]:
     """The answer for a split of ``records``, with their numbers of occurrences, once each is on its coin's side."""
@@ -244,7 +244,7 @@ def _not_drawn(key: bytes, whole: Path, drawn: Mapping[bytes, int]) -> str:
 def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:
     """What is wrong with the bounds if there is one coin for each of ``coins`` ``what``; "" if nothing is."""
     curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
-    if coins > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
+    if coins > 1 and curves & set(stated.attack) and any(omission.what == NO_BOUNDS for omission in report.omissions):
         return f"it omits its bounds, and there are {coins} {what}"
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != coins:

@@ -60,8 +60,10 @@ def unit_mismatch(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     """Why an audit with parameters ``stated`` counts other units than those with coins in ``manifest``; "" if not."""
     field = manifest.get("group_by")
     if field != stated.group_by:
-        of, by = ("records" if each is None else f"groups by {each!r}" for each in (field, stated.group_by))
-        return f"its split tossed coins for {of}, and it judges {by}"
+        manifest_unit, report_unit = (
+            "records" if unit is None else f"groups by {unit!r}" for unit in (field, stated.group_by)
+        )
+        return f"its split tossed coins for {manifest_unit}, and it judges {report_unit}"
     if manifest.get("groups") != stated.split_groups:
         return f"it states {stated.split_groups} groups, its manifest {manifest.get('groups')}"
     return ""
@@ -74,15 +76,15 @@ def partial_group(
 
     Each group must have exactly its drawn records in it, and no group without a coin may precede one with a coin.
     """
-    found = counted(nonempty_lines(whole), manifest["group_by"])
+    counts = counted(nonempty_lines(whole), manifest["group_by"])
     for name in groups:
-        if found[name] != members.get(name, 0):
+        if counts[name] != members.get(name, 0):
             return (
-                f"{whole.name} holds {found[name]} records of a group of which {members.get(name, 0)} were drawn as "
+                f"{whole.name} holds {counts[name]} records of a group of which {members.get(name, 0)} were drawn as "
                 "members, and a group is drawn as a whole"
             )
     drawn = {name.encode() for name in groups}
-    if has_skipped_units(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
+    if has_skipped_units(bytes.fromhex(manifest["key"]), drawn, map(str.encode, counts), of_groups=True):
         return f"{whole.name} holds groups without a coin that the manifest's key puts before some that have one"
     return ""
 
@@ -105,23 +107,23 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     if parameters.split_groups is not None and not grouped:
         yield "it states groups of a drawn split, and not by which field"
     for item in drawn:
-        if grouped is not _of_a_group(item) or grouped is not (item.details.get(_SIZE, 0) >= 1):
+        if grouped is not _is_of_group(item) or grouped is not (item.details.get(_SIZE, 0) >= 1):
             yield f"its bound on {item.quantity} is not about what it counts, {'groups' if grouped else 'records'}"
     sizes = {item.details[_SIZE] for item in drawn if _SIZE in item.details}
     if len(sizes) > 1:
         yield "its bounds are about groups of different sizes"
     for verdict in report.verdicts:
-        if found := TOGETHER.match(verdict.subject):
-            yield from _group_privacy_faults(found, verdict.subject, next(iter(sizes), 2.0) if grouped else 2.0)
-        elif (found := _OTHER.match(verdict.subject)) and (not drawn or found[3] == parameters.group_by):
+        if match := TOGETHER.match(verdict.subject):
+            yield from _group_privacy_faults(match, verdict.subject, next(iter(sizes), 2.0) if grouped else 2.0)
+        elif (match := _OTHER.match(verdict.subject)) and (not drawn or match[3] == parameters.group_by):
             yield f"its verdict on {verdict.subject!r} is about what it counts, and does not judge it"
 
 
-def _group_privacy_faults(found: re.Match[str], subject: str, examples: float) -> Iterator[str]:
+def _group_privacy_faults(match: re.Match[str], subject: str, examples: float) -> Iterator[str]:
     """Checks a verdict on several examples: its epsilon and delta must follow from the claim by group privacy."""
-    epsilon, delta, one, share = (float(found[place]) for place in (1, 2, 4, 5))
-    if int(found[3]) != examples:
-        yield f"its verdict on {subject!r} is about {found[3]} examples, and a coin changes up to {examples:g}"
+    epsilon, delta, one, share = (float(match[place]) for place in (1, 2, 4, 5))
+    if int(match[3]) != examples:
+        yield f"its verdict on {subject!r} is about {match[3]} examples, and a coin changes up to {examples:g}"
         return
     total = 0.0
     for step in range(int(examples)):
@@ -162,7 +164,7 @@ def mechanisms(stated: object, report: PrivacyReport) -> Iterator[object]:
             continue
 
 
-def _of_a_group(item: Evidence) -> bool:
+def _is_of_group(item: Evidence) -> bool:
     return item.quantity.partition(", ")[0].endswith(_OF_GROUP)
 
 

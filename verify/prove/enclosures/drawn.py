@@ -46,7 +46,7 @@ def drawn_event(weights: list[Fraction], move: Rational, stddev: Rational, epsil
     def log_ratio(x: float) -> float:
         logs = [math.log(least), *(log + j * step * (x - j * step / 2) for j, log in parts)]
         top = max(logs)
-        return top + math.log(sum(math.exp(each - top) for each in logs))
+        return top + math.log(sum(math.exp(log_term - top) for log_term in logs))
 
     low, high = -100.0, 100.0
     while high - low > 1e-12:

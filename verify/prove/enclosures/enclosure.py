@@ -84,8 +84,8 @@ def enclose_all(formulas: Callable[[], tuple[arb, ...]], bits: int = _BITS) -> t
     while True:
         with ctx.workprec(precision):
             balls = formulas()
-            if all(_tight(each, bits) for each in balls):
-                return tuple(rounded_outward(each, bits) for each in balls)
+            if all(_is_tight(ball, bits) for ball in balls):
+                return tuple(rounded_outward(ball, bits) for ball in balls)
         precision *= 2
         if precision > _LAST_PRECISION:
             raise ValueError(f"a number stays unknown at {_LAST_PRECISION} bits: {balls[0].str(10)}")
@@ -104,7 +104,7 @@ def bracket(enough: Callable[[Fraction], bool | None], low: Fraction, high: Frac
     The bracket stays wider if ``enough`` returns None before that.
     """
     while high - low > high / 10**digits:
-        middle = _cut((low + high) / 2)
+        middle = _short_fraction((low + high) / 2)
         verdict = enough(middle)
         if verdict is None:
             break
@@ -112,20 +112,20 @@ def bracket(enough: Callable[[Fraction], bool | None], low: Fraction, high: Frac
     return Interval(low=low, high=high)
 
 
-def _cut(value: Fraction) -> Fraction:
+def _short_fraction(value: Fraction) -> Fraction:
     """A number near ``value`` with few digits."""
     exponent = value.denominator.bit_length() - value.numerator.bit_length()
     scale = Fraction(2) ** (_BITS + exponent)
     return round(value * scale) / scale
 
 
-def _tight(number: arb, bits: int) -> bool:
+def _is_tight(number: arb, bits: int) -> bool:
     if not number.is_finite():
         return False
-    return number.is_zero() or number.rel_accuracy_bits() >= bits or _negligible(number)
+    return number.is_zero() or number.rel_accuracy_bits() >= bits or _is_negligible(number)
 
 
-def _negligible(number: arb) -> bool:
+def _is_negligible(number: arb) -> bool:
     from flint import arb
 
     return bool(abs(number) < arb(2) ** _SMALLEST_EXPONENT)
@@ -133,7 +133,7 @@ def _negligible(number: arb) -> bool:
 
 def rounded_outward(number: arb, bits: int = _BITS) -> Interval:
     """An enclosure of all numbers in a ball, as tight as the ball."""
-    if _negligible(number):
+    if _is_negligible(number):
         tiny = Fraction(1, 2**-_SMALLEST_EXPONENT)
         return Interval(
             low=Fraction(0) if number >= 0 else -tiny,

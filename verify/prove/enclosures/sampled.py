@@ -139,8 +139,8 @@ def best_of_geometric(
     chosen = enclose(lambda: _least(other(order) for order in _ORDERS_OF_RUNS), bits=40)
 
     def bound(order: int) -> arb:
-        own = _divergence(order, multiplier, sample_rate, steps) + ball(mean_runs).log() / (order - 1)
-        return own + 2 * ball(chosen.high) + _conversion(order, delta)
+        divergence = _divergence(order, multiplier, sample_rate, steps) + ball(mean_runs).log() / (order - 1)
+        return divergence + 2 * ball(chosen.high) + _conversion(order, delta)
 
     return enclose(lambda: _least(bound(order) for order in _ORDERS_OF_RUNS), bits=40)
 

@@ -36,7 +36,7 @@ def dual_bound(program: WeightProgram, prices: Sequence[Fraction]) -> Fraction:
         for i in members:
             covered[i] += price
     paid = sum((b * y for b, y in zip(program.budgets, prices, strict=True)), Fraction(0))
-    return paid + sum((max(Fraction(0), 1 - each) for each in covered), Fraction(0))
+    return paid + sum((max(Fraction(0), 1 - share) for share in covered), Fraction(0))
 
 
 def solve(program: WeightProgram) -> DualCertificate:

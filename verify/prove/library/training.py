@@ -91,7 +91,7 @@ def sum_and_count(*, centred: bool = True) -> Theorem:
 def directions_clipped(*, together: bool = True) -> Theorem:
     """Derivatives along three directions, clipped ``together`` as a vector, move a sum by at most 1; else by more."""
     whole = "(<= (* (* f f) (+ (* a a) (* b b) (* c c))) 1.0)"
-    clipped = (whole,) if together else tuple(f"(<= (* (* f {each}) (* f {each})) 1.0)" for each in "abc")
+    clipped = (whole,) if together else tuple(f"(<= (* (* f {variable}) (* f {variable})) 1.0)" for variable in "abc")
     return Theorem(
         name="directions-together" if together else "directions-one-by-one",
         statement=f"Three derivatives, clipped {'as a vector' if together else 'one by one'}, have a norm up to 1.",

@@ -14,7 +14,7 @@ QUOTED = r"(?:'.{0,4096}?'|\".{0,4096}?\")"
 def form(text: str, **gaps: str) -> str:
     """The regular expression of ``text``, in which each gap ``{name}`` matches the expression ``gaps[name]``."""
     pieces = re.split(r"\{(\w+)\}", text)
-    return "".join(f"(?:{gaps[each]})" if i % 2 else re.escape(each) for i, each in enumerate(pieces))
+    return "".join(f"(?:{gaps[piece]})" if i % 2 else re.escape(piece) for i, piece in enumerate(pieces))
 
 
 def either(one: str, many: str = "") -> str:

@@ -61,9 +61,9 @@ def find(text: str) -> Iterator[Occurrence]:
             if first < next_group or _FRACTION.match(text, groups[first].start() - 2):
                 continue
             for last in reversed(range(first, min(first + _MOST_GROUPS, len(groups)))):  # the longest first
-                place = _card(text, groups[first : last + 1])
-                if place is not None and not _LETTER.match(text, place.end):
-                    yield place
+                occurrence = _card(text, groups[first : last + 1])
+                if occurrence is not None and not _LETTER.match(text, occurrence.end):
+                    yield occurrence
                     next_group = last + 1
                     break
 
@@ -71,7 +71,7 @@ def find(text: str) -> Iterator[Occurrence]:
 def _card(text: str, groups: list[re.Match[str]]) -> Occurrence | None:
     """The card number that ``groups`` form together; None if they do not form one."""
     digits = "".join(group[0] for group in groups)
-    if not _SHORTEST <= len(digits) <= _LONGEST or not (_is_issued(digits) and _luhn(digits)):
+    if not _SHORTEST <= len(digits) <= _LONGEST or not (_is_issued(digits) and _passes_luhn(digits)):
         return None
     if len(groups) > 1:
         between = {text[a.end() : b.start()] for a, b in pairwise(groups)}
@@ -85,5 +85,5 @@ def _is_issued(digits: str) -> bool:
     return any(first <= digits[: len(first)] <= last and len(digits) in sizes for first, last, sizes in _ISSUERS)
 
 
-def _luhn(digits: str) -> bool:
+def _passes_luhn(digits: str) -> bool:
     return (sum(map(int, digits[-1::-2])) + sum(map(int, digits[-2::-2].translate(_EVEN)))) % 10 == 0

@@ -41,7 +41,7 @@ def find(text: str) -> Iterator[Occurrence]:
     spelled = False
     for sign in _SIGN.finditer(text):
         if sign[0] == "@":
-            yield from _around(text, sign.start())
+            yield from _addresses_around(text, sign.start())
         else:
             spelled = True
     if spelled:
@@ -51,7 +51,7 @@ def find(text: str) -> Iterator[Occurrence]:
                 yield Occurrence(match.start(), match.end(), key, match[0])
 
 
-def _around(text: str, sign: int) -> Iterator[Occurrence]:
+def _addresses_around(text: str, sign: int) -> Iterator[Occurrence]:
     domain = _DOMAIN.match(text, sign + 1)
     if domain is None or not _is_top_level(domain[0].lower()) or _REMOTE_PATH.match(text, domain.end()):
         return

@@ -89,11 +89,11 @@ def find_nhs(text: str) -> Iterator[Occurrence]:
     """The NHS numbers in ``text``."""
     for match in _NHS.finditer(text):
         digits = _BETWEEN.sub("", match[1])
-        if _nhs_checks(digits):
+        if _passes_nhs_check(digits):
             yield Occurrence(match.start(1), match.end(1), digits, match[1])
 
 
-def _nhs_checks(digits: str) -> bool:
+def _passes_nhs_check(digits: str) -> bool:
     """Whether the tenth digit is the modulo 11 check digit of the others, weighted 10 to 2; a check of 10 fails."""
     check = 11 - sum(int(sign) * weight for sign, weight in zip(digits[:9], range(10, 1, -1), strict=True)) % 11
     return check % 11 == int(digits[9]) and len(set(digits)) > 1
@@ -118,13 +118,13 @@ def find_births(text: str) -> Iterator[Occurrence]:
         near = _TO_DIGIT.match(text, word.end())
         if near is None:
             continue
-        found = next((match for form in _DATES if (match := form.match(text, near.end()))), None)
-        if found is None:
+        date = next((match for form in _DATES if (match := form.match(text, near.end()))), None)
+        if date is None:
             begins = _MONTH_BEGINS.search(text, word.end(), near.end() + 1)
-            found = None if begins is None else _BY_MONTH.match(text, begins.start())
-        key = None if found is None else _day(found.groupdict())
-        if found is not None and key is not None:
-            yield Occurrence(found.start(), found.end(), key, found[0])
+            date = None if begins is None else _BY_MONTH.match(text, begins.start())
+        key = None if date is None else _day(date.groupdict())
+        if date is not None and key is not None:
+            yield Occurrence(date.start(), date.end(), key, date[0])
 
 
 def _day(parts: dict[str, str]) -> str | None:

@@ -37,7 +37,7 @@ def find(text: str) -> Iterator[Occurrence]:
             continue
         value = text[begin.start() : end]
         key = _BETWEEN.sub("", value).upper()
-        if _checks(key):
+        if _passes_check(key):
             yield Occurrence(begin.start(), end, key, value)
 
 
@@ -50,6 +50,6 @@ def _end(text: str, start: int, count: int, stop: int) -> int | None:
     return None
 
 
-def _checks(number: str) -> bool:
+def _passes_check(number: str) -> bool:
     rotated = number[4:] + number[:4]
     return int("".join(str(int(sign, 36)) for sign in rotated)) % 97 == 1

@@ -75,7 +75,7 @@ def find(text: str) -> list[Occurrence]:
     if _ENOUGH.search(text) is None:
         return []
     finders = (_international, _american, _trunk, _find_announced)
-    return without_overlaps((place for finder in finders for place in finder(text)), len(text))
+    return without_overlaps((occurrence for finder in finders for occurrence in finder(text)), len(text))
 
 
 def _international(text: str) -> Iterator[Occurrence]:

@@ -36,26 +36,26 @@ class Claimed:
     def __init__(self, size: int) -> None:
         self._taken = bytearray(size)
 
-    def add(self, place: Occurrence) -> None:
-        """Claim the characters of ``place``."""
-        self._taken[place.start : place.end] = b"\1" * (place.end - place.start)
+    def add(self, occurrence: Occurrence) -> None:
+        """Claim the characters of ``occurrence``."""
+        self._taken[occurrence.start : occurrence.end] = b"\1" * (occurrence.end - occurrence.start)
 
-    def overlaps(self, place: Occurrence) -> bool:
-        """Whether a character of ``place`` is claimed."""
-        return self._taken.find(1, place.start, place.end) >= 0
+    def overlaps(self, occurrence: Occurrence) -> bool:
+        """Whether a character of ``occurrence`` is claimed."""
+        return self._taken.find(1, occurrence.start, occurrence.end) >= 0
 
-    def contains(self, place: Occurrence) -> bool:
-        """Whether all characters of ``place`` are claimed."""
-        return self._taken.find(0, place.start, place.end) < 0
+    def contains(self, occurrence: Occurrence) -> bool:
+        """Whether all characters of ``occurrence`` are claimed."""
+        return self._taken.find(0, occurrence.start, occurrence.end) < 0
 
 
 def without_overlaps(places: Iterable[Occurrence], size: int) -> list[Occurrence]:
     """``places`` in a text of length ``size``, without those that overlap an earlier one."""
     kept: list[Occurrence] = []
     claimed: Claimed | None = None
-    for place in places:
+    for occurrence in places:
         claimed = claimed or Claimed(size)
-        if not claimed.overlaps(place):
-            claimed.add(place)
-            kept.append(place)
+        if not claimed.overlaps(occurrence):
+            claimed.add(occurrence)
+            kept.append(occurrence)
     return kept

@@ -75,14 +75,14 @@ class _Analysis:
         """A function that finds ``entity`` in a text."""
 
         def find(text: str) -> Iterator[Occurrence]:
-            for each in self._of(text):
-                value = text[each.start : each.end]
-                if each.entity_type == entity and value.strip():
-                    yield Occurrence(each.start, each.end, _SPACE.sub(" ", value.strip()), value)
+            for match in self._analyze(text):
+                value = text[match.start : match.end]
+                if match.entity_type == entity and value.strip():
+                    yield Occurrence(match.start, match.end, _SPACE.sub(" ", value.strip()), value)
 
         return find
 
-    def _of(self, text: str) -> list[Any]:
+    def _analyze(self, text: str) -> list[Any]:
         if text != self._text:
             self._found = self._engine.analyze(
                 text=text, language=_LANGUAGE, entities=self._entities, score_threshold=_LEAST_SCORE

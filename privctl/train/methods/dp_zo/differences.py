@@ -69,13 +69,13 @@ class LossDifferences:
 
     def _losses(self, units: Sequence[int], step: int) -> Tensor:
         """Each example's loss (n,) float64 at the current weights."""
-        found: list[Tensor] = []
+        losses: list[Tensor] = []
 
         def compute(examples: list[int]) -> None:
-            found.append(single_example_loss(self.network, self.task, examples[0], step, self.device))
+            losses.append(single_example_loss(self.network, self.task, examples[0], step, self.device))
 
-        self._alone.each(units, step, compute, restart=found.clear)
-        return torch.cat([torch.empty(0, dtype=torch.float64), *(loss.double().cpu() for loss in found)])
+        self._alone.each(units, step, compute, restart=losses.clear)
+        return torch.cat([torch.empty(0, dtype=torch.float64), *(loss.double().cpu() for loss in losses)])
 
 
 def single_example_loss(network: nn.Module, task: Task, example: int, step: int, device: torch.device) -> Tensor:

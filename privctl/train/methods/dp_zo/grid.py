@@ -79,20 +79,20 @@ class MovableWeights:
     @contextmanager
     def moved(self, step: int, direction: int) -> Iterator[Iterator[int]]:
         """Yield an iterator over the signs 1 and -1 that moves the weights by each; restores every bit at the end."""
-        place = 0
+        offset = 0
 
         def signs() -> Iterator[int]:
-            nonlocal place
+            nonlocal offset
             for sign in (1, -1):
-                self.move(step, direction, sign - place)
-                place = sign
+                self.move(step, direction, sign - offset)
+                offset = sign
                 yield sign
 
         try:
             yield signs()
         finally:
-            if place:
-                self.move(step, direction, -place)
+            if offset:
+                self.move(step, direction, -offset)
 
     def descend(self, step: int, amounts: Tensor, decay: float) -> None:
         """Decay the weights by ``decay`` and subtract ``amounts`` (directions,) float64 times the step's directions.

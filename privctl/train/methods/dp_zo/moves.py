@@ -46,11 +46,11 @@ class Moves:
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Moves:
         """The moves in the ``tensors`` of a saved state."""
-        found = cls()
+        moves = cls()
         if _STEP in tensors:
-            found._steps, found._rates = tensors[_STEP].tolist(), tensors[_RATE].tolist()
-            found._numbers = list(tensors[_NUMBERS].clone())
-        return found
+            moves._steps, moves._rates = tensors[_STEP].tolist(), tensors[_RATE].tolist()
+            moves._numbers = list(tensors[_NUMBERS].clone())
+        return moves
 
     def staged(self, path: Path) -> AbstractContextManager[PendingFile]:
         """The file, before it gets its final name ``path``."""

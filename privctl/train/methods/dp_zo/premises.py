@@ -55,8 +55,8 @@ def with_repeatability_test(job: TrainingJob, network: nn.Module, device: torch.
             f"after other records, where {ROUNDING:g} is allowed: this model does not repeat itself on {device}; raise "
             "--perturbation, or give --device cpu"
         )
-    found = replace(job.contribution, differences={REPEATED: moved}, allowed={REPEATED: ROUNDING})
-    return replace(job, contribution=found)
+    test = replace(job.contribution, differences={REPEATED: moved}, allowed={REPEATED: ROUNDING})
+    return replace(job, contribution=test)
 
 
 def with_directions(report: PrivacyReport, settings: DpZoSettings, seed: bytes) -> PrivacyReport:

@@ -53,7 +53,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """Like ``train_by_gradients``, for a run without gradients."""
     request, workers, job = job.request, session.workers, one_at_a_time(job)
     settings = request.settings_as(DpZoSettings)
-    session.notify(_announced(job, settings))
+    session.notify(_announcement(job, settings))
     device = own_device(choose_device(request.device))
     network = rehearsed_network(job, workers, device).to(device)
     seed = public_seed(request, workers, settings.public_seed)
@@ -89,7 +89,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
                 def amend(report: PrivacyReport, _: FinishedRun) -> PrivacyReport:
                     place = report_path(request.output)
-                    kept = tuple(pending_artifact("numbers", each, place) for each in numbers)
+                    kept = tuple(pending_artifact("numbers", pending, place) for pending in numbers)
                     report = replace(report, outputs=(*report.outputs, *kept))
                     return with_directions(report, settings, seed)
 
@@ -160,7 +160,7 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     return replace(plan, gpu_memory=on_gpu, **{**private_fields(job, ratio), "per_number": None})
 
 
-def _announced(job: TrainingJob, settings: DpZoSettings) -> str:
+def _announcement(job: TrainingJob, settings: DpZoSettings) -> str:
     numbers = "one number" if settings.directions == 1 else f"{settings.directions} numbers"
     return f"{announced(job)}; each step releases {numbers}"
 

@@ -114,8 +114,8 @@ class ZerothOrderTrainer:
         require_finite(self.network, step)
         tally.gather(self.workers)
         measured = self.evaluate(self.network)
-        own = {_RENAMED.get(name, name): value for name, value in tally.summary(self.recipe.clip_norm).items()}
-        return finite_of({"step": float(step), **own, **measured})
+        measures = {_RENAMED.get(name, name): value for name, value in tally.summary(self.recipe.clip_norm).items()}
+        return finite_of({"step": float(step), **measures, **measured})
 
     def _save(self, tally: EpochStats, state: SavedState) -> None:
         tally.gather(self.workers)

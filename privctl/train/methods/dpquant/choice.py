@@ -95,8 +95,8 @@ def check(request: RetrainRequest) -> None:
 
 def _check_measured(settings: DpquantSettings) -> None:
     """Raise CommandError for settings of measurements that are not made, or of noise that they do not need."""
-    for flag, there in {"--measure-on": settings.public_records, "--sensitivity": settings.sensitivity}.items():
-        if settings.measured is None and there is not None:
+    for flag, is_given in {"--measure-on": settings.public_records, "--sensitivity": settings.sensitivity}.items():
+        if settings.measured is None and is_given is not None:
             raise CommandError(
                 f"{flag} does not apply to --layers {settings.layers}, which measures nothing; remove it"
             )
@@ -151,7 +151,7 @@ def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
         return {"pixel_values": torch.zeros(1, images.channels, *images.size, device=device)}
     if isinstance(job.task, SoundClassification):
         blank = np.zeros((job.task.length, *job.task.features[0].shape[1:]), np.float32)
-        return {name: each.to(device) for name, each in job.task.facts.padded([blank]).items()}
+        return {name: tensor.to(device) for name, tensor in job.task.facts.padded([blank]).items()}
     ids = torch.ones(1, tokens_of(job), dtype=torch.int64, device=device)
     decoded = {"decoder_input_ids": ids} if job.task.name is TaskName.SEQ2SEQ_LM else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **decoded}

@@ -72,11 +72,11 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
     if settings.measured is not Sensitivity.PRIVATE:
         return None
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
-    own = min(rate, size / examples) if settings.rate is None else settings.rate
+    measurement_rate = min(rate, size / examples) if settings.rate is None else settings.rate
     epochs = 1 + whole_epochs(steps - 1, 1, rate)
     return Measurements(
-        sample_rate=own,
-        size=own * examples,
+        sample_rate=measurement_rate,
+        size=measurement_rate * examples,
         epochs=math.ceil(epochs / settings.every),
         every=settings.every,
         repetitions=settings.repetitions,

@@ -134,9 +134,9 @@ class Quantization:
     def tensors(self) -> Mapping[str, Tensor]:
         """See ``Precision``."""
         names = self.schedule.names
-        chosen = [[name in each.quantized for name in names] for each in self._epochs]
+        chosen = [[name in epoch.quantized for name in names] for epoch in self._epochs]
         return {
-            f"{_PREFIX}numbers": torch.tensor([each.number for each in self._epochs], dtype=torch.int64),
+            f"{_PREFIX}numbers": torch.tensor([epoch.number for epoch in self._epochs], dtype=torch.int64),
             f"{_PREFIX}chosen": torch.tensor(chosen, dtype=torch.uint8).view(-1, len(names)),
             f"{_PREFIX}scores": torch.tensor([e.scores for e in self._epochs], dtype=torch.float64).view(
                 -1, len(names)

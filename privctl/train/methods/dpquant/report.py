@@ -60,7 +60,7 @@ def amend_report(
         inputs=(*report.inputs, *measured),
         parameters={**report.parameters, **_parameters(job, done, finished, seed, cost, public)},
         guarantees=tuple(_guarantees(report, job, finished, cost)),
-        evidence=(*report.evidence, *_priced(cost), *_evidence(job, done)),
+        evidence=(*report.evidence, *_cost_evidence(cost), *_evidence(job, done)),
         warnings=(*report.warnings, *_warnings(cost)),
     )
 
@@ -93,27 +93,27 @@ def _guarantees(
     """The report's guarantees with the assumptions of quantization, and the claim by the paper's accounting."""
     if not report.guarantees:
         return
-    own, *others = report.guarantees
-    assumptions = (*own.assumptions, *_assumptions(job, measured=cost is not None))
-    note = own.note
+    whole_guarantee, *others = report.guarantees
+    assumptions = (*whole_guarantee.assumptions, *_assumptions(job, measured=cost is not None))
+    note = whole_guarantee.note
     if cost is not None:
         note = (
             f"{note}; measurements take {100 * cost.share:.2g} % of epsilon, which without them is {cost.training:.6g}"
         )
-    yield replace(own, assumptions=assumptions, status=status_of(assumptions), note=note)
+    yield replace(whole_guarantee, assumptions=assumptions, status=status_of(assumptions), note=note)
     plan = measurements_of(job.request, len(job.task), job.recipe.steps, job.recipe.sample_rate)
     if plan is not None and isinstance(report.mechanism, Ledger):
         training = report.mechanism.events[0]
         assert isinstance(training, SampledGaussian)
         rounds = math.ceil(finished.side_releases_begun / plan.repetitions)
         if rounds:
-            yield _claimed(training, len(job.task), rounds, finished.side_releases_begun, own.delta)
+            yield _paper_guarantee(training, len(job.task), rounds, finished.side_releases_begun, whole_guarantee.delta)
     for other in others:
         premises = (*other.assumptions, *_assumptions(job, measured=False))
         yield replace(other, assumptions=premises, status=status_of(premises))
 
 
-def _claimed(training: SampledGaussian, examples: int, rounds: int, releases: int, delta: float) -> Guarantee:
+def _paper_guarantee(training: SampledGaussian, examples: int, rounds: int, releases: int, delta: float) -> Guarantee:
     """The epsilon that the paper would claim for this training with its own measurements instead of ours."""
     once, each = (epsilon_bound(claimed_ledger(training, examples, count), delta) for count in (rounds, releases))
     sound = epsilon_bound(aggregate_ledger(training, examples, releases), delta)
@@ -184,7 +184,7 @@ def _parameters(
         "scales": SCALES,
         "layers": str(settings.layers),
         "sensitivity": None if settings.measured is None else str(settings.measured),
-        "quantized_fraction": None if _fixed(settings.layers, settings.static) else settings.fraction,
+        "quantized_fraction": None if _is_fixed(settings.layers, settings.static) else settings.fraction,
         "compute_target": settings.compute_target,
         "layer_names": list(schedule.names),
         "multiply_adds": list(schedule.costs),
@@ -193,25 +193,25 @@ def _parameters(
         "low_precision_share": _shares(done),
         "layer_schedule": [
             {
-                "epoch": each.number,
-                "quantized": [name for name in schedule.names if name in each.quantized],
-                **({"scores": list(each.scores)} if done.measuring or done.exact else {}),
+                "epoch": epoch.number,
+                "quantized": [name for name in schedule.names if name in epoch.quantized],
+                **({"scores": list(epoch.scores)} if done.measuring or done.exact else {}),
             }
-            for each in done.epochs
+            for epoch in done.epochs
         ],
     }
     if done.epochs and (chances := schedule.chances(done.epochs[-1].scores)) is not None:
         parameters["last_chances"] = chances.tolist()
     if done.exact is not None:
-        found = done.exact.sensitivity
+        exact = done.exact.sensitivity
         parameters |= {"beta": settings.beta, "measure_every": done.exact.every, "measure_clip": settings.clip}
-        if isinstance(found, PublicSensitivity):
+        if isinstance(exact, PublicSensitivity):
             parameters |= {
-                "measured_public_records": min(len(found.task), MOST_PUBLIC),
+                "measured_public_records": min(len(exact.task), MOST_PUBLIC),
                 "measured_public_digest": digest_of(public) if public else None,
             }
         else:
-            parameters["measured_synthetic_inputs"] = len(found.task)
+            parameters["measured_synthetic_inputs"] = len(exact.task)
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
         parameters |= {
@@ -236,7 +236,7 @@ def _parameters(
     return parameters
 
 
-def _fixed(mode: LayerMode, static: Sequence[str]) -> bool:
+def _is_fixed(mode: LayerMode, static: Sequence[str]) -> bool:
     return mode in (LayerMode.ALL, LayerMode.NONE) or bool(static)
 
 
@@ -247,7 +247,7 @@ def _levels(job: TrainingJob) -> int | None:
 
 
 def _shares(done: Quantization) -> list[float]:
-    return [done.schedule.share(each.quantized) for each in done.epochs]
+    return [done.schedule.share(epoch.quantized) for epoch in done.epochs]
 
 
 def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
@@ -256,7 +256,7 @@ def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
     if not shares:
         return
     share = mean(shares)
-    epochs = {f"epoch {each.number + 1}": part for each, part in zip(done.epochs, shares, strict=True)}
+    epochs = {f"epoch {epoch.number + 1}": part for epoch, part in zip(done.epochs, shares, strict=True)}
     yield Evidence(
         method="multiply-adds of the layers that may be quantized, counted; products of activations with each other "
         "are none of them",
@@ -275,7 +275,7 @@ def _evidence(job: TrainingJob, done: Quantization) -> Iterator[Evidence]:
     )
 
 
-def _priced(cost: _Cost | None) -> Iterator[Evidence]:
+def _cost_evidence(cost: _Cost | None) -> Iterator[Evidence]:
     if cost is not None:
         yield Evidence(
             method="the ledger with the measurements and without",

@@ -53,18 +53,18 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
     if public is not None:
         require_none_private(request, public, "--measure-on", session.workers)
     seed = public_seed(request, session.workers, requested_settings(request).public_seed)
-    made: list[Quantization] = []
+    quantizations: list[Quantization] = []
 
     def precision(settled: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
         bits = quantized_choice(settled, network, device, seed)
-        session.notify(_announced(settled, bits))
-        made.append(_quantization(settled, bits, network, device, session))
+        session.notify(_announcement(settled, bits))
+        quantizations.append(_quantization(settled, bits, network, device, session))
         if public is not None:
             session.workers.in_main(lambda: require_same(public, before))
-        return made[0]
+        return quantizations[0]
 
     def amend(report: PrivacyReport, finished: FinishedRun) -> PrivacyReport:
-        return amend_report(report, job, made[0], finished, seed, public=before)
+        return amend_report(report, job, quantizations[0], finished, seed, public=before)
 
     hooks = MethodHooks(
         files={SEED_FILE: seed.hex().encode()},
@@ -213,7 +213,7 @@ def _sensitivity(
     )
 
 
-def _announced(job: TrainingJob, bits: QuantizedChoice) -> str:
+def _announcement(job: TrainingJob, bits: QuantizedChoice) -> str:
     recipe, plan, schedule = job.recipe, measurements(job), bits.schedule
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:

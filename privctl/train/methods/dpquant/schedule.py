@@ -70,7 +70,7 @@ class LayerSchedule:
             return self.static
         turn = epoch if self.changing else 0
         drawn = order(self._used_scores(scores), self.beta, self.seed, turn).tolist()
-        return frozenset(self.names[layer] for layer in drawn[: self._taken(drawn)])
+        return frozenset(self.names[layer] for layer in drawn[: self._layer_count(drawn)])
 
     def share(self, names: frozenset[str]) -> float:
         """The fraction of all multiply-adds in the layers ``names``."""
@@ -90,7 +90,7 @@ class LayerSchedule:
         given = np.asarray(scores, np.float64)
         return given if self.mode is LayerMode.DPQUANT else np.zeros_like(given)
 
-    def _taken(self, drawn: Sequence[int]) -> int:
+    def _layer_count(self, drawn: Sequence[int]) -> int:
         """The number of layers to quantize: the fixed count, or the fewest that reach the compute target."""
         if self.count is not None:
             return self.count

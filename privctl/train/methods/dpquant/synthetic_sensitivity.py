@@ -117,16 +117,16 @@ def divergences(task: Task, batch: Mapping[str, Tensor], before: Tensor, after: 
     if problem is HeadKind.NUMBER:
         return (before - after).square().flatten(1).sum(1) / 2
     if problem is HeadKind.SEVERAL:  # each label is a binary choice with logits 0 and its own
-        before, after = (torch.stack([torch.zeros_like(each), each], -1) for each in (before, after))
+        before, after = (torch.stack([torch.zeros_like(difference), difference], -1) for difference in (before, after))
     if isinstance(task, QuestionAnswering):  # each of the two ends is a choice among all tokens
-        before, after = (_among_tokens(each, batch["padded"]) for each in (before, after))
+        before, after = (_among_tokens(difference, batch["padded"]) for difference in (before, after))
     logs, others = functional.log_softmax(before, -1), functional.log_softmax(after, -1)
     shares = logs.exp()
     terms = torch.where(shares > 0, shares * (logs - others), torch.zeros_like(shares))
-    found = terms.sum(-1).clamp(min=0)  # negative values are rounding errors
+    summed = terms.sum(-1).clamp(min=0)  # negative values are rounding errors
     if "weights" in batch:
-        return (found * batch["weights"]).sum(1)
-    return found if found.dim() == 1 else found.mean(1)
+        return (summed * batch["weights"]).sum(1)
+    return summed if summed.dim() == 1 else summed.mean(1)
 
 
 def _among_tokens(logits: Tensor, padded: Tensor) -> Tensor:

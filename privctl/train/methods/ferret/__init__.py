@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from privctl.train.settings.session import Session
 
 
-def _sampled(request: RetrainRequest) -> bool:
+def _is_sampled(request: RetrainRequest) -> bool:
     settings = request.settings
     return isinstance(settings, FerretSettings) and settings.release is not ReleaseKind.PUBLISHED
 
@@ -86,7 +86,7 @@ METHOD = TrainingMethod(
     private=True,
     guaranteed=True,
     whole_passes="signs as published are",
-    sampled=_sampled,
+    sampled=_is_sampled,
     check=_check,
     needs_float32=_needs_float32,
     run=_run,

@@ -75,7 +75,7 @@ class DerivativeStats:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors for ``restored``."""
         counts = torch.tensor([self.examples, self.zeroed])
-        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined(), **self.compared.tensors()}
+        return {_PREFIX + "counts": counts, _PREFIX + "norms": self._joined_amounts(), **self.compared.tensors()}
 
     def mark(self) -> tuple[int, int, int]:
         """A mark with which ``rewind`` forgets everything added since."""
@@ -90,14 +90,17 @@ class DerivativeStats:
         """Move all processes' statistics to the main one; every process must call this."""
         if workers.size == 1:
             return
-        norms, counts = workers.gather(self._joined()), workers.gather(torch.tensor([self.examples, self.zeroed]))
+        norms, counts = (
+            workers.gather(self._joined_amounts()),
+            workers.gather(torch.tensor([self.examples, self.zeroed])),
+        )
         self.norms, self.examples, self.zeroed = [], 0, 0
         if workers.is_main:
             self.norms, (self.examples, self.zeroed) = [norms], counts.view(-1, 2).sum(0).tolist()
 
     def summary(self, clip_norm: float | None) -> dict[str, float]:
         """The fractions of clipped vectors and of zeroed examples, and the median norm; resets the statistics."""
-        norms, measures = self._joined(), {}
+        norms, measures = self._joined_amounts(), {}
         if len(norms) and clip_norm is not None:
             measures = {
                 "clipped_derivatives": float((norms > clip_norm).double().mean()),
@@ -108,7 +111,7 @@ class DerivativeStats:
         self.norms, self.examples, self.zeroed = [], 0, 0
         return measures
 
-    def _joined(self) -> Tensor:
+    def _joined_amounts(self) -> Tensor:
         return torch.cat([torch.empty(0, dtype=torch.float64), *self.norms])
 
 

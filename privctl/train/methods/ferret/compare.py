@@ -38,7 +38,7 @@ class ComparisonCount:
         if _KEY not in tensors:
             return cls()
         *counts, error = tensors[_KEY].tolist()
-        tried, count, equal, above, equal_above = (int(each) for each in counts)
+        tried, count, equal, above, equal_above = (int(count) for count in counts)
         agreement = SignAgreement(count=count, equal=equal, above=above, equal_above=equal_above, error=error)
         return cls(tried=tried, agreement=agreement)
 
@@ -78,14 +78,14 @@ class SignComparison:
         """
         network = self.derivatives.network
         count = min(_SIGNS_A_STEP, SIGNS - before.tried, len(fired))
-        places = sorted({round(i * (len(fired) - 1) / max(1, count - 1)) for i in range(count)})
+        indices = sorted({round(i * (len(fired) - 1) / max(1, count - 1)) for i in range(count)})
         differences = Derivatives(network, DerivativeMethod.DIFFERENCE, step=self.derivatives.step)
-        randomness, found = Randomness(next(network.parameters()).device), before.agreement
+        randomness, total = Randomness(next(network.parameters()).device), before.agreement
         try:
-            for place in places:
-                found += agreement(differences, losses, [fired[place]], [directions[place]])
+            for place in indices:
+                total += agreement(differences, losses, [fired[place]], [directions[place]])
         except RuntimeError:
-            return ComparisonCount(tried=SIGNS, agreement=found)
+            return ComparisonCount(tried=SIGNS, agreement=total)
         finally:
             randomness.rewind()
-        return ComparisonCount(tried=before.tried + len(places), agreement=found)
+        return ComparisonCount(tried=before.tried + len(indices), agreement=total)

@@ -131,13 +131,13 @@ def _seconds(
     )
     shapes = {name: p.shape for name, p in trainable(network).items()}
     watch = Stopwatch(device)
-    for place, step in enumerate(active_steps):
+    for step_index, step in enumerate(active_steps):
         fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
         along = [
-            direction(plan.masks.seed, step, each.index, {n: shapes[n] for n in each.parameters}, device)
-            for each in fired
+            direction(plan.masks.seed, step, group.index, {n: shapes[n] for n in group.parameters}, device)
+            for group in fired
         ]
-        source.amounts(place, fired, along)
+        source.amounts(step_index, fired, along)
         watch()
     usual = min(watch.seconds[1:] or watch.seconds)
     return plan.masks.active_steps * usual * job.recipe.batch_size / records.usual

@@ -55,15 +55,15 @@ def group_tensors(sizes: Mapping[str, int], choice: str) -> Groups:
 def _filled(sizes: Mapping[str, int], capacity: int, count: int) -> Iterator[tuple[str, ...]]:
     """Consecutive groups of at most ``capacity`` weights, filled greedily, and at least ``count`` of them."""
     group: list[str] = []
-    held, made = 0, 0
-    for place, (name, size) in enumerate(sizes.items()):
+    size_so_far, group_count = 0, 0
+    for index, (name, size) in enumerate(sizes.items()):
         # If only as many tensors as groups remain, each of them must be its own group.
-        scarce = len(sizes) - place <= count - made - 1
-        if group and (held + size > capacity or scarce):
+        scarce = len(sizes) - index <= count - group_count - 1
+        if group and (size_so_far + size > capacity or scarce):
             yield tuple(group)
-            group, held, made = [], 0, made + 1
+            group, size_so_far, group_count = [], 0, group_count + 1
         group.append(name)
-        held += size
+        size_so_far += size
     yield tuple(group)
 
 

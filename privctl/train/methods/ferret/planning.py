@@ -71,8 +71,8 @@ class FerretPlan:
     @property
     def fired_by_group(self) -> tuple[int, ...]:
         """How often each group publishes, over all of its directions."""
-        counts, each = self.masks.counts, self.rule.directions
-        return tuple(sum(counts[place : place + each]) for place in range(0, len(counts), each))
+        counts, directions = self.masks.counts, self.rule.directions
+        return tuple(sum(counts[start : start + directions]) for start in range(0, len(counts), directions))
 
     @property
     def signs(self) -> SignBits:
@@ -171,7 +171,7 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     masks = plan.masks
     sentence = (
         f"{counted(masks.steps, 'step')}, of which {masks.active_steps} publish {counted(masks.total, 'number')} from "
-        f"{counted(len(plan.groups) // plan.rule.directions, 'group')}{_each(plan)}, "
+        f"{counted(len(plan.groups) // plan.rule.directions, 'group')}{_per_publication_text(plan)}, "
         f"fire probability {masks.fire_probability:.6g}"
     )
     if not masks.total:
@@ -185,7 +185,7 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     return sentence
 
 
-def _each(plan: FerretPlan) -> str:
+def _per_publication_text(plan: FerretPlan) -> str:
     return "" if plan.rule.directions == 1 else f" with {plan.rule.directions} directions each"
 
 
@@ -332,6 +332,8 @@ def _noise(job: TrainingJob, masks: Masks) -> tuple[float | None, float | None]:
             assert settings.bit_epsilon is not None
             return None, settings.bit_epsilon
         # Privacy increases as log-odds decrease, so the calibration searches for 1 / log-odds.
-        found = noise_multiplier_for(epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate))
-        return None, min(1 / found, MOST_BIT_EPSILON)
+        noise_multiplier = noise_multiplier_for(
+            epsilon, delta, lambda noise: response_ledger(masks.sizes, 1 / noise, rate)
+        )
+        return None, min(1 / noise_multiplier, MOST_BIT_EPSILON)
     return settings.dither, None

@@ -70,8 +70,8 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     if source.place != len(stream.amounts):
         raise InputError(f"{request.stream} goes on after its last step; get it again from its maker")
 
-    def describe(place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-        return _report(request, stream, model, requested, place, outputs)
+    def describe(report_path: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+        return _report(request, stream, model, requested, report_path, outputs)
 
     reference = reference_answers(model, network)
     return save_network(
@@ -94,15 +94,15 @@ def _loaded(request: ReplayRequest, stream: Stream) -> tuple[TrainingModel, Mode
             f"the tokenizer's words of {request.stream}'s model came from private data, which a replay does not have; "
             "use the model that the run wrote"
         )
-    found = adapter_at(request.model, request.base)
-    if (found is not None) is not origin.adapter:
+    adapter = adapter_at(request.model, request.base)
+    if (adapter is not None) is not origin.adapter:
         began = "an adapter" if origin.adapter else "a whole model"
         raise InputError(f"{request.stream} began with {began}, which {request.model} is not; give the original model")
-    if found is None and request.base is not None:
+    if adapter is None and request.base is not None:
         raise CommandError(f"--base is the base of an adapter, and {request.model} is a whole model; remove it")
     requested = ModelRequest(
-        path=request.model if found is None else found.base,
-        adapter=None if found is None else found.adapter,
+        path=request.model if adapter is None else adapter.base,
+        adapter=None if adapter is None else adapter.adapter,
         save_adapter=origin.save_adapter,
         convert=origin.convert,
         from_scratch=origin.from_scratch,
@@ -130,17 +130,17 @@ def _report(
     stream: Stream,
     model: TrainingModel,
     requested: ModelRequest,
-    place: Path,
+    report_path: Path,
     outputs: tuple[Artifact, ...],
 ) -> PrivacyReport:
-    inputs = [file_artifact("updates", request.stream, place)]
+    inputs = [file_artifact("updates", request.stream, report_path)]
     if requested.adapter_only:
-        inputs += [file_artifact(role, file, place) for role, file in base_files(requested.path).items()]
+        inputs += [file_artifact(role, file, report_path) for role, file in base_files(requested.path).items()]
     started = requested.adapter if requested.adapter_only else requested.path
     if started is not None and model.initial_weights != "random":
         with open_checkpoint(started) as checkpoint:
             files = [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
-            inputs += [file_artifact(f"start-{each.name}", each, place) for each in files]
+            inputs += [file_artifact(f"start-{file.name}", file, report_path) for file in files]
     return PrivacyReport(
         step="replay",
         created=now(),

@@ -71,8 +71,8 @@ class FerretRun:
     agreement: SignAgreement
 
 
-def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-    """The report of a run with these ``outputs``, to be written at ``place``.
+def report_for(job: TrainingJob, done: FerretRun, report_path: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
+    """The report of a run with these ``outputs``, to be written at ``report_path``.
 
     Raises InputError if a file of weights has changed since it was read.
     """
@@ -82,7 +82,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=input_artifacts(job, inputs, place),
+        inputs=input_artifacts(job, inputs, report_path),
         outputs=outputs,
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
@@ -110,7 +110,7 @@ def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
     shared = (*premises(job), _public_masks(job))
     if ledger is not None:
         rests = (*shared, *secret_noise(done.noise))
-        yield from (with_contribution_test(found, job) for found in _sound(ledger, delta, rests, plan))
+        yield from (with_contribution_test(guarantee, job) for guarantee in _sound(ledger, delta, rests, plan))
     if plan.release in (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED):
         order = () if job.request.method.sampled(job.request) else (_passes(),)
         yield average_case(plan.signs, (*shared, *order))

@@ -108,7 +108,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         evaluate=lambda trained: measure_held_out(job, trained, device, workers, session.on_epoch),
         first_look=lambda untrained: measure_held_out(job, untrained, device, workers),
     )
-    made = start.updates if start else 0
+    updates_made = start.updates if start else 0
     with (
         folder or nullcontext(),
         observed(
@@ -116,7 +116,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
             session,
             device=device,
             spent=plan.spent,
-            done=made,
+            done=updates_made,
             folder=folder,
             trained=len(plan.sizes) // plan.rule.directions,
         ) as observers,

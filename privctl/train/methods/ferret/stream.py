@@ -90,7 +90,7 @@ class StreamRecipe:
             probability("epoch_rate", self.epoch_rate)
         probability("fire_probability", self.fire_probability)
         steps = self.rule.steps
-        if not all(len(each) == 2 and 0 <= each[0] < each[1] <= steps for each in self.lost):
+        if not all(len(span) == 2 and 0 <= span[0] < span[1] <= steps for span in self.lost):
             raise ValueError(f"lost is {self.lost}; it must hold pairs of steps, rising, up to {steps}")
 
 
@@ -142,7 +142,7 @@ def read_stream(path: Path) -> Stream:
         and tensor.shape == ((count + 7) // 8 if bits else count,)
     )
     known = recipe.version == 1 and recipe.rule.directions <= DIRECTIONS.high  # more directions would exhaust memory
-    if not known or not fits or not _hexadecimal(recipe.seed):
+    if not known or not fits or not _is_hexadecimal(recipe.seed):
         raise InputError(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
     assert tensor is not None
     if bits:
@@ -167,7 +167,7 @@ def base_of(tensors: Mapping[str, Tensor]) -> str:
     return tag(hasher)
 
 
-def _hexadecimal(text: str) -> bool:
+def _is_hexadecimal(text: str) -> bool:
     try:
         bytes.fromhex(text)
     except ValueError:

@@ -112,7 +112,7 @@ class FerretTrainer:
         updates.catch_up(self.rule.steps)
         require_finite(self.network, self.rule.steps)
         finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history), before=before)
-        return FinishedFerret(finished=finished, amounts=_joined(self._amounts), lost=self._lost)
+        return FinishedFerret(finished=finished, amounts=_as_vector(self._amounts), lost=self._lost)
 
     def _step(self, step: int, updates: Updates) -> bool:
         """One step; whether anything was published in it."""
@@ -165,7 +165,7 @@ class FerretTrainer:
             if self.folder is not None:
                 tensors = {f"model.{name}": tensor for name, tensor in named_tensors(self.network).items()}
                 tensors |= updates.tensors() | statistics.tensors()
-                tensors["ferret.amounts"] = _joined(self._amounts)
+                tensors["ferret.amounts"] = _as_vector(self._amounts)
                 tensors["ferret.lost"] = torch.tensor(self._lost, dtype=torch.int64).view(-1, 2)
                 self.folder.save(replace(reached, tensors=tensors))
 
@@ -198,6 +198,6 @@ class FerretTrainer:
         return f"{done}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _as_vector(parts: list[Tensor]) -> Tensor:
     """One vector, float64."""
     return torch.cat([torch.empty(0, dtype=torch.float64), *parts])

@@ -126,7 +126,7 @@ class Updates:
     def catch_up(self, step: int) -> None:
         """Make up for silent steps, so that all weights are those before ``step``."""
         for group in range(len(self._groups)):
-            if not self._at_rest(group):
+            if not self._is_at_rest(group):
                 self._coast(group, step)
 
     @torch.no_grad()
@@ -153,7 +153,7 @@ class Updates:
                 move = moments[name].mul_(rule.decay).add_(move)
             weight.sub_(move.mul(pace))
 
-    def _at_rest(self, group: int) -> bool:
+    def _is_at_rest(self, group: int) -> bool:
         """Whether silent steps do not change the group's weights beyond rounding."""
         if self.rule.silent is SilentMomentum.HOLD:
             return True

@@ -144,7 +144,7 @@ def test_several_directions_replay_to_the_last_bit(publish: Publish) -> None:
 
 
 @pytest.mark.parametrize("publisher", few([None, noisy(), noisy(Publish.VALUE)], 0))
-def test_it_learns(publisher: Publisher | None) -> None:
+def test_training_lowers_the_loss(publisher: Publisher | None) -> None:
     training = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
 
     def loss() -> float:

@@ -125,7 +125,7 @@ def test_what_never_fires_has_no_state() -> None:
     assert kept(Updates(weights(), GROUPS, rule(optimizer=Optimizer.SGD), [3, 3])) == 0
 
 
-def test_scales() -> None:
+def test_an_update_has_the_length_of_its_scale() -> None:
     for scale, length in ((UpdateScale.UNIT, 1.0), (UpdateScale.ROOT_DIMENSION, 17**0.5)):
         found = weights()
         plan = rule(optimizer=Optimizer.SGD, learning_rate=1.0, update_scale=scale)

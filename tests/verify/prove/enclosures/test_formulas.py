@@ -135,7 +135,7 @@ def test_binary_divergence_and_its_inverse(p: str, r: str, nats: float) -> None:
     assert near(information.posterior(found.high, Fraction(r)), p, 1e-13)
 
 
-def test_posteriors() -> None:
+def test_posteriors_are_enclosed_tightly() -> None:
     assert near(information.posterior(Fraction(1, 10), Fraction(1, 10)), 0.256866401710, 1e-11)
     assert near(information.posterior(Fraction(1), Fraction(1, 1000)), 0.221137660466, 1e-11)
     assert information.posterior(Fraction(1), Fraction(1, 2)).high == 1  # a fair bit has no more than ln 2

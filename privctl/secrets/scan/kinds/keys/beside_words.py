@@ -78,7 +78,7 @@ def looks_random(run: str) -> bool:
         return not run.isdigit() and any(map(str.isdigit, run)) and entropy(run) >= _HEX_BITS
     if entropy(run) < _MIXED_BITS:
         return False
-    kinds = [_kind(sign) for sign in run if sign.isalnum()]
+    kinds = [_key_kind(sign) for sign in run if sign.isalnum()]
     changes = sum(a != b for a, b in pairwise(kinds)) / (len(run) - 1)
     return changes >= _CHANGES.get("".join(sorted(set(kinds))), math.inf)
 
@@ -94,7 +94,7 @@ def _is_password(value: str) -> bool:
     )
 
 
-def _kind(sign: str) -> str:
+def _key_kind(sign: str) -> str:
     return "0" if sign.isdigit() else "A" if sign.isupper() else "a"
 
 
