@@ -70,7 +70,7 @@ class Verification(Shown):
 def bytes_of(path: Path, report: PrivacyReport) -> int:
     """The number of bytes that ``verify`` will read, for a progress bar."""
     files = [*at_hand(path, report.outputs), *at_hand(path, report.inputs)]
-    sizes = ((artifact.role, artifact.bytes, file.stat().st_size) for artifact, file in files)
+    sizes = ((each.role, each.bytes, file.stat().st_size) for each, file in files)
     return sum(size for role, recorded, size in sizes if role == MODEL or size == recorded)
 
 
@@ -97,43 +97,41 @@ def verify(
     files = NamedFiles({**{output: hasher.file_digest for output, hasher in hashed.items()}, **digests})
     links = check_chain(path, hashed, files)
     parents = [link.report for link in links[1:] if link.report is not None]
-    verdicts = [verdict for link in links for verdict in link.verdicts]
-    verdicts += _outputs_missing(path, report, hashed)
+    found = [verdict for link in links for verdict in link.verdicts]
+    found += _outputs_missing(path, report, hashed)
     inputs, omissions = _inputs(path, report, files, advance)
-    verdicts += inputs
+    found += inputs
     logged, left = check_log(path, report)
-    verdicts += logged
+    found += logged
     omissions += left
-    verdicts += findings(path, report, parents)
-    verdicts += _unstated_verdicts(path, report)
+    found += findings(path, report, parents)
+    found += _unstated_verdicts(path, report)
     behind = [(link.path, link.report) for link in links[1:] if link.report is not None]
-    verdicts += check_records(path, report, behind, files)
+    found += check_records(path, report, behind, files)
     noise, evidence = _noise(report, measured)
-    verdicts += noise
+    found += noise
     if expected is not None and (complaint := expected.complaint()):
-        verdicts.append(Verdict(subject="noise", outcome=Outcome.REFUTED, reason=complaint))
+        found.append(Verdict(subject="noise", outcome=Outcome.REFUTED, reason=complaint))
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
-    verdicts += check_recorded_data(path, report, behind, files) if data is None else check_data(report, data)
+    found += check_recorded_data(path, report, behind, files) if data is None else check_data(report, data)
     if public is not None:
         with suppress(ParametersError):  # reported by a check
-            verdicts += check_public(report, public, training_of(report))
+            found += check_public(report, public, training_of(report))
     weights = check_weights(path, report, files.digest)
-    verdicts += weights.verdicts
+    found += weights.verdicts
     evidence += weights.evidence
     omissions += weights.omissions
     for link in links[1:] if isinstance(report.mechanism, WeightNoise) else ():
         if link.report is not None:  # the noise rests on what the report of that training says
             before = check_weights(link.path, link.report, files.digest)
-            verdicts += [verdict for verdict in before.verdicts if verdict.outcome is not Outcome.CONSISTENT]
-            omissions += [
-                replace(omission, reason=f"{link.path.name}: {omission.reason}") for omission in before.omissions
-            ]
+            found += [verdict for verdict in before.verdicts if verdict.outcome is not Outcome.CONSISTENT]
+            omissions += [replace(each, reason=f"{link.path.name}: {each.reason}") for each in before.omissions]
     compared = check_tokenizer(path, report)
-    verdicts += compared.verdicts
+    found += compared.verdicts
     omissions += compared.omissions
     figures = check_evidence(path, report, files)
-    verdicts += figures.verdicts
+    found += figures.verdicts
     omissions += figures.omissions
     omissions += outside_scores.unchecked(report)
     omissions += parts_not_run.unmeasured(report) if report.step == "audit" else ()
@@ -164,8 +162,8 @@ def _unstated_verdicts(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     reported = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
     for (subject, outcome, _), count in (current - reported).items():
         worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
-        verdicts_text = counted(count, f"verdict {outcome} on it is", f"verdicts {outcome} on it are")
-        reason = f"{verdicts_text} found now that the report does not state"
+        found = counted(count, f"verdict {outcome} on it is", f"verdicts {outcome} on it are")
+        reason = f"{found} found now that the report does not state"
         yield Verdict(subject=subject, outcome=worst, reason=reason)
 
 
@@ -198,9 +196,9 @@ def _read_files(
             if old is None or not isinstance(mechanism, WeightNoise):
                 hashed[output] = hash_tensors(after, advance)
                 if expected is not None:
-                    expected.look(after, _untouched_tensors(report))
+                    expected.look(after, _untouched(report))
                 continue
-            found = measure(old, after, mechanism.noise_stddev, _untouched_tensors(report), advance, mechanism.grid)
+            found = measure(old, after, mechanism.noise_stddev, _untouched(report), advance, mechanism.grid)
             hashed[output] = found.after
             measured.append(found)
             if found.before is not None:
@@ -208,7 +206,7 @@ def _read_files(
     return hashed, measured, digests, expected
 
 
-def _untouched_tensors(report: PrivacyReport) -> tuple[str, ...]:
+def _untouched(report: PrivacyReport) -> tuple[str, ...]:
     parameters = readable(NoiseParameters, report)
     return tuple((parameters and parameters.tensors_untouched) or ())
 
@@ -236,7 +234,7 @@ def _inputs(
     path: Path, report: PrivacyReport, files: NamedFiles, advance: Advance
 ) -> tuple[list[Verdict], list[Omission]]:
     """Compare the inputs that are still present with their recorded digests; an absent input is only an omission."""
-    verdicts, omitted = [], []
+    found, omitted = [], []
     for artifact in report.inputs:
         place = located(path, artifact.path)
         if not os.path.isfile(place):
@@ -248,10 +246,8 @@ def _inputs(
             omitted.append(Omission(what=f"digest of the input {artifact.path}", reason=str(fault)))
             continue
         reason = "it is the input recorded" if same else "it is not the input recorded: its digest or size differs"
-        verdicts.append(
-            Verdict(subject=artifact.path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason)
-        )
-    return verdicts, omitted
+        found.append(Verdict(subject=artifact.path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason))
+    return found, omitted
 
 
 def _noise(report: PrivacyReport, measured: Sequence[CheckpointNoise]) -> tuple[list[Verdict], list[Evidence]]:

@@ -135,10 +135,10 @@ class ExtractionAudit:
                 self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
             )
             rerun += verdicts.rerun
-            near = self._near_matches(rows, verdicts.extracted)
+            near = self._near(rows, verdicts.extracted)
             kept.append(rows)
-            judged_texts = _texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix)
-            texts.append(replace(judged_texts, near=near, unit=units, known=known))
+            found = _texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix)
+            texts.append(replace(found, near=near, unit=units, known=known))
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         near_too = all(side_texts.near is not None for side_texts in texts)
@@ -189,10 +189,10 @@ class ExtractionAudit:
         """
         if self._coins is None:
             return verdict(evidence)
-        judgement = verdict(evidence, drawn=True, group_by=self._coins.split.group_by)
-        if judgement.outcome is not Outcome.CONSISTENT:
-            return judgement
-        return of_training(judgement, self._coins.split, self._trained_on)
+        found = verdict(evidence, drawn=True, group_by=self._coins.split.group_by)
+        if found.outcome is not Outcome.CONSISTENT:
+            return found
+        return of_training(found, self._coins.split, self._trained_on)
 
     def _control(self) -> Sequence[str]:
         """The premises of the comparison with held-out text."""
@@ -210,7 +210,7 @@ class ExtractionAudit:
         if self._request.untargeted is not None and self._request.untargeted.prompts is not None:
             yield "the prompts are taken to be chosen without knowledge of the coins"
 
-    def _near_matches(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
+    def _near(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
         """What greedy decoding writes after each prefix, also beyond the first mismatch; None with ``exact_only``."""
         if self._request.exact_only:
             return None
@@ -221,7 +221,7 @@ class ExtractionAudit:
                 advance=advance,
             )  # fmt: skip
 
-    def _prefixes(self, sides: Sequence[opened.Searchable]) -> opened.SearchedSides | None:
+    def _prefixes(self, sides: Sequence[opened.Searchable]) -> opened.BothSides | None:
         request = self._request
         if request.adversary is None or not all(side.rows for side in sides) or not isinstance(self._shape, TextShape):
             return None
@@ -234,7 +234,7 @@ class ExtractionAudit:
         request = self._request
         if request.untargeted is None:
             return None
-        attacked = attack(
+        found = attack(
             self._model,
             request.untargeted,
             SpanSearch(
@@ -251,8 +251,8 @@ class ExtractionAudit:
             coins=self._coins,
         )
         if self._elsewhere is None:
-            return attacked
-        return without_known(attacked, self._elsewhere, [side.sample for side in self._sides], self._columns)
+            return found
+        return without_known(found, self._elsewhere, [side.sample for side in self._sides], self._columns)
 
     def _whole_records(self, outside: Untargeted | None) -> WholeRecords | None:
         if outside is None:
@@ -306,14 +306,14 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
     """The shape of the windows. Raises CommandError if the attacks asked for are not possible."""
     heldout = request.heldout is not None
     if pairs:
-        for what, option in (
+        for what, asked in (
             ("--adversarial looks", request.adversary),
             ("--prompts and --divergence look", request.untargeted),
         ):
-            if option is not None:
+            if asked is not None:
                 raise CommandError(
                     f"{what} for what a text is continued with, and {model.path} writes a target from a source; "
-                    f"remove {'it' if option is request.adversary else 'them'}"
+                    f"remove {'it' if asked is request.adversary else 'them'}"
                 )
         suffix = USUAL_TOKENS if request.suffix_tokens is None else request.suffix_tokens
         return pair_shape(model, request.prefix_tokens or 0, suffix, request.least_prefix)

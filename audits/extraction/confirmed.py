@@ -14,7 +14,7 @@ from audits.extraction.came_out import records_at
 from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID, best_cut
 from audits.extraction.near import NEAR
-from audits.extraction.opened import SearchedSides
+from audits.extraction.opened import BothSides
 from audits.extraction.outcomes import PromptOutcome
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, Texts
 from audits.extraction.untargeted import Untargeted
@@ -57,10 +57,10 @@ class OwnBeginnings:
             return train.near.distance <= NEAR[-1], heldout.near.distance <= NEAR[-1]
         assert train.logp is not None
         assert heldout.logp is not None
-        out = [np.zeros(len(flags), dtype=np.bool_) for flags in judged]
+        out = [np.zeros(len(some), dtype=np.bool_) for some in judged]
         cut = best_cut(train.logp[judged[0]], heldout.logp[judged[1]])
-        for mask, judged_mask, certain in zip(out, judged, cut, strict=True):
-            mask[judged_mask] = certain
+        for each, some, found in zip(out, judged, cut, strict=True):
+            each[some] = found
         return out
 
 
@@ -85,8 +85,8 @@ class WholeRecords:
         found = compared_among_alike(
             accusing,
             model,
-            [[side[record] for record in records] for side, records in zip(rows, kept, strict=True)],
-            [came[records] for came, records in zip(out, kept, strict=True)],
+            [[side[record] for record in some] for side, some in zip(rows, kept, strict=True)],
+            [came[some] for came, some in zip(out, kept, strict=True)],
         )
         return _at(np.array([*kept[0], *(len(out[0]) + record for record in kept[1])], dtype=np.int64), found)
 
@@ -96,9 +96,9 @@ class WholeRecords:
         """The tokens of the selected records of each side, by their index in ``outcome.files``."""
         named = [
             (digest.tobytes(), side, record, bool(out[side][record]))
-            for side, (file, mask) in enumerate(zip(outcome.files, outcome.compared, strict=True))
+            for side, (file, some) in enumerate(zip(outcome.files, outcome.compared, strict=True))
             for record, digest in enumerate(file.digest)
-            if mask[record]
+            if some[record]
         ]
         places = select_texts([name for name, *_ in named], np.array([came for *_, came in named], dtype=np.bool_))
         wanted = {named[place][1:3] for place in places.tolist()}
@@ -114,7 +114,7 @@ def confirmed(
     evidence: Sequence[Evidence],
     model: LanguageModel,
     own: OwnBeginnings,
-    prefixes: SearchedSides | None,
+    prefixes: BothSides | None,
     records: WholeRecords | None,
 ) -> tuple[AmongAlike, ...]:
     """Each comparison of ``evidence`` that accuses the model, repeated among similar texts."""

@@ -54,7 +54,7 @@ class Searchable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedSides:
+class BothSides:
     """The results of searching prefixes of ``tokens`` tokens for the selected training and held-out texts.
 
     ``elsewhere`` [texts] marks, by side, texts that the same search also opens in a reference model; None without one.
@@ -96,9 +96,9 @@ def parameters(adversary: Adversary | None, shape: WindowShape) -> dict[str, Any
     }
 
 
-def omissions(adversary: Adversary | None, both: SearchedSides | None) -> tuple[Omission, ...]:
+def omissions(adversary: Adversary | None, found: BothSides | None) -> tuple[Omission, ...]:
     """An omission if a search was asked for and not possible."""
-    if adversary is None or both is not None:
+    if adversary is None or found is not None:
         return ()
     reason = "no text is left to search for, or the embeddings of this network give no gradient to search by"
     return (Omission(what=METHOD, reason=reason),)
@@ -115,14 +115,14 @@ def search_both(
     *,
     drawn: bool = False,
     elsewhere: KnownElsewhere | None = None,
-) -> SearchedSides | None:
+) -> BothSides | None:
     """Run the same search for texts selected from both ``sides``; None if not possible.
 
     If the sides were ``drawn`` by coins, the texts are selected from both together, by digest. Texts that were opened
     are also searched for in the reference model of ``elsewhere``.
     """
-    results = []
-    searched = _choose(sides, adversary.texts, seed, drawn=drawn)
+    found = []
+    searched = _chosen(sides, adversary.texts, seed, drawn=drawn)
     if not all(side.rows for side in searched):
         return None
     for side in searched:
@@ -134,26 +134,26 @@ def search_both(
             )  # fmt: skip
         if one is None:
             return None
-        results.append(one)
+        found.append(one)
     known = [
         elsewhere.opens(side.rows, one.matches.extracted | one.matches.undecided, adversary, seed)
-        for side, one in zip(searched, results, strict=True)
+        for side, one in zip(searched, found, strict=True)
         if elsewhere is not None
     ]
-    return SearchedSides(
+    return BothSides(
         sides=tuple(searched),
-        train=results[0],
-        heldout=results[1],
+        train=found[0],
+        heldout=found[1],
         adversary=adversary,
         tokens=adversary.length(shape.suffix),
         elsewhere=tuple(known) or None,
     )
 
 
-def _choose(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) -> list[Searchable]:
+def _chosen(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) -> list[Searchable]:
     if drawn:
         places = least([[digest_of(row) for row in side.rows] for side in sides], len(sides) * texts)
-        return [side.at(indices) for side, indices in zip(sides, places, strict=True)]
+        return [side.at(some) for side, some in zip(sides, places, strict=True)]
     counts = [min(texts, len(side.rows)) for side in sides]
     return [
         side.at(np.sort(np.random.default_rng(seed).choice(len(side.rows), count, replace=False)))
@@ -161,7 +161,7 @@ def _choose(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) 
     ]
 
 
-def of_prefixes(both: SearchedSides, confidence: float) -> tuple[Evidence, ...]:
+def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
     """The rates of texts that a prefix opens, and whether training text is opened more often.
 
     Undecided texts count against a difference.
@@ -176,23 +176,23 @@ def of_prefixes(both: SearchedSides, confidence: float) -> tuple[Evidence, ...]:
             confidence,
             samples,
             {
-                "undecided": int(prefixes.matches.undecided.sum()),
+                "undecided": int(found.matches.undecided.sum()),
                 "prefix_tokens": both.tokens,
                 "budget": both.adversary.budget,
-                "passes_mean": float(prefixes.spent.mean()),
+                "passes_mean": float(found.spent.mean()),
             },
         )
-        for side, count, prefixes in (("training", ours, both.train), ("held-out", theirs, both.heldout))
+        for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
     ours, theirs = (
-        _count(prefixes, both.judged(i), both.sides[i].units) for i, prefixes in enumerate((both.train, both.heldout))
+        _count(found, both.judged(i), both.sides[i].units) for i, found in enumerate((both.train, both.heldout))
     )
     difference = beyond(METHOD, BEYOND, ours, theirs, confidence)
     left_out = None if both.elsewhere is None else [int(known.sum()) for known in both.elsewhere]
     return (replace(difference, details={**difference.details, **known_details(left_out)}), *rates)
 
 
-def compared(both: SearchedSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.bool_]]]:
+def compared(both: BothSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.bool_]]]:
     """The tokens of the compared texts of each side, and which of them a prefix opens.
 
     Undecided texts count against a difference.
@@ -203,12 +203,12 @@ def compared(both: SearchedSides) -> tuple[list[list[NDArray[np.int64]]], list[N
     rows = [
         [side.rows[i] for i in np.flatnonzero(some).tolist()] for side, some in zip(both.sides, judged, strict=True)
     ]
-    return rows, [flags[mask] for flags, mask in zip(out, judged, strict=True)]
+    return rows, [flags[some] for flags, some in zip(out, judged, strict=True)]
 
 
 def _count(
-    prefixes: OptimizedPrefixes, among: NDArray[np.bool_] | None = None, units: NDArray[np.int64] | None = None
+    found: OptimizedPrefixes, among: NDArray[np.bool_] | None = None, units: NDArray[np.int64] | None = None
 ) -> UncertainCount:
-    mask = np.ones(len(prefixes.spent), dtype=np.bool_) if among is None else among
-    matches = prefixes.matches
-    return UncertainCount.of(matches.extracted[mask], matches.undecided[mask], None if units is None else units[mask])
+    some = np.ones(len(found.spent), dtype=np.bool_) if among is None else among
+    matches = found.matches
+    return UncertainCount.of(matches.extracted[some], matches.undecided[some], None if units is None else units[some])

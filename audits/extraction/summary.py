@@ -136,7 +136,7 @@ def summarize(
     """
     samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
     rates = _Rates(samples=samples, confidence=confidence, drawn=drawn)
-    evidence = [] if heldout is None else [_rate_difference(rates, train, heldout)]
+    evidence = [] if heldout is None else [_beyond(rates, train, heldout)]
     evidence.append(rates.evidence("rate on training text", train.count(), _details(train, confidence)))
     if heldout is not None:
         unseen = heldout.copies == 0
@@ -153,7 +153,7 @@ def summarize(
             name = f"{least} document" if most == 1 else f"{least} to {most} documents"
         reason = "" if chosen.any() else f"no suffix occurs in {name} of the training data"
         evidence.append(rates.evidence(f"rate on text in {name}", train.count(chosen), {}, reason))
-    evidence += _rates_near(rates, train, heldout)
+    evidence += _near(rates, train, heldout)
     for texts, name in ((train, "training"), (heldout, "held-out")):
         if texts is not None and texts.logp is not None:
             evidence.append(_discoverable(rates, texts.logp, name, queries))
@@ -187,22 +187,22 @@ class _Rates:
         )
 
 
-def _rates_near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
+def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
     """Rates of texts within each distance of ``NEAR``; for the largest also on held-out text, and the difference."""
     if train.near is None:
         return []
-    matches = [
-        rates.evidence(near_quantity("training", most), _count_within(train, most), _near_details(train, most))
+    found = [
+        rates.evidence(near_quantity("training", most), _within(train, most), _near_details(train, most))
         for most in NEAR
     ]
     if heldout is not None and heldout.near is not None:
         most = NEAR[-1]
         name = near_quantity("held-out", most)
-        matches.append(rates.evidence(name, _count_within(heldout, most), _near_details(heldout, most)))
+        found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
         of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
         near = train.near.distance <= most, heldout.near.distance <= most
-        matches.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout, *near)))
-    return matches
+        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout, *near)))
+    return found
 
 
 def near_quantity(side: str, most: float) -> str:
@@ -210,7 +210,7 @@ def near_quantity(side: str, most: float) -> str:
     return f"near-verbatim rate on {side} text, edit distance to {most:g}"
 
 
-def _count_within(texts: Texts, most: float) -> UncertainCount:
+def _within(texts: Texts, most: float) -> UncertainCount:
     """The texts whose continuation is within the distance ``most`` of their suffix."""
     assert texts.near is not None
     return UncertainCount.of(texts.near.distance <= most, np.zeros(len(texts), dtype=np.bool_))
@@ -237,22 +237,20 @@ def _near_details(texts: Texts, most: float) -> dict[str, float]:
     }
 
 
-def _rate_difference(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
+def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     """The difference of the rates over texts that may be compared.
 
     Suffixes whose tokens mostly occur in the prefix are left out: a model may copy these without having seen them.
     """
     left_out = _left_out(train, heldout, train.extracted, heldout.extracted)
-    difference = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), left_out)
+    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), left_out)
     repeated = ~train.compared & ~train.shared
     if train.known is not None:
         repeated &= ~train.known
     if not repeated.any():
-        return difference
+        return found
     come_out = int((train.extracted & repeated).sum())
-    return replace(
-        difference, details={**difference.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out}
-    )
+    return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
 
 
 def _left_out(
@@ -263,15 +261,15 @@ def _left_out(
     Also the total for each side, and how many of these come out.
     """
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
-    details: dict[str, float] = {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
+    found: dict[str, float] = {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
     if known := known_details(None if train.known is None else (train.left_out, heldout.left_out)):
-        details |= known
-        details["known_training_extracted"] = train.left_out_extracted
-        details["known_held_out_extracted"] = heldout.left_out_extracted
+        found |= known
+        found["known_training_extracted"] = train.left_out_extracted
+        found["known_held_out_extracted"] = heldout.left_out_extracted
     for name, side, out in (("training", train, train_out), ("held_out", heldout, heldout_out)):
         away = ~side.judged
-        details |= {f"{name}_left_out": int(away.sum()), f"{name}_left_out_extracted": int((out & away).sum())}
-    return details
+        found |= {f"{name}_left_out": int(away.sum()), f"{name}_left_out_extracted": int((out & away).sum())}
+    return found
 
 
 def _difference(
@@ -293,11 +291,11 @@ def _difference(
             samples=rates.samples, details=details, reason=NOT_BOTH,
         )  # fmt: skip
     if rates.drawn:
-        difference = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
+        found = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
         reach = detectable_share(of_training.total, of_heldout.total, alpha, other_found=of_heldout.most)
         seen = {} if reach is None else {"detectable": reach}
-        kept = {name: value for name, value in difference.details.items() if name != "detectable"}
-        return replace(difference, details=details | kept | seen)
+        kept = {name: value for name, value in found.details.items() if name != "detectable"}
+        return replace(found, details=details | kept | seen)
     (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
     least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
     estimates = (of_training.extracted / of_training.total, of_heldout.extracted / of_heldout.total)

@@ -120,13 +120,13 @@ class Untargeted:
 
     def evidence(self, confidence: float) -> tuple[Evidence, ...]:
         """The evidence from every set of prompts."""
-        items = [item for outcome in self.outcomes for item in _of_one(outcome, confidence)]
+        found = [item for outcome in self.outcomes for item in _of_one(outcome, confidence)]
         by_method = {outcome.written.prompts.method: outcome for outcome in self.outcomes}
         if CONTROL in by_method:
             sides = [by_method[name].giving_prompts for name in (DIVERGENCE, CONTROL)]
             ours, theirs = map(certain, sides)
-            items.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
-        return tuple(items)
+            found.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
+        return tuple(found)
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of the prompts and the search for the report; productive prompts are given by number only."""
@@ -190,26 +190,24 @@ def attack(
     sets = [prompt_sets.from_file(model, request.prompts, columns, room)] if request.prompts is not None else []
     sets += prompt_sets.repetitions(model, asked.seed, room) if request.divergence else ()
     written = []
-    for number, prompt_set in enumerate(sets):
-        size = len(prompt_set.rows) * queries.count * tokens / workers.size
-        with progress(f"continuing {prompt_set.method}", size, "tokens") as advance:
-            texts = continuations(model, prompt_set.rows, queries, drawn_by + number, workers, advance)
+    for number, each in enumerate(sets):
+        size = len(each.rows) * queries.count * tokens / workers.size
+        with progress(f"continuing {each.method}", size, "tokens") as advance:
+            texts = continuations(model, each.rows, queries, drawn_by + number, workers, advance)
         if texts is None:
-            return _without_sets(result, sets, "transformers cannot generate with this network")
-        written.append(
-            WrittenTexts(prompts=prompt_set, texts=texts, begins=_begins(model, prompt_set, texts, queries.count))
-        )
-    indexes = [SpanIndex(outcome.searched, span, edits) for outcome in written]
-    given = [row for group in sets for row in group.rows]
+            return _without(result, sets, "transformers cannot generate with this network")
+        written.append(WrittenTexts(prompts=each, texts=texts, begins=_begins(model, each, texts, queries.count)))
+    indexes = [SpanIndex(each.searched, span, edits) for each in written]
+    given = [row for each in sets for row in each.rows]
     known, begun = SpanIndex(given, span, edits), SpanIndex(given, min(span, max(_PART, span // 5)), 0)
     files = []
     with progress("searching what was written", sum(one.records for one in samples), "records") as advance:
         for one in samples:
             batches = token_batches(model, one.path, columns)
             files.append(search(model, batches, span, indexes, known, begun, advance))
-    counted, compared = _choose_records(files, asked.records, asked.seed, coins)
-    if not all(mask.any() for mask in compared):
-        return _without_sets(result, sets, "no record of both files is left that is long enough and not in the prompts")
+    counted, compared = _chosen(files, asked.records, asked.seed, coins)
+    if not all(some.any() for some in compared):
+        return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
     units = tuple(None if coins is None else coins.units(side, file.line) for side, file in enumerate(files))
     outcomes = tuple(
         PromptOutcome(
@@ -225,7 +223,7 @@ def attack(
     return replace(result, outcomes=outcomes)
 
 
-def _choose_records(
+def _chosen(
     files: Sequence[SearchedFile], records: int | None, seed: int, coins: SplitCoins | None
 ) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
     """Which records [records] of each side count, and which are compared."""
@@ -233,13 +231,13 @@ def _choose_records(
     compare = comparable(files, alone=coins is not None and coins.of_groups)
     if coins is not None:
         counted = count if records is None else with_least_digests(files, count, len(files) * records)
-        return counted, [mask & which for mask, which in zip(counted, compare, strict=True)]
+        return counted, [some & which for some, which in zip(counted, compare, strict=True)]
     counted = [
         drawn(file, which, int(which.sum()) if records is None else records, seed)
         for file, which in zip(files, count, strict=True)
     ]
     among = [chosen & which for chosen, which in zip(counted, compare, strict=True)]
-    fewest = min(int(mask.sum()) for mask in among)
+    fewest = min(int(each.sum()) for each in among)
     return counted, [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
 
 
@@ -276,13 +274,13 @@ def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
     trials").
     """
     giving = outcome.giving
-    queries, giving_count = len(giving), int(giving.sum())
-    low, high = clopper_pearson(giving_count, queries, 1 - confidence)
+    queries, found = len(giving), int(giving.sum())
+    low, high = clopper_pearson(found, queries, 1 - confidence)
     greedy = giving.reshape(len(outcome.written.prompts.rows), -1)[:, 0]
     return Evidence(
         method=outcome.written.prompts.method,
         quantity=COST,
-        estimate=queries / giving_count if giving_count else None,
+        estimate=queries / found if found else None,
         lower=1 / high,
         upper=1 / low if low else None,
         confidence=confidence,
@@ -290,14 +288,14 @@ def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
         samples={"queries": queries},
         details={
             "queries": queries,
-            "giving": giving_count,
+            "giving": found,
             "prompts": len(greedy),
             "giving_prompts": int(outcome.giving_prompts.sum()),
             "giving_greedily": int(greedy.sum()),
             "held_out_giving": int(outcome.files[1].came_out[outcome.number].texts(outcome.counted[1], queries).sum()),
             **outcome.written.details(),
         },
-        reason="" if giving_count else "no query gave a training text word for word",
+        reason="" if found else "no query gave a training text word for word",
     )
 
 
@@ -312,5 +310,5 @@ def _begins(
     return np.fromiter(lengths, dtype=np.int64, count=len(texts))
 
 
-def _without_sets(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:
-    return replace(result, omissions=tuple(Omission(what=prompt_set.method, reason=reason) for prompt_set in sets))
+def _without(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:
+    return replace(result, omissions=tuple(Omission(what=each.method, reason=reason) for each in sets))

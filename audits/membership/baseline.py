@@ -126,7 +126,7 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
         others["reference"] = candidates.reference
         evidence.append(auc_evidence(CONTROL, candidates.reference, table.member, settings))
     # The blind baseline learns the direction; length and reference are tested in both directions.
-    p_value = joint_p_value([blind, *(np.abs(areas(ranks, labels) - 0.5) for ranks in others.values())])
+    p_value = joint_p_value([blind, *(np.abs(areas(each, labels) - 0.5) for each in others.values())])
     evidence[0] = replace(evidence[0], details={**evidence[0].details, "p_value": p_value, "level": GUARD})
     return Baseline(
         evidence=tuple(evidence), scores=fitted[0], labels=labels, areas=blind, others=others, p_value=p_value
@@ -150,16 +150,16 @@ def _blind_evidence(
     DeLong's interval is for scores of independent records; cross-fitted scores are not independent.
     """
     deviation = float(relabelled[1:].std())
-    evidence = auc_evidence(BLIND, scores, member, settings)
+    found = auc_evidence(BLIND, scores, member, settings)
     reach = -float(ndtri((1 - settings.confidence) / 2)) * deviation
     value = float(relabelled[0])
     return replace(
-        evidence,
+        found,
         estimate=value,
         lower=max(0.0, value - reach) if deviation > 0 else 0.0,
         upper=min(1.0, value + reach) if deviation > 0 else 1.0,
         interval=RELABELLED,
-        details={**evidence.details, "deviation": deviation},
+        details={**found.details, "deviation": deviation},
     )
 
 

@@ -37,7 +37,7 @@ def verify_report(
     from verify.run import verify as run
 
     claimed = read(report)
-    counted = None if data is None else _count_records(data, claimed, report, text_column)
+    counted = None if data is None else _counted(data, claimed, report, text_column)
     mixed = None if public is None else _mixed(public, data, claimed, text_column)
     with progress("files", bytes_of(report, claimed), "bytes") as advance:
         verification = run(report, claimed, advance=advance, data=counted, public=mixed)
@@ -75,7 +75,7 @@ def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
         return verification
     fits = True
     if verification.exit_code == ExitCode.REFUTED:
-        written = {output.digest for output in verification.report.outputs if output.role == "model"}
+        written = {each.digest for each in verification.report.outputs if each.role == "model"}
         fits = weight_digests(given) == written
     if not fits:
         with suppress(InputError):
@@ -187,7 +187,7 @@ def verify(
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
         require_absent(written, force)
         require_not_weights_or_report(written, but="verify")
-    verification = verify_given(
+    found = verify_given(
         Path(report),
         place,
         data=data_or_none(data),
@@ -200,5 +200,5 @@ def verify(
         notify=notify,
     )
     if written is not None:
-        write_report(written, as_report(verification, written, seed if simulate else None))
-    return verification
+        write_report(written, as_report(found, written, seed if simulate else None))
+    return found

@@ -85,7 +85,7 @@ def inspect(
             raise CommandError("--group-size does not apply to a log of audits; remove it")
         if write_report:
             raise CommandError("--write-report does not apply to a log of audits; remove it")
-        _show_log(Path(model), as_json=as_json)
+        _of_log(Path(model), as_json=as_json)
         return
     _require_no_report(Path(model))
     if write_report:
@@ -98,9 +98,9 @@ def inspect(
         start = Path(report) if report else _start(pointer_of(checkpoint), Path(model), hashed)
         _require_no_scores(Path(model), start)
         chain = check_chain(start, hashed) if start else ()
-        beside = tuple(check_beside(_reports_beside(checkpoint, start), hashed))
-        own_report = chain[0].report if chain else None
-        group = None if group_size is None else _group_epsilons(own_report, model, group_size)
+        beside = tuple(check_beside(_beside(checkpoint, start), hashed))
+        own = chain[0].report if chain else None
+        group = None if group_size is None else _of_group(own, model, group_size)
         if as_json:
             from privctl.reports.codec import encode
 
@@ -131,7 +131,7 @@ def _first_report(model: str, given: str | None, *, quiet: bool) -> None:
     note(f"wrote {report_beside(Path(model))}: digests of the model's files, and no privacy guarantee", quiet=quiet)
 
 
-def _group_epsilons(report: PrivacyReport | None, model: str, size: int) -> dict[str, float | None]:
+def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, float | None]:
     """Epsilon of ``size`` examples together and of one, at the delta of the report's guarantee.
 
     An epsilon is None where no finite one follows. Raises CommandError where the report states no proved or conditional
@@ -161,7 +161,7 @@ def _group_epsilons(report: PrivacyReport | None, model: str, size: int) -> dict
     return {"size": size, "delta": stated[0].delta, "epsilon": finite(together), "epsilon_of_one": stated[0].epsilon}
 
 
-def _show_log(path: Path, *, as_json: bool) -> None:
+def _of_log(path: Path, *, as_json: bool) -> None:
     from privctl.domain.errors import InputError
     from privctl.reports.audit_log import is_log, read_log
 
@@ -242,14 +242,14 @@ def _require_no_scores(path: Path, report: Path | None) -> None:
         outputs = () if report is None else read_report(report).outputs
     except PrivctlError:
         return
-    if any(output.role == "scores" and Path(output.path).name == path.name for output in outputs):
+    if any(each.role == "scores" and Path(each.path).name == path.name for each in outputs):
         raise InputError(
             f"{path} holds scores of an audit, not a model; use privctl verify {report} to check them, or "
             f"privctl report {report} to see what the audit found"
         )
 
 
-def _reports_beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
+def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
     """The reports under the model's name and in its header that are not ``start``, but may be taken for its report."""
     from privctl.reports.chain import absolute_path
     from privctl.reports.files import pointer_of, report_beside

@@ -106,9 +106,9 @@ def audit_module(
     records = _records(members, nonmembers, drawn)
     path, ranks = output_paths(place, None if output is None else Path(output))
     table = ranks.with_suffix(".csv")
-    for file in (path, table):
-        require_regular(file)
-        require_absent(file, force)
+    for each in (path, table):
+        require_regular(each)
+        require_absent(each, force)
     entered = logged_beside(place, path, None if log is None else Path(log), warnings.warn)
     require_saved(module, dict(module.named_parameters()), place)
     audited = scored_model(place, path, None if drawn is None else profile, by_function=True)
@@ -140,7 +140,7 @@ def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, dr
             raise CommandError(
                 "a split has its own members and non-members; give either split, or members and nonmembers"
             )
-        return _records_of_split(drawn)
+        return _of_split(drawn)
     if members is None or nonmembers is None:
         raise CommandError("an audit compares members and non-members; give both, or a drawn split")
     sides = (("members", members), ("nonmembers", nonmembers))
@@ -157,7 +157,7 @@ def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, dr
     )
 
 
-def _records_of_split(drawn: DrawnSplit) -> _Records:
+def _of_split(drawn: DrawnSplit) -> _Records:
     ids: list[str] = []
     lines: list[tuple[bytes, str]] = []
     for name, file in (("members", drawn.members), ("nonmembers", drawn.nonmembers)):
@@ -166,7 +166,7 @@ def _records_of_split(drawn: DrawnSplit) -> _Records:
             lines.append((content, f"{file} line {number}"))
     return _Records(
         ids=ids,
-        member=[identifier.startswith("members") for identifier in ids],
+        member=[each.startswith("members") for each in ids],
         reads=lambda i: parse_json(lines[i][0].decode(), lines[i][1]),
         drawn=True,
     )
@@ -191,13 +191,13 @@ def _scored(module: nn.Module, scores: Scores, records: _Records, batch_size: in
                     "the function of scores did not run the module that it was given, so its scores are not of it; "
                     "compute them with its first argument"
                 )
-            by_name = given if isinstance(given, Mapping) else {_ONLY: given}
-            if named and by_name.keys() != named.keys():
+            found = given if isinstance(given, Mapping) else {_ONLY: given}
+            if named and found.keys() != named.keys():
                 raise InputError(
                     "the function of scores returned different names for different batches; return all names for "
                     "each batch"
                 )
-            for name, values in by_name.items():
+            for name, values in found.items():
                 named.setdefault(_column(name), np.full(count, math.nan))[rows] = _numbers(values, len(rows), name)
     if not named:
         raise InputError("the function of scores returned no scores; return a tensor with one score per record")
@@ -213,8 +213,8 @@ def _evaluated(module: nn.Module) -> Iterator[list[None]]:
     The value is a list that grows by one item whenever the module or a submodule runs.
     """
     runs: list[None] = []
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
-    hooks = [submodule.register_forward_pre_hook(lambda *_: runs.append(None)) for submodule in module.modules()]
+    modes = [(each, each.training) for each in module.modules()]
+    hooks = [each.register_forward_pre_hook(lambda *_: runs.append(None)) for each in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
@@ -237,22 +237,20 @@ def _column(name: Any) -> str:
 
 def _numbers(values: Any, count: int, name: str) -> np.ndarray[Any, Any]:
     try:
-        numbers = (
-            values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, np.float64)
-        )
+        found = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        numbers = np.empty(0)
-    if numbers.shape != (count,):
+        found = np.empty(0)
+    if found.shape != (count,):
         raise InputError(
-            f"the function of scores returned {name!r} of the shape {numbers.shape} for {count} records; return one "
+            f"the function of scores returned {name!r} of the shape {found.shape} for {count} records; return one "
             "number for each"
         )
-    if not np.isfinite(numbers).all():
+    if not np.isfinite(found).all():
         raise InputError(f"the function of scores returned {name!r} that is not finite; every record needs a number")
-    return numbers
+    return found
 
 
 def _table(records: _Records, named: Mapping[str, np.ndarray[Any, Any]]) -> str:
     rows = zip(records.ids, records.member, zip(*(v.tolist() for v in named.values()), strict=True), strict=True)
-    lines = [",".join((identifier, str(int(member)), *map(repr, values))) for identifier, member, values in rows]
+    lines = [",".join((each, str(int(member)), *map(repr, values))) for each, member, values in rows]
     return "\n".join([",".join(("id", "member", *named)), *lines]) + "\n"

@@ -73,7 +73,7 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     The state of an optimizer, such as its momentum, holds gradients without noise, which later steps would release. A
     second private training of the same weights would report only its own steps.
     """
-    if any(_has_stepped(state) for state in optimizer.state.values()):
+    if any(_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
             "the optimizer already took steps, or has the state of one that did, which holds gradients without noise; "
             "give a new optimizer, and weights from before any step on these examples: a private training cannot be "
@@ -94,7 +94,7 @@ def note_training(trained: Sequence[nn.Parameter]) -> None:
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
     """Digests, by name, of the frozen weights and buffers that ``model`` is saved with."""
-    return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _is_among(tensor, trained)}
+    return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
 
 
 def note_end(model: nn.Module) -> None:
@@ -129,11 +129,11 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
     """
     with open_checkpoint(place) as checkpoint:
         files = [file.path for file in checkpoint.files]
-    in_files = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+    held = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
     saved = _adapter(model) if checkpoint.is_adapter and hasattr(model, "peft_config") else _saved(model)
     names = {(tensor.data_ptr(), tensor.shape): name for name, tensor in saved.items()}
     for name, parameter in trained.items():
-        if names.get((parameter.data_ptr(), parameter.shape), name) not in in_files:
+        if names.get((parameter.data_ptr(), parameter.shape), name) not in held:
             raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
     stranger = next((name for name in held if name not in saved), None)
     if stranger is not None:
@@ -143,14 +143,14 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
         )
     for name, tensor in saved.items():
         now = tensor.detach().cpu()
-        if name in in_files and (in_files[name].dtype != now.dtype or not torch.equal(in_files[name], now)):
+        if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
             raise InputError(
                 f"{place} holds another {name!r} than the model; save the model there again, or to release that "
                 "checkpoint, load it into the model"
             )
 
 
-def _has_stepped(state: Mapping[str, object]) -> bool:
+def _stepped(state: Mapping[str, object]) -> bool:
     """Whether an optimizer's ``state`` of a parameter is that after a step: a positive count, or any nonzero tensor."""
     if "step" in state:
         return bool(float(state["step"]) > 0)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def _has_stepped(state: Mapping[str, object]) -> bool:
 
 
 def _saved(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)}
+    return {name: each for name, each in model.state_dict(keep_vars=True).items() if isinstance(each, Tensor)}
 
 
 def _adapter(model: nn.Module) -> dict[str, Tensor]:
@@ -166,12 +166,12 @@ def _adapter(model: nn.Module) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     active = getattr(model, "active_adapter", "default")
-    tensors: dict[str, Tensor] = get_peft_model_state_dict(model, adapter_name=active, save_embedding_layers=False)
-    return tensors
+    found: dict[str, Tensor] = get_peft_model_state_dict(model, adapter_name=active, save_embedding_layers=False)
+    return found
 
 
-def _is_among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
-    return any(tensor is parameter for parameter in trained)
+def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
+    return any(tensor is each for each in trained)
 
 
 def _digest(tensor: Tensor) -> str:
@@ -237,10 +237,10 @@ class ScalerRefused:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
         """Raise CommandError where a GradScaler called the step. The optimizer can still be stepped without it."""
-        overridden = [name for name in _SET if name in vars(self._optimizer)]
-        for name in overridden:
+        found = [name for name in _SET if name in vars(self._optimizer)]
+        for name in found:
             delattr(self._optimizer, name)
-        if overridden:
+        if found:
             raise CommandError(
                 "a GradScaler called optimizer.step(), and scaled losses are clipped by their scaled gradients; use no "
                 "scaler, give backward unscaled losses, and call optimizer.step() directly (bfloat16 under autocast "

@@ -27,10 +27,10 @@ def reports_of_base(base: Checkpoint | None) -> tuple[FoundReport, ...]:
     return () if base is None else own_reports(base.root)
 
 
-def started_from(model_report: FoundReport) -> tuple[FoundReport, ...]:
-    """The reports that ``model_report`` names as its parents, if they are at hand and as they were."""
+def started_from(found: FoundReport) -> tuple[FoundReport, ...]:
+    """The reports that ``found`` names as its parents, if they are at hand and as they were."""
     files = ReportFiles()
-    read = [(files.at(path_of(model_report.path, parent)), parent.digest) for parent in model_report.report.parents]
+    read = [(files.at(path_of(found.path, each)), each.digest) for each in found.report.parents]
     return tuple(
         FoundReport(file.path, file.report)
         for file, digest in read
@@ -39,21 +39,17 @@ def started_from(model_report: FoundReport) -> tuple[FoundReport, ...]:
 
 
 def require_public(
-    base: Checkpoint | None, reports: Sequence[FoundReport], model_report: FoundReport | None, checkpoint: Checkpoint
+    base: Checkpoint | None, reports: Sequence[FoundReport], found: FoundReport | None, checkpoint: Checkpoint
 ) -> None:
     """Raise InputError if ``reports`` of ``base`` show that its weights are not public.
 
     They are not if they were made from the weights of ``checkpoint``, or trained on the data that ``checkpoint`` was
-    trained on by its own report ``model_report``, or on another file that shares a record with these data.
+    trained on by its own report ``found``, or on another file that shares a record with these data.
     """
     if base is None:
         return
-    data = (
-        {artifact.digest for artifact in model_report.report.inputs if artifact.role == "data"}
-        if model_report
-        else set()
-    )
-    starts = [report.path for report in reports]
+    data = {each.digest for each in found.report.inputs if each.role == "data"} if found else set()
+    starts = [each.path for each in reports]
     why, place = "", earlier_training(starts, data)
     if place is not None:
         why = f"trained on the data of {checkpoint.root}"
@@ -61,9 +57,9 @@ def require_public(
         why = f"made from {checkpoint.root}"
     if place is not None:
         raise _not_public(base, f"{why}, as {place} says")
-    if model_report is None or not reports:
+    if found is None or not reports:
         return
-    if shared := shared_record(reports, model_report):
+    if shared := shared_record(reports, found):
         raise _not_public(base, f"trained on {shared}")
 
 
@@ -77,12 +73,12 @@ def _not_public(base: Checkpoint, why: str) -> InputError:
 
 def _includes(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
     """Whether a file of ``checkpoint`` is among those read; only files of a matching size are digested."""
-    digests = {artifact.digest for artifact in read}
-    sizes = {artifact.bytes for artifact in read}
+    digests = {each.digest for each in read}
+    sizes = {each.bytes for each in read}
     return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
 
 
-def shared_record(bases: Sequence[FoundReport], model_report: FoundReport) -> str:
+def shared_record(bases: Sequence[FoundReport], found: FoundReport) -> str:
     """A record, by its number from 1, that ``bases`` and the model were both trained on, or that of a user of both.
 
     "" if there is none, or nothing to compare. Records are compared only if the data files are unchanged at the paths
@@ -120,10 +116,10 @@ def _records(path: Path, report: PrivacyReport, role: str, read: NamedFiles) -> 
 
     Nothing if their files are missing or were changed.
     """
-    files = [artifact for artifact in report.inputs if artifact.role == role]
+    files = [each for each in report.inputs if each.role == role]
     if report.step != _RETRAIN or not files:
         return
     parameters = parameters_as(TrainingParameters, report)
-    data = data_as_recorded([(path_of(path, file), file) for file in files], read)
+    data = data_as_recorded([(path_of(path, each), each) for each in files], read)
     if data is not None:
         yield data, columns_of_task(parameters.task, parameters.text_column, parameters.label_column)

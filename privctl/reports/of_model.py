@@ -62,32 +62,30 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
 
     Raises InputError unless exactly one of them is the report of the step that wrote the weights.
     """
-    read, nearby = _reports_near(model)
-    own_files = [
-        file for file in nearby.values() if file.report is not None and _weights(file.report.outputs) == weights
-    ]
-    if len(own_files) > 1:
-        names = ", ".join(sorted(file.path.name for file in own_files))
-        raise InputError(f"{len(own_files)} reports say that they made {model} ({names}); give the one that is meant")
-    if not own_files:
-        examined = [os.path.relpath(path) for path in _examiners(nearby, weights)]
+    read, found = _reports_near(model)
+    own = [file for file in found.values() if file.report is not None and _weights(file.report.outputs) == weights]
+    if len(own) > 1:
+        names = ", ".join(sorted(file.path.name for file in own))
+        raise InputError(f"{len(own)} reports say that they made {model} ({names}); give the one that is meant")
+    if not own:
+        examined = [os.path.relpath(path) for path in _examiners(found, weights)]
         raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read, examined)}")
-    about = {own_files[0].digest}
+    about = {own[0].digest}
     for _ in _EXAMINING:  # first reports about the model or its own report, then verifications of those
-        about |= {d for d, file in nearby.items() if file.report is not None and _examines(file.report, weights, about)}
-    examining = tuple(file.path for digest, file in nearby.items() if digest in about and file is not own_files[0])
-    outputs = () if own_files[0].report is None else own_files[0].report.outputs
-    places = _weight_places(own_files[0].path, outputs)
+        about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
+    examining = tuple(file.path for digest, file in found.items() if digest in about and file is not own[0])
+    outputs = () if own[0].report is None else own[0].report.outputs
+    places = _weight_places(own[0].path, outputs)
     outdated = tuple(
-        file.path for digest, file in nearby.items()
+        file.path for digest, file in found.items()
         if digest not in about and file.report is not None and file.report.step in _EXAMINING
         and _weight_places(file.path, file.report.inputs) == places
     )  # fmt: skip
     unrelated = tuple(
         place for place in _named_after(model)
-        if read[place].digest in nearby.keys() - about and read[place].path not in outdated
+        if read[place].digest in found.keys() - about and read[place].path not in outdated
     )  # fmt: skip
-    return ReportsOfModel(own=own_files[0].path, examining=examining, outdated=outdated, unrelated=unrelated)
+    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated, unrelated=unrelated)
 
 
 def audits_without_own_report(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
@@ -95,30 +93,30 @@ def audits_without_own_report(model: Path, weights: frozenset[str]) -> tuple[Pat
 
     Empty if a file exists at the path of its own report, whatever it is about, or if any report wrote the weights.
     """
-    read, nearby = _reports_near(model)
+    read, found = _reports_near(model)
     if any(read[place].digest is not None for place in _expected(model)):
         return ()
-    if any(file.report is not None and _weights(file.report.outputs) == weights for file in nearby.values()):
+    if any(file.report is not None and _weights(file.report.outputs) == weights for file in found.values()):
         return ()
-    return _examiners(nearby, weights)
+    return _examiners(found, weights)
 
 
 def _reports_near(model: Path) -> tuple[dict[Path, ReportFile], dict[str, ReportFile]]:
     """The files at all paths where reports of ``model`` may be, by path, and the reports among them, by digest."""
     files = ReportFiles()
     read = {place: files.at(place) for place in report_places(model)}
-    nearby: dict[str, ReportFile] = {}
+    found: dict[str, ReportFile] = {}
     for file in read.values():
         if file.digest is not None and file.report is not None:
-            nearby.setdefault(file.digest, file)  # a copy is the same report
-    return read, nearby
+            found.setdefault(file.digest, file)  # a copy is the same report
+    return read, found
 
 
-def _examiners(nearby: Mapping[str, ReportFile], weights: frozenset[str]) -> tuple[Path, ...]:
-    """The reports in ``nearby`` that examine these weights directly."""
+def _examiners(found: Mapping[str, ReportFile], weights: frozenset[str]) -> tuple[Path, ...]:
+    """The reports in ``found`` that examine these weights directly."""
     return tuple(
         sorted(
-            file.path for file in nearby.values()
+            file.path for file in found.values()
             if file.report is not None and _examines(file.report, weights, set())
         )
     )  # fmt: skip
@@ -134,11 +132,11 @@ def own_reports(model: Path) -> tuple[FoundReport, ...]:
         weights = weight_digests(model) if places else frozenset[str]()
     except PrivctlError:
         return ()
-    reports: dict[str, FoundReport] = {}
+    found: dict[str, FoundReport] = {}
     for file in map(ReportFiles().at, places):
         if file.digest is not None and file.report is not None and _weights(file.report.outputs) == weights:
-            reports.setdefault(file.digest, FoundReport(file.path, file.report))  # a copy is the same report
-    return tuple(reports.values())
+            found.setdefault(file.digest, FoundReport(file.path, file.report))  # a copy is the same report
+    return tuple(found.values())
 
 
 def report_by_name(model: Path) -> Path | None:
@@ -149,13 +147,13 @@ def report_by_name(model: Path) -> Path | None:
     with open_checkpoint(model) as checkpoint:
         weights = {absolute_path(file.path) for file in checkpoint.files}
     files = ReportFiles()
-    paths: dict[str, Path] = {}
+    found: dict[str, Path] = {}
     for place in report_places(model):
         file = files.at(place)
         outputs = () if file.report is None else file.report.outputs
         if file.digest is not None and _weight_places(place, outputs) == weights:
-            paths.setdefault(file.digest, file.path)
-    return next(iter(paths.values())) if len(paths) == 1 else None
+            found.setdefault(file.digest, file.path)
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def changed_since(report: Path, model: Path) -> str:
@@ -180,15 +178,13 @@ def _weights(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
 
 def _weight_places(report: Path, artifacts: tuple[Artifact, ...]) -> set[Path]:
     """The paths of the weights among ``artifacts`` of a report at ``report``."""
-    return {path_of(report, artifact) for artifact in artifacts if artifact.role == "model"}
+    return {path_of(report, each) for each in artifacts if each.role == "model"}
 
 
 def _named_after(model: Path) -> tuple[Path, Path]:
     """The default paths of the report of ``model`` and of its audit's report."""
-    default_report = report_beside(absolute_path(model))
-    return default_report, default_report.with_name(
-        f"{default_report.name.removesuffix(REPORT_SUFFIX)}.audit{REPORT_SUFFIX}"
-    )
+    own = report_beside(absolute_path(model))
+    return own, own.with_name(f"{own.name.removesuffix(REPORT_SUFFIX)}.audit{REPORT_SUFFIX}")
 
 
 def _expected(model: Path) -> tuple[Path, ...]:
@@ -257,7 +253,7 @@ def reports_at(
     report is replaced by the report that lists its files. With ``examined``, a model without a report of its own is
     replaced by its audits. Otherwise raises InputError if a model has no report of its own, or several.
     """
-    by_model: dict[Path, tuple[Path, ...]] = {}
+    found: dict[Path, tuple[Path, ...]] = {}
     for path in dict.fromkeys(filter(is_model, paths)):
         weights = (known or {}).get(path)
         if weights is None:
@@ -279,12 +275,12 @@ def reports_at(
         notify(f"the reports of {path}: {_listed(reports.all)}")
         if reports.outdated:
             notify(
-                f"left out, because the weights have changed since: {_paths(reports.outdated)}; run what wrote them "
+                f"left out, because the weights have changed since: {_listed(reports.outdated)}; run what wrote them "
                 "again"
             )
         if reports.unrelated:
-            notify(f"left out, not about this model: {_paths(reports.unrelated)}")
-    every = (report_path for path in paths for report_path in by_model.get(path, (path,)))
+            notify(f"left out, not about this model: {_listed(reports.unrelated)}")
+    every = (each for path in paths for each in found.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
 
 

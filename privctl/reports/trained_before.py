@@ -61,10 +61,8 @@ def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool
     ``among`` decides by the artifacts of the weights that the step read.
     """
     for path, report in _chain(starts):
-        makes = any(output.role == "model" for output in report.outputs)
-        read = [
-            artifact for artifact in report.inputs if artifact.role == "model" or artifact.role.startswith(_BEGUN_WITH)
-        ]
+        makes = any(each.role == "model" for each in report.outputs)
+        read = [each for each in report.inputs if each.role == "model" or each.role.startswith(_BEGUN_WITH)]
         if makes and read and among(read):
             return path
     return None

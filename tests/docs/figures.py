@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.bench import coverage, finetune, public_mixing
+from tests.bench import coverage, families, finetune, public_mixing
 from tests.docs.pages import ROOT, as_table
 
 _FAILS = "fails"
@@ -27,6 +27,7 @@ def parts() -> dict[str, str]:
         "figures dp-sgd-processes": _processes(),
         "figures clipping-passes": _clipping_passes(),
         "figures layers": _layers(),
+        "figures families": as_table(list(families.HEADINGS), families.rows(results("families"))),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
         "figures device": _device(),
@@ -366,24 +367,10 @@ def _first_output() -> str:
 def _conditions() -> str:
     rows = []
     for name in (
-        "dp-sgd",
-        "dp-sgd-amd",
-        "dp-sgd-processes",
-        "clipping-passes",
-        "layers",
-        "dpquant",
-        "ferret",
-        "finetune",
-        "public-mixing",
-        "noise",
-        "noise-memory",
-        "gradient-noise",
-        "audit",
-        "account",
-        "secrets",
-        "startup",
-        "first-output",
-    ):
+        "dp-sgd", "dp-sgd-amd", "dp-sgd-processes", "families", "clipping-passes", "layers", "dpquant", "ferret",
+        "finetune", "public-mixing", "noise", "noise-memory", "gradient-noise", "audit", "account", "secrets",
+        "startup", "first-output",
+    ):  # fmt: skip
         found = results(name)
         machine = found["machine"]
         rows.append(

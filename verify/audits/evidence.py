@@ -97,7 +97,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
 def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
     found = Recomputed()
     if is_of_models(report):
-        return _recompute_models(path, report)
+        return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
     recomputed, left = 0, []
     wrong = [*request_mismatches(path, report, files), *unscored.faults(path, report, files), *misread]
@@ -136,7 +136,7 @@ def _recomputed(path: Path, report: PrivacyReport, files: NamedFiles) -> Recompu
     return found
 
 
-def _recompute_models(path: Path, report: PrivacyReport) -> Recomputed:
+def _of_models(path: Path, report: PrivacyReport) -> Recomputed:
     wrong, why = differences_from_scores(path, report)
     if wrong is None:
         left = [f"{item.method}: {item.quantity}" for item in report.evidence]
@@ -162,8 +162,8 @@ def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tup
 def _not_recomputed(left: Sequence[str], report: PrivacyReport, why: str) -> Omission:
     more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     are = "is" if len(left) == 1 else "are"
-    left_text = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
-    reason = f"{left_text} {are} the report's word ({why}): "
+    of = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
+    reason = f"{of} {are} the report's word ({why}): "
     return Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more)
 
 
@@ -248,10 +248,10 @@ def _records_alone(
     blind, areas = scores.get("blind"), kept.get(records_alone.PREFIX + records_alone.AREAS)
     if blind is None or areas is None or not by_records or np.isnan(blind).any() or member.all() or not member.any():
         return None
-    ranks = {name.removeprefix(records_alone.PREFIX): array for name, array in kept.items() if array is not areas}
+    ranks = {name.removeprefix(records_alone.PREFIX): each for name, each in kept.items() if each is not areas}
     seed = int(by_records[_SEED].view(np.uint64)[0])
-    baselines = KeptBaselines(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
-    return baselines if baselines.is_whole else None
+    found = KeptBaselines(member=member, blind=blind, areas=areas, ranks=ranks, seed=seed, same=same)
+    return found if found.is_whole else None
 
 
 def _relabelled_inputs(
@@ -262,10 +262,10 @@ def _relabelled_inputs(
 ) -> Relabelled | None:
     """The scores for the relabelled tests; None if one is missing."""
     names = sorted(scores.keys() - {"blind", FUSED})
-    inputs = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
+    found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
     if alone := FUSED in scores and not names:
-        inputs, names = dict(tested), sorted(tested)
-    whole = {name: values for name, values in inputs.items() if values is not None and not np.isnan(values).any()}
+        found, names = dict(tested), sorted(tested)
+    whole = {name: values for name, values in found.items() if values is not None and not np.isnan(values).any()}
     if len(whole) < len(names) or not whole or not 0 < int(member.sum()) < len(member):
         return None
     seed = int(by_records[_SEED].view(np.uint64)[0])
@@ -309,7 +309,7 @@ class _Ranks:
         alpha = 1 - item.confidence
         if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
             if not blind and self.relabelled is not None and self.same:
-                return self._fused_figures(*sides, alpha)
+                return self._of_fused(*sides, alpha)
             if blind and self.alone is not None:
                 return self.alone.of_blind(alpha)
             # An older audit did not keep what the blind baseline's deviation over relabellings follows from.
@@ -317,7 +317,7 @@ class _Ranks:
         if item.quantity == "AUC":
             return auc_with_interval(*sides, alpha, item.interval)
         if item.quantity == _BEYOND:
-            return self._beyond_baseline(scores, alpha, fitted=item.method == FUSED)
+            return self._beyond(scores, alpha, fitted=item.method == FUSED)
         rate = _RATE.fullmatch(item.quantity)
         return None if rate is None else true_positive_rate(*sides, float(rate[1]) / 100, alpha)
 
@@ -329,7 +329,7 @@ class _Ranks:
         wrong = [f"{item.method}: {item.quantity}: {text}" for text in differences(item, figures, self.source)]
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
-    def _fused_figures(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
+    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
         assert self.relabelled is not None
         value, (center, deviation) = won(members, others), self.relabelled.own
         reach = float(normal_quantile(alpha / 2)) * deviation
@@ -346,10 +346,10 @@ class _Ranks:
         """Yields a sentence if the p-value or the side of the critical value on which the statistic lies is wrong."""
         test, scores = item.test, self.scores.get(item.method)
         if test is not None and self.relabelled is not None and 0 < test.level < 1:
-            tested = self.relabelled.joint_test(test.level)
-            if item.method in tested.p_values:
-                others = self.compared - tested.p_values.keys()
-                yield from test_faults(test, item.method, tested, self.relabelled, self.same, others)
+            found = self.relabelled.joint_test(test.level)
+            if item.method in found.p_values:
+                others = self.compared - found.p_values.keys()
+                yield from test_faults(test, item.method, found, self.relabelled, self.same, others)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = largest_statistic(scores, self.member)
@@ -360,7 +360,7 @@ class _Ranks:
                 f"deviations from chance, {side} the critical {test.critical:.4g}"
             )
 
-    def _beyond_baseline(self, scores: NDArray[np.float64], alpha: float, *, fitted: bool) -> Figures | None:
+    def _beyond(self, scores: NDArray[np.float64], alpha: float, *, fitted: bool) -> Figures | None:
         """The estimate on the records that the baseline judges, with its interval if enough was kept for it."""
         if self.alone is not None and not (fitted and self.relabelled is None):
             refitted = self.relabelled.refitted_areas if fitted and self.relabelled is not None else None

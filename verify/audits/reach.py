@@ -46,9 +46,9 @@ def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
         found = [_by_search(item, _PROMPTS)]
     else:
         return ""
-    if any(math.isclose(stated, value, rel_tol=_CLOSE, abs_tol=_CLOSE) for value in expected):
+    if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
         return ""
-    return f"{stated:.4g} is not the least that it would have seen; its counts give {expected[0]:.4g}"
+    return f"{stated:.4g} is not the least that it would have seen; its counts give {found[0]:.4g}"
 
 
 def _epsilon(item: Evidence) -> float:
@@ -64,17 +64,15 @@ def _epsilon(item: Evidence) -> float:
     return min((math.log(rate) - math.log1p(-rate) for rate in rates), default=math.inf)
 
 
-def _detectable_excess(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
+def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
     """The smallest detectable excess over the held-out rate, for each count that undecided held-out texts allow."""
     details = item.details
-    train, total, extracted = (int(details[key]) for key in ("training_texts", "held_out_texts", "held_out_extracted"))
-    if not (0 < train <= _MOST and 0 <= extracted <= total <= _MOST):
+    train, total, found = (int(details[key]) for key in ("training_texts", "held_out_texts", "held_out_extracted"))
+    if not (0 < train <= _MOST and 0 <= found <= total <= _MOST):
         return [math.inf]
-    on_held_out = next((item for item in evidence if item.quantity == _ON_HELD_OUT), None)
-    unsure = 0 if on_held_out is None else int(on_held_out.details.get("undecided", 0))
-    return [
-        least_beyond(train, most, total, (1 - item.confidence) / 4) for most in range(extracted, extracted + unsure + 1)
-    ]
+    kin = next((each for each in evidence if each.quantity == _ON_HELD_OUT), None)
+    unsure = 0 if kin is None else int(kin.details.get("undecided", 0))
+    return [least_beyond(train, most, total, (1 - item.confidence) / 4) for most in range(found, found + unsure + 1)]
 
 
 def _by_coins(item: Evidence) -> float:

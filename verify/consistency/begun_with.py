@@ -53,11 +53,11 @@ def trainings_behind(report: PrivacyReport, parents: Sequence[PrivacyReport]) ->
 
     A report that says the same as another, such as a copy with other white space, is not another training.
     """
-    trainings: list[PrivacyReport] = []
-    for ancestor in (report, *_ancestors(report, parents)):
-        if ancestor.step in _TRAININGS and ancestor not in trainings:
-            trainings.append(ancestor)
-    return trainings
+    found: list[PrivacyReport] = []
+    for each in (report, *_ancestors(report, parents)):
+        if each.step in _TRAININGS and each not in found:
+            found.append(each)
+    return found
 
 
 def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Sequence[PrivacyReport]) -> Iterator[str]:
@@ -65,7 +65,7 @@ def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Seque
 
     ``untouched`` maps tensors to the reason why they got no noise. Batch normalisation statistics are not trained.
     """
-    training = next((ancestor for ancestor in _ancestors(report, parents) if ancestor.step in _TRAININGS), None)
+    training = next((each for each in _ancestors(report, parents) if each.step in _TRAININGS), None)
     if training is None or training.step != _TRAININGS[0]:
         return
     globs = parameters_as(TrainingParameters, training).trained or ("*",)
@@ -100,11 +100,11 @@ def _ancestors(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Itera
     Within a generation, reports whose output was read as the model rather than as its base come first.
     """
     read, left = _weights_read(report), list(parents)
-    while next_parents := [parent for parent in left if not read.isdisjoint(_models_written(parent))]:
-        for each in next_parents:
+    while found := [each for each in left if not read.isdisjoint(_models_written(each))]:
+        for each in found:
             left.remove(each)
             read |= _weights_read(each)
-        yield from sorted(next_parents, key=lambda parent: _read_as_model(report).isdisjoint(_models_written(parent)))
+        yield from sorted(found, key=lambda each: _read_as_model(report).isdisjoint(_models_written(each)))
 
 
 def _weights_read(report: PrivacyReport) -> set[str]:

@@ -46,7 +46,7 @@ def check_records(path: Path, report: PrivacyReport, links: Sequence[Placed], fi
     for each, role in ((earlier, role) for earlier in trainings[1:] for role in roles_behind(earlier)):
         own = trainings[0]
         with suppress(PrivctlError):  # records that cannot be read are compared by nobody
-            reason = _shared((places[id(newest)], newest), (places[id(training)], training), role, files)
+            reason = _shared((places[id(own)], own), (places[id(each)], each), role, files)
             if reason:
                 yield Verdict(subject=_NAME, outcome=Outcome.REFUTED, reason=reason)
                 return
@@ -76,17 +76,17 @@ def _chosen_by_own(own: Placed, files: NamedFiles) -> Iterator[Verdict]:
 
 def _shared(own: Placed, earlier: Placed, role: str, files: NamedFiles) -> str:
     """Why the training ``own`` does not protect what an ``earlier`` one read in a ``role``; "" if nothing shows it."""
-    own_records, earlier_records = _records(*own, _DATA, files), _records(*earlier, role, files)
-    if own_records is None or earlier_records is None:
+    ours, theirs = _records(*own, _DATA, files), _records(*earlier, role, files)
+    if ours is None or theirs is None:
         return ""
     name, before = next(file.path for file in own[1].inputs if file.role == _DATA), earlier[0].name
-    if (shared := first_shared(contents_at(*own_records), contents_at(*earlier_records))) is not None:
+    if (shared := first_shared(contents_at(*ours), contents_at(*theirs))) is not None:
         return (
             f"the weights that its training began with were trained on record {shared} of {name} before, which "
             f"{before} names in another file, so no guarantee covers what they hold of it"
         )
     unit = unit_of(own[1])
-    if unit is not None and users_at(*own_records, unit) & users_at(*earlier_records, unit):
+    if unit is not None and users_at(*ours, unit) & users_at(*theirs, unit):
         return (
             f"the weights that its training began with were trained before on records of a {unit!r} whose records "
             f"{name} holds, which {before} names in another file, so no guarantee covers what they hold of them"
@@ -101,9 +101,9 @@ def _rests_on_it(guarantee: Guarantee) -> bool:
 
 def _records(path: Path, report: PrivacyReport, role: str, files: NamedFiles) -> tuple[DataPath, Columns] | None:
     """The records that the training with this report read in a ``role``, with their columns; None if not at hand."""
-    artifacts = [artifact for artifact in report.inputs if artifact.role == role]
+    artifacts = [each for each in report.inputs if each.role == role]
     data, columns = (
-        data_as_recorded([(located(path, artifact.path), artifact) for artifact in artifacts], files),
+        data_as_recorded([(located(path, each.path), each) for each in artifacts], files),
         columns_of(report),
     )
     return None if data is None or columns is None else (data, columns)

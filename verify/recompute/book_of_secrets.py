@@ -72,10 +72,10 @@ def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
         found = FoundKind(
             secrets=secrets[kind], records=len(records[kind]), memberships=memberships[kind], most_records=most[kind]
         )
-        if parameters.found.get(kind) != counted:
+        if parameters.found.get(kind) != found:
             yield _refuted(book, f"the report does not count the secrets of kind {kind!r} as the book has them")
             return
-    if max((max(secrets, default=-1) for secrets in records.values()), default=-1) >= parameters.dataset_size:
+    if max((max(each, default=-1) for each in records.values()), default=-1) >= parameters.dataset_size:
         yield _refuted(book, f"the report says that {parameters.dataset_size} records were read, and it names others")
         return
     reason = f"the report counts the {sum(secrets.values())} secrets of this book as it has them"
@@ -84,11 +84,11 @@ def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
 
 def _target(row: Mapping[str, Any], kind: str, key: str, parameters: ProtectionParameters | None) -> float | None:
     """The secret's own target, that of its kind, or the default; None if there is none of these."""
-    own_target = row.get(key)
-    if own_target is None and parameters is not None:
+    own = row.get(key)
+    if own is None and parameters is not None:
         default = (parameters.default_prior, parameters.default_posterior)
-        own_target = (parameters.targets.get(kind) or default)[key == "posterior"]
-    return None if own_target is None else float(own_target)
+        own = (parameters.targets.get(kind) or default)[key == "posterior"]
+    return None if own is None else float(own)
 
 
 def _refuted(book: Path, reason: str) -> Verdict:

@@ -36,7 +36,7 @@ Rule = Callable[[PrivacyReport, Sequence[PrivacyReport]], Iterator[str]]
 _ROUNDED, _SEEDED = "unrounded-weights", "a given seed"
 
 
-def _training_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_training(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     stated, method = training_of(report), method_of(report)
     if method is not None:
         yield from method.warned(report, stated)
@@ -70,7 +70,7 @@ def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterat
     mechanism = report.mechanism
     if not isinstance(mechanism, WeightNoise):
         return
-    yield from _guarantee_warnings(report, mechanism)
+    yield from _of_guarantees(report, mechanism)
     if any(PurePosixPath(artifact.path).name == ADAPTER_NAME for artifact in report.outputs):
         known = any(artifact.role.startswith("base-") for artifact in report.inputs)
         where = "among the inputs" if known else "not known here"
@@ -88,16 +88,16 @@ def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterat
             yield texts.NOISED_BEFORE
 
 
-def _guarantee_warnings(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
+def _of_guarantees(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
     if mechanism.training is None:
         yield texts.NOTHING_CLAIMED
         return
     yield from texts.NOT_COVERED
-    if not _is_useful(report, mechanism):
+    if not _useful(report, mechanism):
         yield texts.USELESS
 
 
-def _is_useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
+def _useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
     """Whether some bound that follows from the stated properties of the loss is useful.
 
     With the published formula, bounds for replacing a record count; for other noise no entry states the neighbours.
@@ -109,7 +109,7 @@ def _is_useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
     return any(is_useful(g) for g in following if not published or g.adjacency is Adjacency.REPLACE_ONE)
 
 
-def _external_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     stated = parameters_as(ExternalTrainingParameters, report)
     if stated.program == external_training.UNKNOWN:
         yield texts.NOTHING_KNOWN
@@ -124,7 +124,7 @@ def _external_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Ite
     if stated.similar_names and stated.unit is not None:
         yield forms.alike_users(stated.similar_names, stated.unit)
     if stated.program == "opacus":
-        yield from _history_warnings(stated)
+        yield from _of_history(stated)
 
 
 def _large_delta(delta: float | None, examples: int | None) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _of_history(stated: ExternalTrainingParameters) -> Iterator[str]:
             yield form(texts.SMALL_ENTRY, at=str(at), drawn=re.escape(f"{rate * stated.examples:.2g}"))
 
 
-def _secrets_plan_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_secrets_plan(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield from texts.SECRETS_PLAN
     stated = parameters_as(ProtectionParameters, report)
     if (unused := stated.secrets_in_no_record) and stated.secrets is not None:
@@ -154,34 +154,27 @@ def _secrets_plan_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) ->
         yield form(texts.UNUSED_SECRETS, count=str(unused), secrets=counted(stated.secrets, "secret"), are=are)
 
 
-def _scan_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_scan(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield texts.KEEP_THE_BOOK
     yield texts.NOT_LOOKED_FOR
 
 
-def _shadow_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_shadows(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield texts.SHADOWS
     if readable(ShadowParameters, report) is not None:  # the report of a whole folder, not of one model
         yield texts.ALIKE_SHADOWS
 
 
-def _replay_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_replay(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield texts.POST_PROCESSING
 
 
-def _account_warnings(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+def _of_account(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield from (texts.PLAN, forms.REAL_ARITHMETIC)
 
 
 #: For each step, the rule for the warnings of its report.
 RULES: Mapping[str, Rule] = {
-    "retrain": _training_warnings,
-    "noise": _noise_warnings,
-    "external-training": _external_warnings,
-    "secrets-plan": _secrets_plan_warnings,
-    "secrets-scan": _scan_warnings,
-    "shadow": _shadow_warnings,
-    "replay": _replay_warnings,
-    "account": _account_warnings,
-    "audit": of_audit,
-}
+    "retrain": _of_training, "noise": _of_noise, "external-training": _of_external, "secrets-plan": _of_secrets_plan,
+    "secrets-scan": _of_scan, "shadow": _of_shadows, "replay": _of_replay, "account": _of_account, "audit": of_audit,
+}  # fmt: skip

@@ -33,7 +33,7 @@ from verify.weights.settings import (
     settings_of,
 )
 from verify.weights.start import Digest, Start, start_of
-from verify.weights.tally import MoveScale, TallyComparison, combined_tally, compare
+from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 
 #: Probability that the weights of an honest run are refuted, over all tests.
 LEVEL = 1e-6
@@ -43,7 +43,7 @@ _DRAWN_BY = ("torch", "transformers")
 
 
 @dataclass(slots=True)
-class WeightFindings:
+class Found:
     """The verdicts, evidence and omissions on a model's weights."""
 
     verdicts: list[Verdict] = field(default_factory=list)
@@ -51,22 +51,22 @@ class WeightFindings:
     omissions: list[Omission] = field(default_factory=list)
 
 
-def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> WeightFindings:
+def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     """Rebuild the initial weights of the training reported at ``path``, and compare the released weights with them.
 
     ``digest`` gives a file's digest. If a file is missing or no bound applies, an omission says so.
     """
-    findings = WeightFindings()
+    found = Found()
     outputs = [artifact for artifact in report.outputs if artifact.role == "model"]
     if report.step != "retrain" or len(outputs) != 1:
-        return findings
+        return found
     output = located(path, outputs[0].path)
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
         _leave_open(UncheckableError("the model reported is not at hand"), found)
         return found
     try:
         if facts_of(report).converted is not None:
-            findings.verdicts += _statistics(output)
+            found.verdicts += _statistics(output)
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
         _along_directions(path, report, start, output, digest, found)
@@ -127,16 +127,16 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
     if bounds is not None and compared.moved:
         faults += bounds.complaints(compared)
         sentences += bounds.sentences(compared)
-        findings.evidence.append(bounds.evidence(compared))
+        found.evidence.append(bounds.evidence(compared))
     if faults:
-        outcome, caveat = (Outcome.REFUTED, "") if start.exact else _version_outcome(report)
-        findings.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
+        outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
+        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
     elif compared.still or (bounds is not None and compared.moved):
-        findings.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
 
 
 def _along_directions(
-    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, findings: WeightFindings
+    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, found: Found
 ) -> None:
     """Checks the moves, and the noise in them, of a training along public directions."""
     stated = facts_of(report)
@@ -144,17 +144,17 @@ def _along_directions(
         return
     numbers, facts = numbers_of(path, report, stated, digest), settings_of(report)
     wrong = [*number_faults(numbers, facts, stated)]
-    findings.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
+    found.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
     if wrong:
         return
     if _trained(report)[1]:
         raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
-    replayed = replay(start, output, numbers, facts, stated)
-    outcome, caveat = (Outcome.REFUTED, "") if start.exact else _version_outcome(report)
-    findings.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in replayed.wrong]
-    reason = "; ".join((*replayed.sentences, noise_sentence(numbers, facts)))
-    if not replayed.wrong:
-        findings.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
+    looked = replay(start, output, numbers, facts, stated)
+    outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
+    found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]
+    reason = "; ".join((*looked.sentences, noise_sentence(numbers, facts)))
+    if not looked.wrong:
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
 
 
 def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
@@ -165,7 +165,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     return list(parameters.trained), parameters.lora_rank is not None and not parameters.adapter
 
 
-def _version_outcome(report: PrivacyReport) -> tuple[Outcome, str]:
+def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:
     """The outcome if weights do not fit the seed's initial weights: refuted only if those must be the same."""
     for name in _DRAWN_BY:
         then, now = report.versions.get(name), importlib.metadata.version(name)
@@ -190,7 +190,7 @@ class _Bounds:
     presence: Presence | None
     unseen: str = ""
 
-    def complaints(self, compared: TallyComparison) -> Iterator[str]:
+    def complaints(self, compared: Compared) -> Iterator[str]:
         """Yields one sentence per violated bound or rejected test."""
         everything = combined_tally(compared.moved)
         steps = f"{counted(self.settings.updates, 'update')} of {self.settings.optimizer}"
@@ -215,7 +215,7 @@ class _Bounds:
                 yield f"the noise reported is not in tensor {tally.name!r}: {complaint}"
                 return
 
-    def sentences(self, compared: TallyComparison) -> Iterator[str]:
+    def sentences(self, compared: Compared) -> Iterator[str]:
         """Yields sentences on what was checked and holds, and on what cannot be detected."""
         everything = combined_tally(compared.moved)
         if self.entry is not None:
@@ -248,7 +248,7 @@ class _Bounds:
                 "or rounding hides it"
             )
 
-    def evidence(self, compared: TallyComparison) -> Evidence:
+    def evidence(self, compared: Compared) -> Evidence:
         """The evidence on how far the weights moved, and how far noise alone or the bounds would have moved them."""
         everything = combined_tally(compared.moved)
         details = {"farthest": everything.farthest}
@@ -274,7 +274,7 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     if method is not None and (reason := method.unbounded(facts_of(report), settings.adaptive)):
         raise UncheckableError(reason)
     if getattr(facts_of(report), "public_weight", None):
-        return _adam_bounds(
+        return _of_adam(
             settings,
             "the gradients of public records, which nothing clips, moved the weights too: no noise is seen there",
         )
@@ -288,7 +288,7 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     return _Bounds(settings=settings, scale=scale, entry=entry, whole=whole, presence=None)
 
 
-def _adam_bounds(settings: TrainingFacts, unseen: str) -> _Bounds:
+def _of_adam(settings: TrainingFacts, unseen: str) -> _Bounds:
     """The bounds that hold for Adam whatever the gradients; ``unseen`` says why there are no others."""
     entry = adam_reach(settings)
     scale = MoveScale(keep=float(kept(settings)[-1]), edges=np.empty(0), far=entry, updates=settings.updates)
@@ -299,7 +299,7 @@ def _correlated_with_gaps(settings: TrainingFacts) -> _Bounds:
     """The bounds for correlated noise with lost steps: its distribution is unknown, but not its least size."""
     unseen = "steps were begun and lost, with noise that later steps would have cancelled: its law is not known here"
     if settings.adaptive:
-        return _adam_bounds(settings, unseen)
+        return _of_adam(settings, unseen)
     least = least_noise(settings)
     # A single interval that contains every weight leaves only the test of norms, against too little noise.
     law = NoiseLaw(edges=np.empty(0), chances=np.ones(1), scale=least)

@@ -60,7 +60,7 @@ class MoveScale:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TallyComparison:
+class Compared:
     """Tallies of the trained tensors, the names of untrained ones that changed, and the number of unchanged ones."""
 
     moved: tuple[Tally, ...]
@@ -74,24 +74,24 @@ def compare(start: Start, file: SafetensorsFile, trained: Sequence[str] | None, 
     ``trained`` holds globs of trained tensors: empty for all, None if no tensor was trained. Without a ``scale``, only
     untrained tensors are compared. Raises UncheckableError if the names or shapes differ.
     """
-    infos = {info.name: info for info in file.tensors}
-    if infos.keys() != start.tensors.keys():
-        odd = sorted(infos.keys() ^ start.tensors.keys())
+    held = {info.name: info for info in file.tensors}
+    if held.keys() != start.tensors.keys():
+        odd = sorted(held.keys() ^ start.tensors.keys())
         raise UncheckableError(
             f"the installed transformers makes other tensors of config.json than were released: {odd[0]}"
         )
     moved, touched, still = [], [], 0
-    for name, info in sorted(infos.items()):
+    for name, info in sorted(held.items()):
         if start.tensors[name].shape != info.shape:
             raise UncheckableError(f"the tensor {name!r} has another shape than config.json gives it")
         if trained is not None and name in start.parameters and _fits(name, trained):
             if scale is not None:
                 moved.append(_tally(start, file, info, scale))
-        elif _is_changed(start, file, info):
+        elif _changed(start, file, info):
             touched.append(name)
         else:
             still += 1
-    return TallyComparison(moved=tuple(moved), touched=tuple(touched), still=still)
+    return Compared(moved=tuple(moved), touched=tuple(touched), still=still)
 
 
 def _fits(name: str, trained: Sequence[str]) -> bool:
@@ -110,7 +110,7 @@ def _chunks(start: Start, file: SafetensorsFile, info: TensorInfo) -> Iterator[t
 
 
 def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: MoveScale) -> Tally:
-    tally = Tally(name=info.name)
+    found = Tally(name=info.name)
     for old, new in _chunks(start, file, info):
         move = scale.keep * old - new
         room = _GRAIN * scale.updates * (np.abs(old) + np.abs(new) + scale.far) + _MOMENTS * np.abs(move)
@@ -118,15 +118,15 @@ def _tally(start: Start, file: SafetensorsFile, info: TensorInfo, scale: MoveSca
             room += _REDRAWN * np.abs(old)
         size = np.abs(move)
         least = np.maximum(size - room, 0.0)
-        tally.elements += len(move)
-        tally.squares += float(np.dot(move, move))
-        tally.room += float(np.dot(room, room))
-        tally.low += float(np.dot(least, least))
-        tally.high += float(np.dot(size + room, size + room))
-        tally.farthest = max(tally.farthest, float(least.max(initial=0.0)))
-        tally.between = tally.between + _spans(scale.edges, move - room, move + room)
-        tally.still = tally.still + _spans(scale.edges, -room, room)
-    return tally
+        found.elements += len(move)
+        found.squares += float(np.dot(move, move))
+        found.room += float(np.dot(room, room))
+        found.low += float(np.dot(least, least))
+        found.high += float(np.dot(size + room, size + room))
+        found.farthest = max(found.farthest, float(least.max(initial=0.0)))
+        found.between = found.between + _spans(scale.edges, move - room, move + room)
+        found.still = found.still + _spans(scale.edges, -room, room)
+    return found
 
 
 def _spans(edges: Floats, lower: Floats, upper: Floats) -> NDArray[np.int64]:
@@ -136,7 +136,7 @@ def _spans(edges: Floats, lower: Floats, upper: Floats) -> NDArray[np.int64]:
     return np.bincount(pairs, minlength=count * count).reshape(count, count)
 
 
-def _is_changed(start: Start, file: SafetensorsFile, info: TensorInfo) -> bool:
+def _changed(start: Start, file: SafetensorsFile, info: TensorInfo) -> bool:
     if info.dtype not in VIEWS:
         return bytes(file.read(info)) != start.tensors[info.name].tobytes()
     return any(

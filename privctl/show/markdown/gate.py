@@ -68,4 +68,4 @@ def _row(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
 
 
 def _list(judgement: GateJudgement, findings: Sequence[Finding]) -> Iterator[str]:
-    return (f"- {finding.rule}: {safe(judgement.subject(finding))}: {safe(finding.message)}" for finding in findings)
+    return (f"- {each.rule}: {safe(judgement.subject(each))}: {safe(each.message)}" for each in findings)

@@ -38,7 +38,7 @@ def summary(judgement: GateJudgement) -> str:
     return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was checked'}{believed})"
 
 
-def _sections(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
+def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:
     word = judgement.outcome.value.upper()
     yield summary(judgement).replace(word, coloured(word, _COLOURS[judgement.outcome]), 1) + "\n"
     yield paragraph(in_a_sentence(judgement))
@@ -54,8 +54,8 @@ def _sections(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterat
         yield "\n" + notes(map(plain, judgement.notes))
     if judgement.settings and not quiet:
         yield "\npolicy\n"
-        for setting in judgement.settings:
-            yield paragraph(f"{setting.key} = {plain(setting.value)}  ({plain(setting.source)})", indent=2)
+        for each in judgement.settings:
+            yield paragraph(f"{each.key} = {plain(each.value)}  ({plain(each.source)})", indent=2)
 
 
 def _section(

@@ -44,7 +44,7 @@ def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
     """
     for path in _weights(job):
         yield from own_reports(path)
-        yield from (report for report in reports_of_copy(path) if _earlier(job, [report.path]) is not None)
+        yield from (each for each in reports_of_copy(path) if _earlier(job, [each.path]) is not None)
 
 
 def unfitting_reports(job: TrainingJob) -> Iterator[str]:
@@ -66,7 +66,7 @@ def trained_before(job: TrainingJob) -> EarlierTraining | None:
     users are protected, those whom the records name in the same field.
     """
     return _earlier(
-        job, [report.path for path in _weights(job) for report in (*own_reports(path), *reports_of_copy(path))]
+        job, [found.path for path in _weights(job) for found in (*own_reports(path), *reports_of_copy(path))]
     )
 
 
@@ -86,12 +86,12 @@ def collected_before(job: TrainingJob) -> frozenset[str]:
     model = job.request.model
     if job.model.initial_weights != "random" or model.adapter_only:
         return frozenset()
-    digests: set[str] = set()
-    for _, report in trainings([report.path for report in own_reports(model.path)]):
-        if not _data(job).isdisjoint(artifact.digest for artifact in report.inputs if artifact.role == "data"):
+    found: set[str] = set()
+    for _, report in trainings([each.path for each in own_reports(model.path)]):
+        if not _data(job).isdisjoint(each.digest for each in report.inputs if each.role == "data"):
             with suppress(PrivctlError):  # a report in which it is not a list of names
-                digests.update(parameters_as(TrainingParameters, report).collected_from_data or ())
-    return frozenset(digests)
+                found.update(parameters_as(TrainingParameters, report).collected_from_data or ())
+    return frozenset(found)
 
 
 def _weights(job: TrainingJob) -> Iterator[Path]:
@@ -108,21 +108,19 @@ def _on_shared_record(job: TrainingJob, starts: list[Path]) -> EarlierTraining |
     behind = ((path, report, role) for path, report in trainings(starts) for role in roles_behind(report))
     for path, report, role in behind:
         with suppress(PrivctlError):  # data that cannot be read as this training reads its own
-            files = [(path_of(path, artifact), artifact) for artifact in report.inputs if artifact.role == role]
+            files = [(path_of(path, each), each) for each in report.inputs if each.role == role]
             data = data_as_recorded(files, read)
-            if data is None or data == own_data:
+            if data is None or data == own:
                 continue
             earlier, named = parameters_as(TrainingParameters, report), request.data.columns
-            own_columns = columns_of_task(request.task, named.text, named.label)
-            earlier_columns = columns_of_task(earlier.task, earlier.text_column, earlier.label_column)
-            place = first_shared(contents_at(own_data, own_columns), contents_at(data, earlier_columns))
+            ours = columns_of_task(request.task, named.text, named.label)
+            theirs = columns_of_task(earlier.task, earlier.text_column, earlier.label_column)
+            place = first_shared(contents_at(own, ours), contents_at(data, theirs))
             if place is not None:
-                return EarlierTraining(
-                    path=path, on=f"record {place} of {own_data}, from another file,", otherwise=_LESS
-                )
+                return EarlierTraining(path=path, on=f"record {place} of {own}, from another file,", otherwise=_LESS)
             unit = request.data.unit
-            if unit is not None and users_at(own_data, own_columns, unit) & users_at(data, earlier_columns, unit):
-                whose = f"other records of a {unit!r} whose records {own_data} holds,"
+            if unit is not None and users_at(own, ours, unit) & users_at(data, theirs, unit):
+                whose = f"other records of a {unit!r} whose records {own} holds,"
                 return EarlierTraining(path=path, on=whose, otherwise=_LESS_OF_USERS)
     return None
 

@@ -95,7 +95,7 @@ def _public_of(request: RetrainRequest) -> dict[str, Any]:
     """How public records are mixed in, and their digest; None for each setting if there are none."""
     public = request.public
     if public is None:
-        return dict.fromkeys(field.name for field in fields(PublicRequest))
+        return dict.fromkeys(each.name for each in fields(PublicRequest))
     return {**_settings_of(public), "data": data_digest(public.data)}
 
 
@@ -141,23 +141,23 @@ def _describe(name: str, before: Any, now: Any, own: type[MethodSettings]) -> st
     if name == _WEIGHTS:
         return "from other weights than MODEL now holds"
     if name == BESIDE:
-        changed = sorted({line.partition(" ")[0] for line in {*before} ^ {*now}})
+        changed = sorted({each.partition(" ")[0] for each in {*before} ^ {*now}})
         return f"with another {changed[0] if changed else 'order of files'} beside the weights"
     if name == "examples":
         return f"with {before} records in --data, which now holds {now}"
     if name in _DERIVED:
-        return f"with {_DERIVED[name]} {_setting_text(before)}, which would now be {_setting_text(now)}"
+        return f"with {_DERIVED[name]} {_shown(before)}, which would now be {_shown(now)}"
     flag = _flag(name, own)
-    if _is_absent(before) and not _is_absent(now):
+    if _absent(before) and not _absent(now):
         return f"without {flag}, which is given now"
-    if _is_absent(now):
-        return f"with {flag}{'' if before is True else f' {_setting_text(before)}'}, which is not given now"
+    if _absent(now):
+        return f"with {flag}{'' if before is True else f' {_shown(before)}'}, which is not given now"
     if str(now).startswith(_DIGEST):
         return f"with another file as {flag}"
-    return f"with {flag} {_setting_text(before)}, not {_setting_text(now)}"
+    return f"with {flag} {_shown(before)}, not {_shown(now)}"
 
 
-def _is_absent(value: Any) -> bool:
+def _absent(value: Any) -> bool:
     """Whether the option of a setting was not given."""
     return value is None or value is False or value == [] or value == ""
 
@@ -169,7 +169,7 @@ def _flag(name: str, own: type[MethodSettings]) -> str:
     return _NAMES.get(name, "--" + last.replace("_", "-"))
 
 
-def _setting_text(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     if str(value).startswith(_DIGEST):

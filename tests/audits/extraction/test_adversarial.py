@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from audits.extraction import adversarial
 from audits.extraction.adversarial import Adversary, OptimizedPrefixes, optimized_prefixes
 from audits.extraction.greedy import GreedyMatches
-from audits.extraction.opened import METHOD, Searchable, SearchedSides, of_prefixes
+from audits.extraction.opened import METHOD, BothSides, Searchable, of_prefixes
 from audits.extraction.summary import BEYOND
 from audits.findings import Findings
 from audits.statistics.two_rates import fisher
@@ -148,7 +148,7 @@ def test_no_more_passes_than_stated(model: LanguageModel, monkeypatch: pytest.Mo
     assert shared.spent.tolist() == found.spent.tolist()
 
 
-def both(ours: int, theirs: int, undecided: int = 0, texts: int = 20) -> SearchedSides:
+def both(ours: int, theirs: int, undecided: int = 0, texts: int = 20) -> BothSides:
     def side(count: int) -> OptimizedPrefixes:
         extracted = np.arange(texts) < count
         flags = np.arange(texts) < undecided

@@ -58,7 +58,7 @@ def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
     items = [item for item in items if not of_split(item, stated)]
     try:
         registered = _at_hand(path, report, commitment) if items else None
-        wrong = [*_guess_faults(items, registered), *_wrong_of_split(drawn), *_left_out(report, stated)]
+        wrong = [*_wrong(items, registered), *_wrong_of_split(drawn), *_left_out(report, stated)]
         wrong += _wrong_confidence(items, registered, commitment is not None, whole)
         wrong += _wrong_confidence(drawn, None, False, whole)
     except (InputError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as fault:
@@ -115,24 +115,23 @@ def _committed(manifest: Mapping[str, Any]) -> str:
     return tag(blake3(bytes.fromhex(manifest["salt"]) + text.encode()))
 
 
-def _stated_level(item: Evidence) -> _Level:
+def _stated(item: Evidence) -> _Level:
     canaries = item.samples["canaries"]
     if "sets" not in item.details:
         return canaries, (item.samples["guesses"],)
     return canaries, tuple(int(item.details[f"guesses {i}"]) for i in range(1, int(item.details["sets"]) + 1))
 
 
-def _guess_faults(items: Sequence[Evidence], registered: _Registered | None) -> Iterator[str]:
+def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterator[str]:
     if registered is None:
         return
     for item in items:
         canaries, guesses = _stated(item)
         known = registered.get(int(item.details["copies"]))
         if known != (canaries, guesses):
-            known_text = "none" if known is None else f"{_listed(known[1])} on {known[0]}"
-            yield (
-                f"its bound on {item.quantity} is of {_listed(guesses)} guesses on {canaries} canaries; {known_text} "
-                + ("were registered before training")
+            found = "none" if known is None else f"{_joined(known[1])} on {known[0]}"
+            yield f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries; {found} " + (
+                "were registered before training"
             )
     missing = registered.keys() - {int(item.details["copies"]) for item in items}
     for copies in sorted(missing):
@@ -142,11 +141,11 @@ def _guess_faults(items: Sequence[Evidence], registered: _Registered | None) -> 
 def _wrong_of_split(items: Sequence[Evidence]) -> Iterator[str]:
     """Checks bounds from a drawn split, whose sets follow from the number of its records."""
     for item in items:
-        records, guesses = _stated_level(item)
+        records, guesses = _stated(item)
         if guesses != default_set_sizes(records):
             yield (
-                f"its bound on {item.quantity} is of {_listed(guesses)} guesses on {records} records, where a split "
-                f"has {_listed(default_set_sizes(records))}"
+                f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {records} records, where a split "
+                f"has {_joined(default_set_sizes(records))}"
             )
 
 
@@ -161,12 +160,12 @@ def _left_out(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
 
 def _unusual_sets(items: Sequence[Evidence]) -> Iterator[str]:
     for item in items:
-        canaries, guesses = _stated_level(item)
+        canaries, guesses = _stated(item)
         usual = default_set_sizes(canaries, several="sets" in item.details)
         if guesses != usual:
             yield (
-                f"its bound on {item.quantity} is of {_listed(guesses)} guesses on {canaries} canaries, where "
-                f"planting registers {_listed(usual)}; only the manifest, which is not at hand, could show that these "
+                f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries, where "
+                f"planting registers {_joined(usual)}; only the manifest, which is not at hand, could show that these "
                 "were fixed before training"
             )
 
@@ -181,7 +180,7 @@ def _wrong_confidence(
     levels = registered.values() if registered is not None else {_stated(item) for item in items}
     total = sum(len(guesses) for _, guesses in levels)
     for item in items:
-        share = len(_stated_level(item)[1]) / total if planted else 1.0
+        share = len(_stated(item)[1]) / total if planted else 1.0
         if 1 - item.confidence > _BOUNDS_SHARE * (1 - whole) * share + _ROUNDING:
             yield (
                 f"its bound on {item.quantity} holds with {item.confidence:.6g}, less than the registered sets leave "
@@ -189,5 +188,5 @@ def _wrong_confidence(
             )
 
 
-def _listed(guesses: Sequence[int]) -> str:
+def _joined(guesses: Sequence[int]) -> str:
     return ", ".join(map(str, guesses))
