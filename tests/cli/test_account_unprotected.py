@@ -33,14 +33,14 @@ def test_a_release_without_noise_is_no_protection(
     assert run(["verify", str(report), "-q"]) == 0
 
 
-def test_a_bound_by_one_accountant_alone_is_relied_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """The losses of a search at tiny noise are beyond the grid, and its Renyi divergences are not."""
+def test_a_search_with_tiny_noise_has_the_smaller_bound_of_two(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its losses are beyond the grid, so theorem 2 bounds both."""
     asked = ["--mechanism", "search", "--expected-runs", "3", "--noise-multiplier", "0.03", "--delta", "1e-5"]
     assert run(["account", *asked]) == 0
     stdout = " ".join(capsys.readouterr().out.split())
     assert "No protection" not in stdout
-    assert "raises it to 729.2" in stdout
-    assert "To rely on: Renyi DP, epsilon 729.219" in stdout
+    assert "raises it to 722.2" in stdout
+    assert "To rely on: privacy loss distribution, epsilon 722.195" in stdout
 
 
 @pytest.mark.parametrize(

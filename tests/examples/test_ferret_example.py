@@ -123,9 +123,9 @@ def test_table_keeps_epsilon_and_nats_apart(example: SimpleNamespace) -> None:
     headings, _, base, plain, private, ferret = lines
     column = {name: i for i, name in enumerate(headings)}
     assert (base[column["method"]], base[column["held-out perplexity"]]) == ("base model, not trained", "99")
-    assert plain[column["of plain's time"]] == "100 %"
+    assert plain[column["share of plain's time"]] == "100 %"
     assert (private[column["ε of (ε, δ)-DP"]], private[column["nats of mutual information"]]) == ("0.5", "–")
-    assert private[column["of plain's time"]] == "300 %"
+    assert private[column["share of plain's time"]] == "300 %"
     assert private[column["guarantee"]] == "(0.5, 1e-05)-DP; AUC ≤ 0.540"
     assert (ferret[column["ε of (ε, δ)-DP"]], ferret[column["nats of mutual information"]]) == ("–", "0.5")
     assert ferret[column["AUC, best attack"]] == "0.530 (0.410 to 0.660), zlib"

@@ -75,7 +75,7 @@ def test_dp_accounting_calibrates_to_the_target() -> None:
 
 
 def test_what_is_not_installed_is_found_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = peers.OtherAccountant(distribution="absent-package", module="absent_package.x", method="none")
+    absent = peers.OtherAccountant(distribution="absent-package", module="absent_package.x")
     monkeypatch.setitem(peers.PEERS, "opacus", absent)
     assert not peers.is_installed("opacus")
     with pytest.raises(ValueError, match="absent-package is not installed; pip install absent-package"):
@@ -122,7 +122,7 @@ class Kept(logging.Handler):
 
 
 def test_it_is_quiet_inside_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(peers.PEERS, "opacus", peers.OtherAccountant(distribution="math", module="math", method="none"))
+    monkeypatch.setitem(peers.PEERS, "opacus", peers.OtherAccountant(distribution="math", module="math"))
     monkeypatch.setattr(logging.getLogger(), "handlers", [kept := Kept()])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

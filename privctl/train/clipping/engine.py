@@ -94,7 +94,7 @@ class PerExample:
         self._check_parameters()
         self._bounded = bounded(model)
         self.bound_rows()
-        self._promoted = {promotion.module: promotion for promotion in promoted}
+        self._promoted = {each.module: each for each in promoted}
         self._recorder, self._groups = self._watch_modules()
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
@@ -120,10 +120,7 @@ class PerExample:
     def promoted(self) -> tuple[Promotion, ...]:
         """The modules known so far to be differentiated as a whole."""
         modes = self._recorder.modes()
-        return tuple(
-            replace(promotion, mode=modes.get(path, promotion.mode))
-            for path, promotion in sorted(self._promoted.items())
-        )
+        return tuple(replace(each, mode=modes.get(path, each.mode)) for path, each in sorted(self._promoted.items()))
 
     @contextmanager
     def timed(self) -> Iterator[Callable[[], float]]:
@@ -242,9 +239,7 @@ class PerExample:
                 self._promote(found)
             except UNRUNNABLE as error:
                 repeated = [
-                    promotion.module
-                    for promotion in self._promoted.values()
-                    if promotion.repeats or promotion.mode is Mode.REPEATED
+                    each.module for each in self._promoted.values() if each.repeats or each.mode is Mode.REPEATED
                 ]
                 if self._checked or not repeated or is_out_of_memory(error):
                     raise

@@ -369,7 +369,9 @@ def test_nothing_that_was_asked_is_left_out() -> None:
     asked = {"asked": {"files": {"prompts": ["x"]}, "divergence": True}, "attack": [], "confidence": 0.95}
     items = untargeted._of_one(outcome(12, 0), 0.995)
     every = [replace(item, method=method) for method in (FROM_FILE, DIVERGENCE, CONTROL) for item in items]
-    every.append(replace(items[0], method=DIVERGENCE, quantity=OVER_CONTROL))
+    sides = {"repeating_texts": 12, "control_texts": 12}
+    details = {**items[0].details, **sides}
+    every.append(replace(items[0], method=DIVERGENCE, quantity=OVER_CONTROL, details=details))
 
     def complaints(evidence: list[Evidence]) -> list[str]:
         report = replace(audit_report(*evidence), parameters=asked)

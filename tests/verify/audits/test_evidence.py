@@ -19,13 +19,13 @@ from audits.membership.verdict import SUBJECT
 from audits.scores.scores_file import staged_scores
 from audits.scores.table import FIELDS, ScoreTable
 from audits.statistics.max_t import rank_statistics
-from audits.statistics.paired import auc_difference
 from privctl.cli import run
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import encode
 from privctl.reports.files import file_artifact
+from tests.bench.paired_areas import area_difference
 from tests.verify.reports import trained
 from verify.run import Verification, read, verify
 
@@ -59,13 +59,13 @@ def audited(folder: Path, kind: str) -> Path:
     looks = random.standard_normal(len(scores))
     inside = table.member[judged]
     one, two = scores[judged], looks[judged]
-    beyond = auc_difference(one[inside], one[~inside], two[inside], two[~inside], 1 - settings.confidence, least=2)
+    difference, _, limits = area_difference((one[inside], one[~inside]), (two[inside], two[~inside]))
     evidence = (
         *curve_evidence("loss", scores, table.member, settings),
         auc_evidence(BLIND, looks[judged], inside, settings),
         Evidence(
-            method="loss", quantity=DIFFERENCE, estimate=beyond.difference, lower=beyond.lower, upper=beyond.upper,
-            confidence=settings.confidence, interval=beyond.interval, details={"chance": 0.0},
+            method="loss", quantity=DIFFERENCE, estimate=difference, **limits,
+            confidence=settings.confidence, interval="DeLong, paired", details={"chance": 0.0},
             samples={"members": int(inside.sum()), "nonmembers": int((~inside).sum())},
         ),
         Evidence(method="extraction", quantity="records told word for word", estimate=3.0, bound=Bound.NONE),
