@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.bench.common import publish, save
 
-ROWS, POSITIONS, VOCABULARY, PIXELS = 8, 128, 4096, 64
+ROWS, POSITIONS, VOCABULARY, PIXELS = 8, 64, 4096, 64
 SEED = 0
 HEADINGS = ("architecture", "million numbers", "non-private, ms", "private / non-private")
 

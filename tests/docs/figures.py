@@ -24,6 +24,7 @@ def parts() -> dict[str, str]:
     return {
         "figures dp-sgd": _dp_sgd("dp-sgd"),
         "figures dp-sgd-amd": _dp_sgd("dp-sgd-amd"),
+        "figures dp-sgd-own-loop": _dp_sgd("dp-sgd-own-loop"),
         "figures dp-sgd-processes": _processes(),
         "figures clipping-passes": _clipping_passes(),
         "figures layers": _layers(),
@@ -367,9 +368,9 @@ def _first_output() -> str:
 def _conditions() -> str:
     rows = []
     for name in (
-        "dp-sgd", "dp-sgd-amd", "dp-sgd-processes", "families", "clipping-passes", "layers", "dpquant", "ferret",
-        "finetune", "public-mixing", "noise", "noise-memory", "gradient-noise", "audit", "account", "secrets",
-        "startup", "first-output",
+        "dp-sgd", "dp-sgd-amd", "dp-sgd-own-loop", "dp-sgd-processes", "families", "clipping-passes", "layers",
+        "dpquant", "ferret", "finetune", "public-mixing", "noise", "noise-memory", "gradient-noise", "audit", "account",
+        "secrets", "startup", "first-output",
     ):  # fmt: skip
         found = results(name)
         machine = found["machine"]
