@@ -42,14 +42,20 @@ def in_a_sentence(judgement: GateJudgement) -> str:
     if judgement.outcome is GateOutcome.PASS:
         waived = ", with what is waived" if judgement.waived else ""
         return f"Every requirement of the policy is met{waived}."
-    failed, open_ones = (_rules(judgement.of(each)) for each in (GateOutcome.FAIL, GateOutcome.INCONCLUSIVE))
+    failed = _rules(judgement.of(GateOutcome.FAIL))
+    undecided = [rule for rule in _rules(judgement.of(GateOutcome.INCONCLUSIVE)) if rule not in failed]
     if failed:
-        return f"Do not release: {failed} failed{f', and {open_ones} could not be decided' if open_ones else ''}."
-    if open_ones:
-        return f"Do not release yet: nothing failed, but {open_ones} could not be decided."
+        also = f", and {_listed(undecided)} could not be decided" if undecided else ""
+        return f"Do not release: {_listed(failed)} failed{also}."
+    if undecided:
+        return f"Do not release yet: nothing failed, but {_listed(undecided)} could not be decided."
     return "Do not release yet: nothing was checked."
 
 
-def _rules(findings: Sequence[Finding]) -> str:
-    names = list(dict.fromkeys(each.rule for each in findings))
+def _rules(findings: Sequence[Finding]) -> list[str]:
+    """The rules of ``findings``, each once, in order."""
+    return list(dict.fromkeys(finding.rule for finding in findings))
+
+
+def _listed(names: Sequence[str]) -> str:
     return " and ".join([*([", ".join(names[:-1])] if names[:-1] else []), *names[-1:]])

@@ -83,6 +83,7 @@ def test_markdown_gets_one_row_and_junit_one_case_each() -> None:
             (finding(1, FAIL), finding(2, FAIL, "chain"), finding(3, FAIL, "model"), finding(4, rule="min_power")),
             "Do not release: max_auc, chain and model failed, and min_power could not be decided.",
         ),
+        ((finding(1, FAIL), finding(2)), "Do not release: max_auc failed."),  # it failed for one attack of two
         ((), "Do not release yet: nothing was checked."),
     ],
 )
