@@ -24,6 +24,7 @@ from privctl.parallel import is_out_of_memory
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
+from privctl.train.clipping.layouts import Layouts
 from privctl.train.clipping.passes import Pass, first_backward, measurer, norms_of, require_losses, require_repeatable
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
@@ -69,8 +70,8 @@ class PerExample:
     batches, whose passes are then repeated; if ``may_promote`` is false, such a model is refused.
 
     With two ``passes``, no layer's inputs and output gradients are kept until all norms are known: a second backward
-    pass adds what the first measured. Results are the same up to rounding. ``compared`` means that another engine has
-    already compared the gradients of all these parameters with autograd's.
+    pass adds what the first measured. Results are the same up to rounding. ``compared`` means that another engine, with
+    the same ``layouts``, has already compared the gradients of all these parameters with autograd's.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class PerExample:
         may_promote: bool = True,
         passes: int = 1,
         compared: bool = False,
+        layouts: Layouts | None = None,
     ) -> None:
         self.clipping, self.passes = clipping, passes
-        self._model, self._may_promote = model, may_promote
+        self._model, self._may_promote, self._layouts = model, may_promote, layouts or Layouts()
         self.trainable: dict[str, nn.Parameter] = {n: p for n, p in model.named_parameters() if p.requires_grad}
         trainable_ids = {id(parameter) for parameter in self.trainable.values()}
         self._modules = [
@@ -103,8 +105,7 @@ class PerExample:
         self._checked = compared
         self._checked_alone = False  # checked, but only on a single example, which shows little
         #: Parameters that no batch has used so far; autograd detects if a later batch does, even outside all hooks.
-        self._idle: set[str] = set()
-        self._used: set[str] = set()
+        self._idle, self._used = set[str](), set[str]()
 
     @property
     def groups(self) -> list[list[str]]:
@@ -236,11 +237,10 @@ class PerExample:
                         self._compare(passed, norms, passed.expected)
                 return passed, squares, norms
             except NotSeparatedError as found:
-                self._promote(found)
+                if self._leaves.shared or not self._recorder.reconsider(found.faults):
+                    self._promote(found)
             except UNRUNNABLE as error:
-                repeated = [
-                    each.module for each in self._promoted.values() if each.repeats or each.mode is Mode.REPEATED
-                ]
+                repeated = [p.module for p in self._promoted.values() if p.repeats or p.mode is Mode.REPEATED]
                 if self._checked or not repeated or is_out_of_memory(error):
                     raise
                 fault = f"cannot have its one output repeated for each example ({type(error).__name__})"
@@ -255,6 +255,7 @@ class PerExample:
         if grown == self._promoted or self._rounds > promotion.ROUNDS_EACH * len(self._modules):
             raise InputError(f"{error}; taking the module above it as a whole changed nothing, so freeze it") from None
         self._promoted = grown
+        self._layouts.forget()
         self._recorder.remove()
         self._recorder, self._groups = self._watch_modules()
         self._checked, self._used = False, set()
@@ -262,7 +263,7 @@ class PerExample:
     def _watch_modules(self) -> tuple[Recorder, list[list[str]]]:
         """Hooks on the modules that own trained parameters, and the parameters that are clipped together."""
         sites = promotion.sites(self._model, self.trainable, self._promoted)
-        return Recorder(self._model, sites), promotion.groups(sites, self.trainable, self.clipping.style)
+        return Recorder(self._model, sites, self._layouts), promotion.groups(sites, self.trainable, self.clipping.style)
 
     def _pass(self, losses_of: Callable[[], Tensor], wanted: RowRequest | None = None) -> Pass:
         """Run a forward and a backward pass and return what they recorded, the first time with autograd's reference."""

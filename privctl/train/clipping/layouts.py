@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,29 @@ class Layout(Enum):
 
 
 class Layouts:
-    """The layout of each module's outputs: that of the first batch of several examples, which is then fixed."""
+    """The layout of each module's outputs: that of the first batch of several examples, which is then fixed.
+
+    Where an output of that batch may be either FOLDED or SECOND, SECOND is taken until ``reconsider``.
+    """
 
     def __init__(self) -> None:
         self._known: dict[nn.Module, Layout] = {}
+        self._ambiguous: set[nn.Module] = set()
+        self._folded: set[nn.Module] = set()  # of the ambiguous ones, those for which SECOND was wrong
+
+    def reconsider(self, modules: Iterable[nn.Module]) -> bool:
+        """Take FOLDED for those of ``modules`` for which SECOND was one of two choices; whether there are any."""
+        wrong = self._ambiguous.intersection(modules)
+        self._ambiguous -= wrong
+        self._folded |= wrong
+        for module in wrong:
+            self._known.pop(module, None)
+        return bool(wrong)
+
+    def forget(self) -> None:
+        """Find the layouts anew in the next batch."""
+        self._known.clear()
+        self._ambiguous.clear()
 
     def find(self, module: nn.Module, rule: Rule, gradients: tuple[Tensor | None, ...], rows: int) -> Layout:
         """The layout of the outputs that received ``gradients`` in a batch of ``rows`` examples.
@@ -59,10 +79,12 @@ class Layouts:
             return Layout.ROWS
         if output.dim() == 0 or not rows:
             return None
-        if second and known is None:
+        foldable = len(output) % rows == 0 and (by_position or rule is generic)
+        if second and known is None and not (foldable and module in self._folded):
+            if foldable:
+                self._ambiguous.add(module)
             return Layout.SECOND
-        folded = len(output) % rows == 0 and (by_position or rule is generic)
-        return Layout.FOLDED if folded else None
+        return Layout.FOLDED if foldable else None
 
 
 def with_rows(tensors: tuple[Any, ...], layout: Layout, rows: int) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,7 @@ _TAP: Callable[..., tuple[Tensor, ...]] = _Tap.apply
 class Recorder:
     """Hooks on the modules of ``sites``; between ``start`` and ``stop`` they turn each use into terms."""
 
-    def __init__(self, model: nn.Module, sites: list[Site]) -> None:
+    def __init__(self, model: nn.Module, sites: list[Site], layouts: Layouts) -> None:
         self._sites = sites
         self._by_frequency = [
             site.module for site in sites if isinstance(site.module, nn.Embedding) and site.module.scale_grad_by_freq
@@ -105,7 +105,7 @@ class Recorder:
         self.shared: set[str] = set()  # those of ``faults`` with one row for all examples
         #: The modules that a gradient reached in this pass.
         self.reached: set[str] = set()
-        self._layouts = Layouts()
+        self._layouts = layouts
         self.reduced = False  # whether anything was in half precision
         self._watching = False
         self._muted = False
@@ -173,6 +173,10 @@ class Recorder:
             if site.parameters[local] in names
         }
         return {path: fault for path, fault in owners.items() if path not in self.reached} or owners
+
+    def reconsider(self, paths: Collection[str]) -> bool:
+        """Take another layout of the outputs of the modules at ``paths``; whether any of them may have another."""
+        return self._layouts.reconsider(site.module for site in self._sites if site.name in paths)
 
     def modes(self) -> dict[str, Mode]:
         """The slowest mode in which each promoted module was differentiated so far, in batches of several examples."""

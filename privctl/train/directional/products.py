@@ -17,6 +17,7 @@ from privctl.domain.errors import InputError
 from privctl.train.clipping.embedding import Lookup
 from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
+from privctl.train.clipping.layouts import Layouts
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.products import operand
 from privctl.train.clipping.terms import Dense, GradientTerm, chunk_bytes, chunks
@@ -36,6 +37,9 @@ class Products:
     def __init__(self, network: nn.Module) -> None:
         self._network = network
         self._compared: set[str] = set()
+        self._layouts = (
+            Layouts()
+        )  # as compared: in another batch, other dimensions may have as many entries as examples
 
     def by_example(self, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
         """Derivatives (n, fired) float64 from one backward pass for any number of groups."""
@@ -52,7 +56,9 @@ class Products:
 
     def _terms(self, losses_of: Losses, fired: Collection[str]) -> tuple[Tensor, Terms]:
         known = self._compared.issuperset(fired)
-        with PerExample(self._network, Clipping(norm=1.0), may_promote=False, compared=known) as engine:
+        with PerExample(
+            self._network, Clipping(norm=1.0), may_promote=False, compared=known, layouts=self._layouts
+        ) as engine:
             losses, terms = engine.terms(partial(_checked, losses_of))
         if len(losses) > 1:  # comparing a single example shows little
             self._compared |= terms.keys()
