@@ -67,7 +67,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
         "guarantees", "checks", "run", "as_report", "simulate", "prove", "papers",
     ),
     "verify.audits": (
-        "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries",
+        "terms", "recounted", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries",
         "secrets", "reach", "extraction", "figures", "given", "asked", "unscored", "evidence", "error_shares",
         "verdicts", "consistency",
     ),

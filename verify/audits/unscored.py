@@ -5,7 +5,6 @@ A gate counts such members as distinguished, so the report must state all of the
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.audits.recounted import kept_file
 from verify.stated import readable
 
 #: The reasons for leaving out a record, by their numbers in the file.
@@ -36,12 +36,11 @@ _SUBJECT = "an audit's scores; give a *.scores.safetensors file"
 
 def faults(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
     """Yields one sentence for each number of left out or truncated records that disagrees with the ranks."""
-    kept = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    if report.step != "audit" or kept is None or all(artifact.role != "members" for artifact in report.inputs):
+    if report.step != "audit" or all(artifact.role != "members" for artifact in report.inputs):
         return
-    place = Path(os.path.normpath(path.parent.absolute() / kept.path))
     try:
-        if not os.path.isfile(place) or files.digest(place) != kept.digest:
+        place = kept_file(path, report, files)
+        if place is None:
             return
         with SafetensorsFile(place) as file:
             if not {tensor.name for tensor in file.tensors} >= _LAYOUT.keys():

@@ -109,19 +109,25 @@ def test_a_base_that_was_made_from_a_model_without_a_report(
     assert not (tmp_path / "out.safetensors").exists()
 
 
+def refuted_noise(clipped: Kind, base: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> Path:
+    """The report of noise on ``clipped`` that took ``base`` for public; ``verify`` must refute it for ``reason``."""
+    monkeypatch.setattr(request, "require_public", lambda *_: None)
+    assert clipped.model is not None
+    assert noised(clipped.model, base, folder / "out") == ExitCode.OK
+    report_path = folder / "out.report.json"
+    found = verify(report_path, read(report_path))
+    assert found.exit_code is ExitCode.REFUTED
+    assert any(reason in verdict.reason for verdict in found.verdicts)
+    return report_path
+
+
 @pytest.mark.forged("the base is taken for public although its report says otherwise")
 def test_noise_that_spared_such_a_base_is_refuted(
     kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clipped = kinds["clipped"]
     base = base_made(clipped, tmp_path, data=True)
-    monkeypatch.setattr(request, "require_public", lambda *_: None)
-    assert clipped.model is not None
-    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
-    report_path = tmp_path / "out.report.json"
-    found = verify(report_path, read(report_path))
-    assert found.exit_code is ExitCode.REFUTED
-    assert any("trained on the same data before" in verdict.reason for verdict in found.verdicts)
+    report_path = refuted_noise(clipped, base, tmp_path, monkeypatch, "trained on the same data before")
     capsys.readouterr()
     assert run(["gate", str(report_path), "--max-epsilon", "3", "-q"]) == ExitCode.REFUTED
     assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
@@ -150,10 +156,4 @@ def test_noise_that_spared_a_base_of_a_record_in_another_file_is_refuted(
     clipped = kinds["clipped"]
     base = base_made(clipped, tmp_path, data=False, start=False)
     other_data(clipped, base, shared=True)
-    monkeypatch.setattr(request, "require_public", lambda *_: None)
-    assert clipped.model is not None
-    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
-    report_path = tmp_path / "out.report.json"
-    found = verify(report_path, read(report_path))
-    assert found.exit_code is ExitCode.REFUTED
-    assert any("were trained on record" in verdict.reason for verdict in found.verdicts)
+    refuted_noise(clipped, base, tmp_path, monkeypatch, "were trained on record")

@@ -23,7 +23,7 @@ from verify.audits.canaries.gradients import (
     unchecked_counts,
     verdicts_on,
 )
-from verify.files.places import located
+from verify.audits.recounted import kept_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,8 @@ def recount(path: Path, report: PrivacyReport, files: NamedFiles) -> Recount:
 
 def _kept_observations(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
     """The observations the audit kept; None if its file is missing or changed. Raises InputError if unreadable."""
-    named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    place = None if named is None else located(path, named.path)
-    if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
+    place = kept_file(path, report, files)
+    if place is None:
         return None
     kinds = {COINS: "BOOL", **{entry: "F64" for _, entry in OBSERVED.values()}}
     with SafetensorsFile(place) as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,10 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_text
 from verify.audits.canaries.figures import COMPLETION, DISCLOSED, EXPOSURE, MEAN, MEDIAN, SIDES
+from verify.audits.recounted import Recounted, kept_file
 from verify.audits.split.counted_again import wrong_guesses
 from verify.audits.terms import METHODS, of_split
-from verify.files.places import as_recorded, located
+from verify.files.places import as_recorded
 from verify.stated import readable
 
 if TYPE_CHECKING:
@@ -39,26 +39,18 @@ _DISCLOSED, _UNDECIDED = 1, 2
 _CLOSE = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecountedCanaries:
-    """The figures that were computed again, and the differences, one sentence each."""
-
-    items: tuple[Evidence, ...] = ()
-    wrong: tuple[str, ...] = ()
-
-
-def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> RecountedCanaries:
+def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Recounted:
     """Compare the figures of planted canaries in the audit report at ``path`` with the kept scores, if present."""
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     if stated is None or stated.canary_commitment is None:
-        return RecountedCanaries()
+        return Recounted()
     try:
         kept = _kept_arrays(path, report, files)
         manifest = None if kept is None else _manifest(path, report)
     except (InputError, KeyError, TypeError) as fault:
-        return RecountedCanaries(wrong=(f"what it kept of its canaries cannot be read ({fault})",))
+        return Recounted(wrong=(f"what it kept of its canaries cannot be read ({fault})",))
     if kept is None:
-        return RecountedCanaries()
+        return Recounted()
     wrong = list(_other_coins(kept, manifest))
     items = []
     for item in report.evidence:
@@ -71,14 +63,13 @@ def recount_planted(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
         if faults is not None:
             items.append(item)
             wrong += [f"{item.method}, {item.quantity}: {fault}" for fault in faults if fault]
-    return RecountedCanaries(items=tuple(items), wrong=tuple(wrong))
+    return Recounted(items=tuple(items), wrong=tuple(wrong))
 
 
 def _kept_arrays(path: Path, report: PrivacyReport, files: NamedFiles) -> Mapping[str, NDArray[Any]] | None:
     """The arrays [canaries] by name; None if the file is missing or not the recorded one."""
-    named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    place = None if named is None else located(path, named.path)
-    if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
+    place = kept_file(path, report, files)
+    if place is None:
         return None
     with SafetensorsFile(place) as file:
         layout = _KINDS | (_PEERS if any(tensor.name in _PEERS for tensor in file.tensors) else {})

@@ -15,7 +15,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
-from verify.files.places import located
+from verify.audits.recounted import kept_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,9 +109,8 @@ def kept_extraction(path: Path, report: PrivacyReport, files: NamedFiles, suffix
     ``suffix`` is the stated number of tokens that must come out. Raises InputError for arrays that contradict each
     other.
     """
-    named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    place = None if named is None else located(path, named.path)
-    if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
+    place = kept_file(path, report, files)
+    if place is None:
         return None
     with SafetensorsFile(place) as file:
         names = {tensor.name.removeprefix(_PREFIX) for tensor in file.tensors if tensor.name.startswith(_PREFIX)}

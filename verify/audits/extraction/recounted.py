@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.digest import NamedFiles
 from verify.audits.extraction import recounted_alike, recounted_searches, recounted_texts
 from verify.audits.extraction.kept import KeptExtraction, kept_extraction
+from verify.audits.recounted import Recounted
 from verify.stated import readable
 
 _CLOSE = 1e-6
@@ -33,27 +33,19 @@ _TESTED = ("_least", "_most")
 _OMITTED = re.compile(r"([0-9]+) records? of .+ in extraction \(line .+", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecountedExtraction:
-    """The figures that were computed again, and the differences, one sentence each."""
-
-    items: tuple[Evidence, ...] = ()
-    wrong: tuple[str, ...] = ()
-
-
-def recount_extraction(path: Path, report: PrivacyReport, files: NamedFiles) -> RecountedExtraction:
+def recount_extraction(path: Path, report: PrivacyReport, files: NamedFiles) -> Recounted:
     """Compare the figures of extraction in the audit report at ``path`` with what it kept of each text, if present."""
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     if stated is None or stated.extraction is None:
-        return RecountedExtraction()
+        return Recounted()
     settings = stated.extraction
     suffix = settings.get("suffix_tokens")
     try:
         kept = kept_extraction(path, report, files, suffix if isinstance(suffix, int) else None)
     except InputError as fault:
-        return RecountedExtraction(wrong=(f"what it kept of its texts cannot be read ({fault})",))
+        return Recounted(wrong=(f"what it kept of its texts cannot be read ({fault})",))
     if kept is None:
-        return RecountedExtraction()
+        return Recounted()
     items, wrong = [], list(_records(report, settings, kept))
     for item in report.evidence:
         try:
@@ -63,7 +55,7 @@ def recount_extraction(path: Path, report: PrivacyReport, files: NamedFiles) -> 
         if faults is not None:
             items.append(item)
             wrong += [f"{item.method}, {item.quantity}: {fault}" for fault in faults]
-    return RecountedExtraction(items=tuple(items), wrong=tuple(wrong))
+    return Recounted(items=tuple(items), wrong=tuple(wrong))
 
 
 def _faults(item: Evidence, kept: KeptExtraction, settings: Mapping[str, Any]) -> list[str] | None:

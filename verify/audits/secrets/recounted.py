@@ -14,6 +14,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.digest import NamedFiles
+from verify.audits.recounted import Recounted
 from verify.audits.secrets import rates, records_alone, traces
 from verify.audits.secrets.kept import KeptSecrets, kept_secrets
 from verify.stated import readable
@@ -22,25 +23,17 @@ _PROTECTION = "secret protection"
 _CLOSE = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecountedSecrets:
-    """The figures that were computed again, and the differences, one sentence each."""
-
-    items: tuple[Evidence, ...] = ()
-    wrong: tuple[str, ...] = ()
-
-
-def recount_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> RecountedSecrets:
+def recount_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> Recounted:
     """Compare the figures of secrets in the audit report at ``path`` with the kept ranks, if present."""
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     if stated is None or stated.secrets is None:
-        return RecountedSecrets()
+        return Recounted()
     try:
         kept = kept_secrets(path, report, files)
     except InputError as fault:
-        return RecountedSecrets(wrong=(f"what it kept of its secrets cannot be read ({fault})",))
+        return Recounted(wrong=(f"what it kept of its secrets cannot be read ({fault})",))
     if kept is None:
-        return RecountedSecrets()
+        return Recounted()
     drawn = _Drawn(seed=stated.secrets.get("seed"), same=report.versions.get("numpy") == np.__version__)
     kinds = [
         item.quantity.removeprefix(rates.KIND)
@@ -56,7 +49,7 @@ def recount_secrets(path: Path, report: PrivacyReport, files: NamedFiles) -> Rec
         if faults is not None:
             items.append(item)
             wrong += [f"{item.method}, {item.quantity}: {fault}" for fault in faults]
-    return RecountedSecrets(items=tuple(items), wrong=tuple(wrong))
+    return Recounted(items=tuple(items), wrong=tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,12 +148,18 @@ def test_what_was_kept_and_edited_does_not_fit_the_report(
     forged = plain.with_name("forged.scores.safetensors")
     typed = {name: np.asarray(array, _NAMES[kinds[name]]) for name, array in arrays.items()}
     write_arrays(forged, typed, metadata)
-    report = json.loads(plain.read_text())
-    (scores,) = [artifact for artifact in report["outputs"] if artifact["role"] == "scores"]
-    scores |= {"path": forged.name, "digest": NamedFiles().digest(forged), "bytes": forged.stat().st_size}
-    report_path = plain.with_name("forged.report.json")
-    report_path.write_text(json.dumps(report))
+    report_path = naming(plain, forged)
     assert any(word in reason for _, reason in accused(report_path) or ())
+
+
+def naming(original: Path, kept: Path) -> Path:
+    """A copy of the report ``original`` that names ``kept`` as the file of its texts."""
+    report = json.loads(original.read_text())
+    (scores,) = [artifact for artifact in report["outputs"] if artifact["role"] == "scores"]
+    scores |= {"path": kept.name, "digest": NamedFiles().digest(kept), "bytes": kept.stat().st_size}
+    report_path = original.with_name(f"{kept.name.partition('.')[0]}.report.json")
+    report_path.write_text(json.dumps(report))
+    return report_path
 
 
 def test_an_older_audit_is_left_open(plain: Path) -> None:
@@ -162,11 +168,8 @@ def test_an_older_audit_is_left_open(plain: Path) -> None:
         arrays, metadata = read_arrays(file, kinds, "an audit's texts"), dict(file.metadata)
     older = plain.with_name("older.scores.safetensors")
     write_arrays(older, arrays, metadata)
-    report = json.loads(plain.read_text())
-    (scores,) = [artifact for artifact in report["outputs"] if artifact["role"] == "scores"]
-    scores |= {"path": older.name, "digest": NamedFiles().digest(older), "bytes": older.stat().st_size}
-    report_path = plain.with_name("older.report.json")
-    report_path.write_text(json.dumps(report))
+    report_path = naming(plain, older)
+    report = json.loads(report_path.read_text())
     found = verify(report_path, read(report_path))
     (line,) = [omission.reason for omission in found.omissions if omission.what == "evidence not recomputed"]
     assert line.startswith(f"{len(report['evidence'])} of {len(report['evidence'])} measured figures")
