@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from privctl.parallel import is_out_of_memory
+from privctl.train.clipping.children import ChildOutputs
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
 from privctl.train.clipping.generic import generic
@@ -58,6 +59,11 @@ class Site:
     ways: dict[Any, list[Any]] = field(default_factory=dict)
     agreed: dict[str, bool] = field(default_factory=dict)
     spent: TimeSpent = field(default_factory=TimeSpent)
+
+    def reused(self) -> frozenset[str] | None:
+        """The children whose outputs the ways known so far use again; None if no way is known."""
+        known = [way for ways in self.ways.values() for way in ways]
+        return frozenset().union(*(way.reused for way in known if way)) if known else None
 
 
 class _Tap(torch.autograd.Function):
@@ -118,6 +124,7 @@ class Recorder:
         ]
         #: For each repeated module inside one whose examples have several rows each, such as windows: those rows.
         self._rows_of_caller: dict[str, int] = {}
+        self._children = {site: ChildOutputs(site.module) for site in sites if site.rule is generic and not site.whole}
         for site in sites:
             if site.repeated and site.name:
                 caller = model.get_submodule(site.name.rpartition(".")[0])
@@ -125,6 +132,10 @@ class Recorder:
             before, after = self._hooks(site)
             self._handles.append(site.module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(site.module.register_forward_hook(after, with_kwargs=True))
+        for children in self._children.values():
+            self._handles += children.watch()
+        for children in self._children.values():
+            children.trust(self._handles)
 
     def start(self, device: torch.device) -> Tensor:
         """Begin recording; the backward pass must differentiate with respect to the returned anchor."""
@@ -157,6 +168,8 @@ class Recorder:
         self._settings.clear()
         self._casts.forget()
         self._input_gradients.forget()
+        for children in self._children.values():
+            children.forget()
         self.sink = KeepingSink()
 
     def remove(self) -> None:
@@ -249,6 +262,8 @@ class Recorder:
             if site.rule in RERUN:
                 device = next(module.parameters()).device
                 self._settings[module] = setting(device, stochastic=module.training)
+            if site in self._children:
+                self._children[site].begin(site.reused())
             if isinstance(module, nn.Embedding):
                 return self._expand(arguments, keywords)
             return None
@@ -279,9 +294,10 @@ class Recorder:
         for tensor in floating:
             self.reduced |= torch.finfo(tensor.dtype).bits < 32
         self.uses.update(set(site.parameters.values()))
-        inputs = [t.detach() for t in tensors_in((arguments, keywords))]
+        calls = self._children[site].end(floating) if site in self._children else ()
+        inputs = [t.detach() for t in tensors_in((arguments, keywords, calls))]
         # Only autograd holds the tensors; this structure has placeholders.
-        places = with_tensors((arguments, keywords), iter([_NOTHING] * len(inputs)))
+        places = with_tensors((arguments, keywords, calls), iter([_NOTHING] * len(inputs)))
         chosen = self._settings.pop(site.module, None) or setting(floating[0].device, stochastic=False)
         # Autocast may round inside a layer whose outputs are in full precision.
         self.reduced |= chosen.autocast[0] and site.rule in OWN_LAYOUT
@@ -336,10 +352,11 @@ class Recorder:
         try:
             if layout is not Layout.ROWS and site.rule is not generic:
                 inputs, gradients = with_rows(inputs, layout, rows), with_rows(gradients, layout, rows)
-            arguments, keywords = with_tensors(places, iter(inputs))
+            arguments, keywords, calls = with_tensors(places, iter(inputs))
             use = ModuleCall(
                 arguments=arguments,
                 keywords=keywords,
+                children=calls,
                 gradients=gradients,
                 names=frozenset(site.parameters),
                 setting=chosen,
