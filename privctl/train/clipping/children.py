@@ -65,16 +65,20 @@ class ChildOutputs:
     def end(self, outputs: Sequence[Tensor]) -> tuple[ChildCall, ...]:
         """The calls since ``begin``, with detached tensors, in order; ``outputs`` are the module's own.
 
-        Empty if one of them was changed in place after the child returned it, or is part of the module's own outputs,
+        A child is left out if what it returned was changed in place afterwards, or is part of the module's own outputs,
         which others may change.
         """
         calls, self._calls = self._calls or [], None
-        tensors = list(tensors_in(calls))
         returned = {t.untyped_storage()._cdata for t in outputs}
-        unchanged = all(t._version == version for t, version in zip(tensors, self._versions, strict=True))
-        if not unchanged or any(t.untyped_storage()._cdata in returned for t in tensors):
-            return ()
-        return tuple(with_tensors(calls, iter([t.detach() for t in tensors])))
+        versions = iter(self._versions)
+        left_out = {
+            name
+            for name, output in calls
+            for tensor in tensors_in(output)
+            if (tensor._version != next(versions)) | (tensor.untyped_storage()._cdata in returned)
+        }
+        kept = [call for call in calls if call[0] not in left_out]
+        return tuple(with_tensors(kept, iter([t.detach() for t in tensors_in(kept)])))
 
     def forget(self) -> None:
         """Drop what was kept."""
@@ -85,7 +89,7 @@ class ChildOutputs:
             if self._calls is None or name not in self._wanted:
                 return
             if not _is_plain(output) or not self._own_hooks.issuperset(child._forward_hooks):
-                self._calls = None
+                self._wanted -= {name}
                 return
             self._calls.append((name, output))
             self._versions.extend(t._version for t in tensors_in(output))
