@@ -167,7 +167,8 @@ class _Test:
             self._refuse_for("dropout does not draw twice as many for two records as for one", Dependence.RANDOM)
 
     def _numbers_dropped(self, rows: Sequence[int]) -> list[int]:
-        with DropoutDraws() as draws:
+        draws = DropoutDraws()
+        with draws:
             self._losses_of(rows)
         return draws.counts
 

@@ -106,11 +106,11 @@ def without_dropout(network: nn.Module, *, of_layers: float = 0.0) -> Iterator[N
             setattr(holder, name, value)
 
 
-class DropoutDraws(TorchDispatchMode):
+class DropoutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the random bits of each use of dropout inside, in ``counts``."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: list[int] = []
 
     def __torch_dispatch__(
