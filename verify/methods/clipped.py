@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from verify.compare import compare
-from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.methods.expected import CLIPPING, ExpectedMethod, StatedTraining
 from verify.texts.warnings.forms import OWNER_OF_MEASURES, UNPROTECTED, form
 
 
@@ -39,6 +39,7 @@ EXPECTED = ExpectedMethod(
     mechanisms=(ClippedTraining,),
     disagreements=_disagreements,
     warnings={"unprotected": _UNPROTECTED},
+    choices={"clipping": CLIPPING},
     warned=lambda *_: iter((_UNPROTECTED, OWNER_OF_MEASURES)),
     clipped=True,
 )

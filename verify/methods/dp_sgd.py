@@ -23,7 +23,7 @@ from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.events.buffered_gaussian import moved_by_one
-from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.methods.expected import CLIPPING, ExpectedMethod, StatedTraining
 from verify.settings import public_records, users
 from verify.settings.clip_norms import StatedNorms, norms_disagree
 from verify.texts.accountants import TIGHT
@@ -300,6 +300,8 @@ def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[s
 
 def _unsearched_settings(settings: str, parameters: SearchedTraining) -> Iterator[str]:
     """Yields a sentence for each setting of the run that is not among the values searched."""
+    if not settings.split():
+        yield "it is the best of several runs, and names no setting that was searched"
     for part in settings.split():
         name, _, values = part.partition("=")
         searched = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
@@ -374,6 +376,7 @@ EXPECTED = ExpectedMethod(
     premises=_premises,
     accountants={"dp-sgd": TIGHT},
     statements=OF_SEARCHES | OF_PUBLIC_RECORDS,
+    choices={"clipping": CLIPPING},
     warned=private_run_warns,
     noised=True,
     clipped=True,
