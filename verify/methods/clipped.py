@@ -36,6 +36,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> I
 _UNPROTECTED = UNPROTECTED + form("; privctl noise makes a release of them")
 
 EXPECTED = ExpectedMethod(
+    by_gradients=True,
     mechanisms=(ClippedTraining,),
     disagreements=_disagreements,
     warnings={"unprotected": _UNPROTECTED},

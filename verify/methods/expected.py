@@ -65,10 +65,11 @@ class ExpectedMethod:
     ``released`` is a lower bound on the noisy numbers released, None if the report does not say. ``signs`` is the
     mechanism of the published signs. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if
     not empty, says why rounding may change a release by more than the margin that clipping reserves. ``noised`` tells
-    whether the gradients received noise, ``clipped`` whether they were clipped, and ``users`` whether a user's records
-    may be clipped one by one or several as one. ``unbounded`` (also given whether the optimizer is adaptive) says why
-    nothing bounds how far the weights moved, or "" if something does. ``undecided`` yields a sentence for each of the
-    method's parameters that could not be checked, which makes the verdict inconclusive.
+    whether the gradients received noise, ``by_gradients`` whether nothing else moved the weights, ``clipped`` whether
+    they were clipped, and ``users`` whether a user's records may be clipped one by one or several as one. ``unbounded``
+    (also given whether the optimizer is adaptive) says why nothing bounds how far the weights moved, or "" if something
+    does. ``undecided`` yields a sentence for each of the method's parameters that could not be checked, which makes the
+    verdict inconclusive.
     """
 
     parameters: type[StatedTraining] = StatedTraining
@@ -86,6 +87,7 @@ class ExpectedMethod:
     unclipped: Callable[[Any], bool] = lambda _: False
     rough: str = ""
     noised: bool = False
+    by_gradients: bool = False
     clipped: bool = False
     users: bool = False
     unbounded: Callable[[Any, bool], str] = lambda *_: ""

@@ -6,7 +6,9 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from verify.weights.directional import noise_sentence, number_faults, numbers_of
 from verify.weights.law import NoiseLaw, law_of
 from verify.weights.low_rank import higher_rank
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
+from verify.weights.positions import reached_further
 from verify.weights.presence import Presence
 from verify.weights.settings import (
     ImpossibleError,
@@ -40,10 +43,15 @@ from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 #: Probability that the weights of an honest run are refuted, over all tests.
 LEVEL = 1e-6
 _SUBJECT = "weights"
+#: The most tensors that are named for one fault.
+_SHOWN = 5
 #: Packages whose version determines which weights a seed gives.
 _DRAWN_BY = ("torch", "transformers")
 #: The package that reads and writes configurations.
 _READER = "transformers"
+_TEXTS = (
+    "causal-lm", "masked-lm", "seq2seq-lm", "text-classification", "token-classification", "question-answering",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -139,8 +147,9 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
             matrices = [info.name for info in file.tensors if len(info.shape) > 1]
             trained = matrices or ["*"]
         compared = compare(start, file, trained, None if bounds is None else bounds.scale)
-        faults = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
-        faults += [*_of_adapters(report, start, file)][:5] if adapted and not unmoved else ()
+        touched = compared.touched[:_SHOWN]
+        faults = [f"tensor {name!r} was not trained, but is not what it began as" for name in touched]
+        faults += () if unmoved else _of_tensors(report, start, file)
     sentences = [f"the first weights were {start.source}"]
     if compared.still:
         as_begun = "tensor that was not trained is what it", "tensors that were not trained are what they"
@@ -156,11 +165,17 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
 
 
-def _of_adapters(report: PrivacyReport, start: Start, file: SafetensorsFile) -> Iterator[str]:
-    """Yields a sentence for each matrix into which no adapters of the stated rank can have been merged."""
-    rank = facts_of(report).lora_rank
-    assert rank is not None  # adapters were merged
-    yield from higher_rank(start, file, max(0, rank))
+def _of_tensors(report: PrivacyReport, start: Start, file: SafetensorsFile) -> Iterator[str]:
+    """Yields a sentence for each tensor that only other adapters, or longer texts, than are stated can have moved."""
+    stated = facts_of(report)
+    method = expected_of(stated.method)
+    if stated.lora_rank is not None and not stated.adapter:
+        yield from islice(higher_rank(start, file, max(0, stated.lora_rank)), _SHOWN)
+    elif method is not None and method.by_gradients and stated.max_length is not None and stated.task in _TEXTS:
+        with suppress(UncheckableError):  # noted with the bounds
+            settings = settings_of(report)
+            keep = float(kept(settings)[-1])
+            yield from islice(reached_further(start, file, stated.max_length, keep, settings.updates), _SHOWN)
 
 
 def _along_directions(
