@@ -288,6 +288,8 @@ def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[s
             yield f"more than {stated.most_runs} runs are said never to happen, but the law gives them"
     yield from compare("mean number of runs in the ledger", event.mean_runs, stated.expected_runs, "the parameters say")
     yield from compare("steps of a run in the ledger", event.run_steps, parameters.steps_begun, "steps_begun says")
+    if parameters.updates is not None and parameters.updates > parameters.steps_begun:
+        yield f"{counted(parameters.updates, 'update was', 'updates were')} made in {parameters.steps_begun} steps"
     rate, noise = parameters.sample_rate, parameters.noise_multiplier
     yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
     yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")

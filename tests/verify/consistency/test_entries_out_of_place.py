@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from privctl.domain.errors import ExitCode
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
-from tests.verify.kinds import Gate, Kind, Kinds
+from tests.verify.kinds import Gate, Kind, Kinds, one_further
 from verify.run import Verification, read, verify
 
 Report = dict[str, Any]
@@ -120,6 +121,22 @@ def test_a_setting_that_no_run_of_this_kind_has_is_refuted(kinds: Kinds, name: s
     found, _ = judged(kinds[name], change)
     assert found.exit_code is ExitCode.REFUTED
     assert any(word in verdict.reason for verdict in found.verdicts if verdict.subject == "parameters")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda report: report["parameters"]["search"].update(settings=""), "names no setting that was searched"),
+        (parameters(updates=100), "100 updates were made in"),
+        (role("held-out", "start-notes"), "names no held-out records by which it was chosen"),
+    ],
+)
+def test_what_no_search_states_is_refuted(tmp_path: Path, change: Change, word: str) -> None:
+    found, outcome = judged(one_further(tmp_path, "search"), change)
+    assert found.exit_code is ExitCode.REFUTED
+    assert any(word in verdict.reason for verdict in found.verdicts if verdict.subject == "parameters")
+    assert outcome is GateOutcome.FAIL
 
 
 @pytest.mark.parametrize(
