@@ -85,8 +85,8 @@ def require_none_private(
         contents, private = contents_at(request, public), contents_at(request, request.data.train)
         if (place := first_shared(contents, private)) is not None:
             raise CommandError(
-                f"record {place} of {flag} {public} is in --data {request.data.train} too{aside}, and no record is both "
-                f"public and private; leave what is private out of {flag}{otherwise}"
+                f"record {place} of {flag} {public} is in --data {request.data.train} too{aside}, and no record is "
+                f"both public and private; leave what is private out of {flag}{otherwise}"
             )
         if names_private_user(request, public):
             raise CommandError(
