@@ -1,11 +1,12 @@
 """Recurrent layers, run again step by step for the gradients of the gates' pre-activations.
 
 These are output gradients of two linear layers: one that reads a step's input, and one that reads the previous state.
+An LSTM's backward pass is written out in ``lstm``; that of the others is autograd's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,17 +15,20 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from privctl.train.clipping.linear import bias, outer
+from privctl.train.clipping.lstm import LstmDirection, run_lstm
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
 States = tuple[Tensor, ...]  # the hidden state and, for an LSTM, the cell state
+_NONE = torch.empty(0)
 
 
 @dataclass(slots=True)
 class _Direction:
     """One direction of one layer: the inputs of its linear maps, and zero leaves (n, T, p) added to their outputs.
 
-    An LSTM or a plain RNN sums the contributions of inputs and states, so one leaf serves both.
+    An LSTM or a plain RNN sums the contributions of inputs and states, so one leaf serves both. ``before`` are the
+    states before each step, and ``unprojected`` those after it, which an LSTM may project.
     """
 
     suffix: str
@@ -32,8 +36,8 @@ class _Direction:
     from_inputs: Tensor
     from_states: Tensor
     projected: Tensor
-    states: list[Tensor] = field(default_factory=list)
-    unprojected: list[Tensor] = field(default_factory=list)
+    before: Tensor = _NONE
+    unprojected: Tensor = _NONE
 
     def leaves(self) -> list[Tensor]:
         """The tensors with respect to which the layer is differentiated."""
@@ -43,16 +47,17 @@ class _Direction:
         """The terms of this direction's parameters."""
         pairs = {
             "weight_ih": (self.inputs, gradients[0]),
-            "weight_hh": (torch.stack(self.states, 1), gradients[1]),
+            "weight_hh": (self.before, gradients[1]),
+            "weight_hr": (self.unprojected, gradients[2]),
         }
-        if self.unprojected:
-            pairs["weight_hr"] = torch.stack(self.unprojected, 1), gradients[2]
         by_name: dict[str, GradientTerm] = {
             f"{name}{self.suffix}": outer(*pair) for name, pair in pairs.items() if f"{name}{self.suffix}" in names
         }
+        of_both: GradientTerm | None = None
         for name, gradient in (("bias_ih", gradients[0]), ("bias_hh", gradients[1])):
             if f"{name}{self.suffix}" in names:
-                by_name[f"{name}{self.suffix}"] = bias(gradient)
+                same = of_both is not None and gradients[0] is gradients[1]
+                of_both = by_name[f"{name}{self.suffix}"] = of_both if same and of_both else bias(gradient)
         return by_name
 
 
@@ -162,7 +167,7 @@ def _direction(module: nn.RNNBase, suffix: str, inputs: Tensor) -> _Direction:
     gates = len(getattr(module, f"weight_ih{suffix}"))
 
     def leaf(size: int) -> Tensor:
-        return inputs.new_zeros(*inputs.shape[:2], size, requires_grad=True)
+        return inputs.new_zeros(()).expand(*inputs.shape[:2], size).requires_grad_()
 
     return _Direction(
         suffix=suffix,
@@ -188,42 +193,40 @@ def _run_direction(
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         if (value := getattr(module, f"{name}{direction.suffix}", None)) is not None
     }
+    if isinstance(module, nn.LSTM):
+        lstm = LstmDirection(weights=own_weights, present=present, backwards=backwards)
+        ran = run_lstm(lstm, inputs, direction.from_inputs, direction.projected, states)
+        direction.before, direction.unprojected = ran.before, ran.unprojected
+        return ran.outputs, (ran.hidden, ran.cell)
+    (state,) = states
     steps = (
         functional.linear(inputs, own_weights["weight_ih"], own_weights.get("bias_ih")) + direction.from_inputs
     ).unbind(1)
-    from_states, projected = direction.from_states.unbind(1), direction.projected.unbind(1)
+    from_states = direction.from_states.unbind(1)
     order = list(range(len(steps)))
-    outputs = []
+    outputs, before = [], []
     for step in reversed(order) if backwards else order:
-        direction.states.append(states[0].detach())
-        from_state = functional.linear(states[0], own_weights["weight_hh"], own_weights.get("bias_hh"))
+        before.append(state.detach())
+        from_state = functional.linear(state, own_weights["weight_hh"], own_weights.get("bias_hh"))
         if isinstance(module, nn.GRU):
             from_state = from_state + from_states[step]
-        new = _cell(module, steps[step], from_state, states)
-        if "weight_hr" in own_weights:
-            direction.unprojected.append(new[0].detach())
-            new = (functional.linear(new[0], own_weights["weight_hr"]) + projected[step], *new[1:])
-        if present is not None:
-            new = tuple(torch.where(present[:, step], state, old) for state, old in zip(new, states, strict=True))
-        states = new
-        outputs.append(states[0])
+        new = _cell(module, steps[step], from_state, state)
+        state = new if present is None else torch.where(present[:, step], new, state)
+        outputs.append(state)
     if backwards:
-        for sequence in (outputs, direction.states, direction.unprojected):
-            sequence.reverse()
-    return torch.stack(outputs, 1), states
+        outputs.reverse()
+        before.reverse()
+    direction.before = torch.stack(before, 1)
+    return torch.stack(outputs, 1), (state,)
 
 
-def _cell(module: nn.RNNBase, from_input: Tensor, from_state: Tensor, states: States) -> States:
-    """The states after one step, as torch's documentation defines them for each layer."""
-    if isinstance(module, nn.LSTM):
-        input_gate, forget_gate, candidate, output_gate = (from_input + from_state).chunk(4, 1)
-        cell = forget_gate.sigmoid() * states[1] + input_gate.sigmoid() * candidate.tanh()
-        return output_gate.sigmoid() * cell.tanh(), cell
+def _cell(module: nn.RNNBase, from_input: Tensor, from_state: Tensor, state: Tensor) -> Tensor:
+    """The state of an RNN or a GRU after one step, as torch's documentation defines it."""
     if isinstance(module, nn.GRU):
         kept = module.hidden_size
         reset, update = (from_input[:, : 2 * kept] + from_state[:, : 2 * kept]).sigmoid().chunk(2, 1)
         candidate = (from_input[:, 2 * kept :] + reset * from_state[:, 2 * kept :]).tanh()
-        return ((1 - update) * candidate + update * states[0],)
+        return (1 - update) * candidate + update * state
     assert isinstance(module, nn.RNN)
     total = from_input + from_state
-    return (total.tanh() if module.nonlinearity == "tanh" else total.relu(),)
+    return total.tanh() if module.nonlinearity == "tanh" else total.relu()
