@@ -72,7 +72,7 @@ class _Run(torch.autograd.Function):
         unprojected = torch.empty_like(cells) if "weight_hr" in weights else outputs
         recurrent = weights["weight_hh"].mT
         present = None if direction.present is None else direction.present.unbind(1)
-        parts = (gates, gates[..., : 2 * width], *gates.split(width, 2), cells, activated, unprojected, outputs)
+        parts = (gates, gates[..., : 2 * width], *gates.chunk(_GATES, 2), cells, activated, unprojected, outputs)
         by_step = list(zip(*(each.unbind(1) for each in parts), strict=True))  # as making a view takes as long as a sum
         for step in direction.order(shape[1]):
             gate, both, entering, forget, candidate, leaving, new_cell, new_activated, new, output = by_step[step]
@@ -103,7 +103,7 @@ class _Run(torch.autograd.Function):
         forgets = gates.chunk(_GATES, 2)[1].unbind(1)
         through = _through_output(gates, activated).unbind(1)
         of_gates = _slopes(gates, activated, cells_before)  # becomes the gradients, step by step
-        slopes = of_gates.unflatten(2, (_GATES, -1))
+        slopes = of_gates.view(*of_gates.shape[:2], _GATES, -1)
         of_cells, of_leaving = slopes[:, :, :-1].unbind(1), slopes[:, :, -1].unbind(1)
         of_projected = torch.empty_like(of_outputs) if "weight_hr" in weights else None
         present = None if direction.present is None else direction.present.unbind(1)
