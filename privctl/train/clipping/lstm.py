@@ -59,6 +59,7 @@ class _Run(torch.autograd.Function):
         inputs: Tensor,
         from_inputs: Tensor,
         projected: Tensor,
+        known: Tensor | None,
         hidden: Tensor,
         cell: Tensor,
     ) -> tuple[Tensor, ...]:
@@ -67,6 +68,14 @@ class _Run(torch.autograd.Function):
         first = hidden, cell
         offset = weights["bias_ih"] + weights["bias_hh"] if "bias_ih" in weights else None
         gates = functional.linear(inputs, weights["weight_ih"], offset)
+        if known is not None:
+            before = direction.before(hidden, known)
+            cells = _cells(direction, gates, before, cell)
+            ctx.direction = direction
+            ctx.save_for_backward(gates, cells.tanh(), direction.before(cell, cells))
+            ctx.mark_non_differentiable(before)
+            last = direction.order(shape[1])[-1]
+            return known.clone(), known[:, last].clone(), cells[:, last].clone(), before, before[:0]
         cells, activated = gates.new_empty(*shape, width), gates.new_empty(*shape, width)
         outputs = gates.new_empty(*shape, hidden.shape[-1])
         unprojected = torch.empty_like(cells) if "weight_hr" in weights else outputs
@@ -127,7 +136,25 @@ class _Run(torch.autograd.Function):
             if kept is not None:
                 of_hidden, of_cell = of_hidden + kept[0], of_cell + kept[1]
         of_inputs = of_gates @ weights["weight_ih"] if ctx.needs_input_grad[1] else None
-        return None, of_inputs, of_gates, of_projected, None, None
+        return None, of_inputs, of_gates, of_projected, None, None, None
+
+
+def _cells(direction: LstmDirection, gates: Tensor, before: Tensor, cell: Tensor) -> Tensor:
+    """The cells after each step, (n, T, h), where the states before it are known; ``gates`` become activated.
+
+    They enter with what the inputs contribute to them.
+    """
+    width = cell.shape[-1]
+    gates.flatten(0, 1).addmm_(before.flatten(0, 1), direction.weights["weight_hh"].mT)
+    gates[..., : 2 * width].sigmoid_()
+    entering, forget, candidate, output = gates.chunk(_GATES, 2)
+    candidate.tanh_()
+    output.sigmoid_()
+    cells = entering * candidate
+    for_step, forgets = cells.unbind(1), forget.unbind(1)
+    for step in direction.order(gates.shape[1]):
+        cell = for_step[step].addcmul_(forgets[step], cell)
+    return cells
 
 
 def _through_output(gates: Tensor, activated: Tensor) -> Tensor:
@@ -152,11 +179,17 @@ _RUN: Callable[..., tuple[Tensor, ...]] = _Run.apply
 
 
 def run_lstm(
-    direction: LstmDirection, inputs: Tensor, from_inputs: Tensor, projected: Tensor, states: tuple[Tensor, ...]
+    direction: LstmDirection,
+    inputs: Tensor,
+    from_inputs: Tensor,
+    projected: Tensor,
+    states: tuple[Tensor, ...],
+    known: Tensor | None = None,
 ) -> LstmSteps:
     """Run over ``inputs`` (n, T, d) from initial ``states``, the hidden one (n, p) and that of the cell (n, h).
 
     ``from_inputs`` (n, T, 4 h) and ``projected`` (n, T, p) are zeros. The backward pass gives them the gradients of the
-    gates before their activation, and of the outputs of the projection, if there is one.
+    gates before their activation, and of the outputs of the projection, if there is one. If the outputs are ``known``,
+    no step is left out and none is projected, the gates of all steps are computed at once.
     """
-    return LstmSteps(*_RUN(direction, inputs, from_inputs, projected, *states))
+    return LstmSteps(*_RUN(direction, inputs, from_inputs, projected, known, *states))

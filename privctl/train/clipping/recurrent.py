@@ -21,6 +21,8 @@ from privctl.train.clipping.use import Inseparable, ModuleCall
 
 States = tuple[Tensor, ...]  # the hidden state and, for an LSTM, the cell state
 _NONE = torch.empty(0)
+#: The keyword of a call under which ``with_output`` keeps the outputs.
+_OUTPUT = "outputs by example"
 
 
 @dataclass(slots=True)
@@ -63,11 +65,29 @@ class _Direction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sequences:
-    """Inputs (n, T, d), initial states (layers, n, h), and which steps are present (n, T, 1); None if all are."""
+    """Inputs (n, T, d), initial states (layers, n, h), and which steps are present (n, T, 1); None if all are.
+
+    ``outputs`` (n, T, p) are the module's own; None if some step is left out, or if they are rounded.
+    """
 
     inputs: Tensor
     states: States | None
     present: Tensor | None
+    outputs: Tensor | None
+
+
+def with_output(module: nn.Module, keywords: dict[str, Any], output: Any) -> dict[str, Any]:
+    """The ``keywords`` of a call and a copy of its outputs (n, T, p), if these are all states of an LSTM's last layer.
+
+    It is a copy because others may change what a module returned.
+    """
+    if not isinstance(module, nn.LSTM) or module.proj_size:
+        return keywords
+    outputs = output[0]
+    if not isinstance(outputs, Tensor) or outputs.dim() != 3 or outputs.dtype != module.weight_ih_l0.dtype:
+        return keywords
+    by_example = outputs if module.batch_first else outputs.transpose(0, 1)
+    return {**keywords, _OUTPUT: by_example.detach().clone(memory_format=torch.contiguous_format)}
 
 
 def recurrent(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -117,6 +137,7 @@ def _sequences(module: nn.RNNBase, use: ModuleCall) -> _Sequences:
         inputs=inputs.to(dtype),
         states=None if states is None else tuple(state.to(dtype) for state in states),
         present=present,
+        outputs=None if use.setting.autocast[0] else use.keywords.get(_OUTPUT),
     )
 
 
@@ -147,7 +168,12 @@ def _run(module: nn.RNNBase, sequences: _Sequences) -> tuple[list[Tensor], list[
             suffix = f"_l{layer}{'_reverse' if side else ''}"
             direction = _direction(module, suffix, outputs)
             directions.append(direction)
-            part, states = _run_direction(module, direction, outputs, states, sequences.present, backwards=bool(side))
+            known = None
+            if sequences.outputs is not None and layer == module.num_layers - 1:
+                known = sequences.outputs.chunk(sides, 2)[side]
+            part, states = _run_direction(
+                module, direction, outputs, states, sequences.present, known, backwards=bool(side)
+            )
             parts.append(part)
             last.append(states)
         outputs = torch.cat(parts, 2)
@@ -184,10 +210,11 @@ def _run_direction(
     inputs: Tensor,
     states: States,
     present: Tensor | None,
+    known: Tensor | None,
     *,
     backwards: bool,
 ) -> tuple[Tensor, States]:
-    """Run one direction over all steps; returns outputs (n, T, p) and the last states."""
+    """Run one direction over all steps; returns outputs (n, T, p), which may be ``known``, and the last states."""
     own_weights = {
         name: value.detach()
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
@@ -195,7 +222,7 @@ def _run_direction(
     }
     if isinstance(module, nn.LSTM):
         lstm = LstmDirection(weights=own_weights, present=present, backwards=backwards)
-        ran = run_lstm(lstm, inputs, direction.from_inputs, direction.projected, states)
+        ran = run_lstm(lstm, inputs, direction.from_inputs, direction.projected, states, known)
         direction.before, direction.unprojected = ran.before, ran.unprojected
         return ran.outputs, (ran.hidden, ran.cell)
     (state,) = states

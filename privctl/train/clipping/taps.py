@@ -21,6 +21,7 @@ from privctl.train.clipping.generic import generic
 from privctl.train.clipping.input_gradients import InputGradients, Receive
 from privctl.train.clipping.layouts import Layout, Layouts, with_rows
 from privctl.train.clipping.products import full_precision
+from privctl.train.clipping.recurrent import recurrent, with_output
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.rules import OWN_LAYOUT, RERUN, Rule
 from privctl.train.clipping.runs import Runs
@@ -243,7 +244,10 @@ class Recorder:
             return None
 
         def after(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> Any:
-            return self._tap(site, arguments, keywords, output) if self._watching else None
+            if not self._watching:
+                return None
+            kept = with_output(module, keywords, output) if site.rule is recurrent else keywords
+            return self._tap(site, arguments, kept, output)
 
         return before, after
 

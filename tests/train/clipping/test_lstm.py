@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from privctl.train.clipping import Clipping, PerExample, linear, measure
+from privctl.train.clipping import Clipping, PerExample, linear, measure, promotion
 from privctl.train.clipping.lstm import LstmDirection, run_lstm
-from tests.train.clipping.support import Batch, agree, every_row_agrees, run, squared
+from tests.train.clipping.support import Batch, agree, every_row_agrees, length, looped, run, squared
 
 ROWS, STEPS, WIDTH = 5, 7, 6
 
@@ -116,6 +116,41 @@ def test_a_planted_fault_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with PerExample(model, Clipping(norm=1.0)) as engine:
         engine.accumulate(lambda: squared(model, {"x": torch.randn(ROWS, STEPS, WIDTH)}))
         assert [each.module for each in engine.promoted], "the rule was used although it is wrong"
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gates_are_computed_at_once_where_the_outputs_are_known(
+    first: bool, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if they are changed afterwards."""
+    from privctl.train.clipping import lstm
+
+    calls: list[bool] = []
+    original = lstm._cells
+    monkeypatch.setattr(lstm, "_cells", lambda *rest: (calls.append(True), original(*rest))[1])
+
+    class Changed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(WIDTH, 8, layers, bidirectional=True, batch_first=first).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            output = self.layer(x if first else x.transpose(0, 1))[0]
+            return (output if first else output.transpose(0, 1)).mul_(2.0).add_(1.0)
+
+    x = torch.randn(ROWS, STEPS, WIDTH, dtype=torch.float64)
+    every_row_agrees(Changed(), squared, {"x": x}, tolerance=1e-9)
+    assert len(calls) == 2 * 2  # both ways, in two steps
+
+
+def test_a_promoted_one_is_run_again_as_it_was_called() -> None:
+    model, x = Outputs(nn.LSTM(WIDTH, 8, batch_first=True)), {"x": torch.randn(ROWS, STEPS, WIDTH)}
+    whole = promotion.Promotion(module="layer", kind="LSTM", reason="")
+    expected = [length(each) for each in looped(model, squared, x)]
+    with PerExample(model, Clipping(norm=1.0), [whole], may_promote=False) as engine:
+        norms = engine.accumulate(lambda: squared(model, x)).norms
+    torch.testing.assert_close(norms, torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=0)
 
 
 def test_micro_batches_add_up() -> None:
