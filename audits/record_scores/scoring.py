@@ -126,8 +126,8 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     attacks = _attacks(names, bool(request.attacks), candidates)
     sides = np.where(candidates.table.member, "members", "nonmembers").tolist()
     lines = candidates.table.line.tolist()
-    for path, files in before.items():
-        require_same(path, files)
+    for path, digested in before.items():
+        require_same(path, digested)
     opened.require_unchanged()
     if reference is not None:
         reference.require_unchanged()

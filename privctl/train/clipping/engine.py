@@ -25,7 +25,16 @@ from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
 from privctl.train.clipping.layouts import Layouts
-from privctl.train.clipping.passes import Pass, first_backward, measurer, norms_of, require_losses, require_repeatable
+from privctl.train.clipping.passes import (
+    NotFiniteError,
+    Pass,
+    finite_norms,
+    first_backward,
+    measurer,
+    require_equal_losses,
+    require_losses,
+    require_repeatable,
+)
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
@@ -34,6 +43,7 @@ from privctl.train.clipping.sinks import AddingSink, KeepingSink, RowRequest, Si
 from privctl.train.clipping.sums import add
 from privctl.train.clipping.taps import Recorder
 from privctl.train.clipping.terms import GradientTerm, Squares
+from privctl.train.clipping.use import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +57,6 @@ class ClippedBatch:
     losses: Tensor
     norms: Tensor
     shorter: Tensor
-
-
-class NotFiniteError(InputError):
-    """The loss or the gradient of some ``rows`` of a batch is not finite."""
-
-    def __init__(self, rows: tuple[int, ...]) -> None:
-        super().__init__(
-            f"row {rows[0]} of the batch has a loss or gradient that is not finite; "
-            "lower the learning rate, or check the model and that row"
-        )
-        self.rows = rows
 
 
 class PerExample:
@@ -232,7 +231,7 @@ class PerExample:
                 with torch.no_grad(), full_precision(passed.losses.device):
                     squares = passed.measured.squares()
                     compares = passed.expected is not None
-                    norms = self._norms(squares, passed.losses, check_finite=check_finite or compares)
+                    norms = finite_norms(squares, passed.losses, check_finite=check_finite or compares)
                     if passed.expected is not None:
                         self._compare(passed, norms, passed.expected)
                 return passed, squares, norms
@@ -240,11 +239,10 @@ class PerExample:
                 if self._leaves.shared or not self._recorder.reconsider(found.faults):
                     self._promote(found)
             except UNRUNNABLE as error:
-                repeated = [p.module for p in self._promoted.values() if p.repeats or p.mode is Mode.REPEATED]
-                if self._checked or not repeated or is_out_of_memory(error):
+                faults = promotion.faults_of(self._promoted.values(), error)
+                if self._checked or not faults or is_out_of_memory(error):
                     raise
-                fault = f"cannot have its one output repeated for each example ({type(error).__name__})"
-                self._promote(NotSeparatedError(self._model, dict.fromkeys(repeated, fault)))
+                self._promote(NotSeparatedError(self._model, faults))
 
     def _promote(self, error: NotSeparatedError) -> None:
         """Promote the parents of the modules that ``error`` names, or raise it if promotion is not allowed."""
@@ -273,7 +271,8 @@ class PerExample:
         watched = set(self.trainable) if unsettled else self._idle
         with self._gradients_only_for(watched):
             self._recorder.run = self._run
-            anchor = self._recorder.start(next(iter(self.trainable.values())).device)
+            device = next(iter(self.trainable.values())).device
+            anchor, context = self._recorder.start(device), setting(device, stochastic=unsettled)
             try:
                 with torch.enable_grad():
                     losses = losses_of()
@@ -281,6 +280,10 @@ class PerExample:
                 if self._leaves.any_of(not self._checked or (self._checked_alone and len(losses) > 1)):
                     with self._recorder.muted():
                         expected = check.reference(losses, self._leaves.by_name)
+                    copied = [path for path, each in self._promoted.items() if each.mode is Mode.EXPANDED]
+                    if copied and not self._leaves.shared:
+                        with self._recorder.unrecorded(), context.restored():
+                            require_equal_losses(self._model, copied, losses, losses_of, reduced=self.reduced)
                 idle = [] if expected else sorted(self._idle & self._leaves.by_name.keys())
                 sources = [anchor, *(self._leaves.by_name[name] for name in idle)]
                 uses = dict(self._recorder.uses)  # before checkpointed layers are recomputed, which counts them again
@@ -315,19 +318,14 @@ class PerExample:
         if self._recorder.faults:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
 
-    def _norms(self, squares: Mapping[str, Squares], losses: Tensor, *, check_finite: bool = True) -> Tensor:
-        norms = norms_of(squares, losses)
-        if check_finite:
-            sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
-            if not sound.all():
-                raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
-        return norms
-
     def _compare_sums(self, passed: Pass, expected: check.Reference) -> None:
         sketches = passed.measured.sketches(self.trainable, expected.weights)
         if names := check.differing(sketches, expected, reduced=self._recorder.reduced):
             raise NotSeparatedError(
-                self._model, self._recorder.owners_with_fault(names), check.gradient_mismatch(names[0])
+                self._model,
+                self._recorder.owners_with_fault(names),
+                check.gradient_mismatch(names[0]),
+                uncalled=self._recorder.uncalled(),
             )
 
     def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:

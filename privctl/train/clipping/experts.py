@@ -3,11 +3,12 @@
 A token's output is the sum, over the experts that its router chose, of routing weight times
 ``down(act(gate(x)) * up(x))``. For each expert the tokens of one example are the positions of two linear layers, whose
 gradients are sums of outer products (see ``linear``). The module is computed once more, expert by expert, for the
-inputs and output gradients of these layers.
+inputs and output gradients of these layers, in the precision in which autocast computed it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.measure import squares_of
 from privctl.train.clipping.products import add_product, operand
+from privctl.train.clipping.rerun import UNRUNNABLE
 from privctl.train.clipping.terms import Dense, GradientTerm, Squares
 from privctl.train.clipping.use import ModuleCall
 
@@ -26,8 +29,10 @@ from privctl.train.clipping.use import ModuleCall
 _FLAGS = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_parallel")
 #: Arguments of ``forward``, by position; the names of the last two differ between models.
 _ARGUMENTS = 3
-#: Largest difference between the formula's output and the module's, relative to the norm of the latter.
-_AGREEMENT = 1e-3
+#: Largest difference between the formula's output and the module's, relative to the norm of the latter. In half
+#: precision, where some implementations multiply in it and others do not, outputs differ by its rounding: 2^-9 for each
+#: of the numbers multiplied.
+_AGREEMENT, _AGREEMENT_REDUCED = 1e-3, 2.0**-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +124,14 @@ class OuterOfTokens:
 
     def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
-        left, right = (self.inputs, self.gradients) if self.transposed else (self.gradients, self.inputs)
+        inputs, gradients = operand(self.inputs), operand(self.gradients)
+        left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
         smaller, scale = left.shape[1] < right.shape[1], factors[self.tokens.example]
         return add_product(total, left, right, left_scaled=smaller, scale=scale, fresh=fresh)
 
     def bias(self) -> Dense:
         """The term of the bias of the same layer."""
-        return Dense(self._sums(operand(self.gradients)))
+        return Dense(self._sums(self.gradients.to(torch.promote_types(self.gradients.dtype, torch.float32))))
 
     def _sums(self, values: Tensor) -> Tensor:
         """Sums (n, k) over each example's tokens of values (m, k)."""
@@ -157,7 +163,7 @@ def experts(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     ):
         return generic(module, use)
     hidden, chosen, weights = inputs
-    if len(hidden) % use.count or use.setting.autocast[0] or chosen.is_floating_point():
+    if len(hidden) % use.count or chosen.is_floating_point():
         return generic(module, use)
     if experts.__name__ not in use.agreed:
         use.agreed[experts.__name__] = _is_formula(module, use, hidden, chosen, weights)
@@ -175,7 +181,9 @@ def _terms(
         tokens = _tokens(chosen, expert, use.count)
         terms: dict[str, GradientTerm] = {}
         if len(tokens.token):
-            for name, term in zip((first, last), _of_expert(module, use, hidden, weights, expert, tokens), strict=True):
+            with use.setting.autocasting():
+                pair = _of_expert(module, use, hidden, weights, expert, tokens)
+            for name, term in zip((first, last), pair, strict=True):
                 terms |= {name: term, f"{name}_bias": term.bias()}
         for name, by_expert in found.items():
             by_expert.append(terms.get(name))
@@ -189,7 +197,7 @@ def _terms(
 def _of_expert(
     module: nn.Module, use: ModuleCall, hidden: Tensor, weights: Tensor, expert: int, tokens: ExpertTokens
 ) -> tuple[OuterOfTokens, OuterOfTokens]:
-    """The terms of one expert's two layers."""
+    """The terms of one expert's two layers, in the precision in which autocast multiplied."""
     first, last = _layers(module)
     inputs, transposed = hidden[tokens.token], bool(module.is_transposed)
     with torch.enable_grad():
@@ -197,27 +205,55 @@ def _of_expert(
         activated = _activated(module, between)
     outputs = use.gradient[tokens.token] * weights[tokens.token, tokens.slot, None].to(use.gradient.dtype)
     down = module.get_parameter(last).detach()[expert]
-    (inside,) = torch.autograd.grad(activated, between, outputs @ (down.mT if transposed else down))
-    return (
-        OuterOfTokens(tokens, inputs, inside, transposed),
-        OuterOfTokens(tokens, activated.detach(), outputs, transposed),
-    )
+    back = outputs @ (down.mT if transposed else down)
+    (inside,) = torch.autograd.grad(activated, between, back.to(activated.dtype))
+    autocast, dtype = use.setting.autocast
+    multiplied = dtype if autocast else torch.promote_types(inputs.dtype, inside.dtype)
+
+    def term(inputs: Tensor, gradients: Tensor) -> OuterOfTokens:
+        return OuterOfTokens(tokens, inputs.to(multiplied), gradients.to(multiplied), transposed)
+
+    return term(inputs, inside), term(activated.detach(), outputs)
 
 
 def _is_formula(module: nn.Module, use: ModuleCall, hidden: Tensor, chosen: Tensor, weights: Tensor) -> bool:
-    """Whether the formula gives the module's output for these inputs."""
-    first, last = _layers(module)
-    total = torch.zeros_like(hidden)
-    with torch.no_grad(), use.unrecorded(), use.setting.restored():
-        expected = module(*use.arguments, **use.keywords)
-        for expert in range(len(module.get_parameter(first))):
-            tokens = _tokens(chosen, expert, use.count)
-            activated = _activated(module, _linear(module, first, expert, hidden[tokens.token]))
-            scale = weights[tokens.token, tokens.slot, None].to(hidden.dtype)
-            total.index_add_(0, tokens.token, _linear(module, last, expert, activated) * scale)
-    if not isinstance(expected, Tensor) or expected.shape != total.shape:
+    """Whether the formula gives the module's output for these inputs.
+
+    Under autocast this is tested in full precision too, as rounding may hide a difference.
+    """
+    dtype = next(module.parameters()).dtype
+    try:
+        with torch.no_grad(), use.unrecorded():
+            full = _differs_by(module, use.count, hidden.to(dtype), chosen, weights.to(dtype))
+            if not use.setting.autocast[0]:
+                return full <= _AGREEMENT
+            with use.setting.autocasting():
+                return full <= _AGREEMENT and (
+                    _differs_by(module, use.count, hidden, chosen, weights) <= _AGREEMENT_REDUCED
+                )
+    except UNRUNNABLE as error:
+        if is_out_of_memory(error):
+            raise
         return False
-    return bool((total - expected).norm() <= _AGREEMENT * expected.norm())
+
+
+def _differs_by(module: nn.Module, count: int, hidden: Tensor, chosen: Tensor, weights: Tensor) -> float:
+    """The difference between the formula's output and the module's, relative to the latter; infinite if incomparable.
+
+    Raises what the module does.
+    """
+    first, last = _layers(module)
+    expected = module(hidden, chosen, weights)
+    if not isinstance(expected, Tensor) or expected.shape != hidden.shape:
+        return math.inf
+    total = torch.zeros_like(hidden)
+    for expert in range(len(module.get_parameter(first))):
+        tokens = _tokens(chosen, expert, count)
+        activated = _activated(module, _linear(module, first, expert, hidden[tokens.token]))
+        output = _linear(module, last, expert, activated) * weights[tokens.token, tokens.slot, None]
+        total.index_add_(0, tokens.token, output.to(total.dtype))
+    distance, size = (total - expected).norm(), expected.norm()
+    return float(distance / size) if size else float(distance)
 
 
 def _layers(module: nn.Module) -> tuple[str, str]:

@@ -17,23 +17,37 @@ from privctl.train.clipping.terms import Dense, GradientTerm, Squares, chunk_byt
 def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[str, Squares]:
     """The squares of each parameter's gradients, from all its uses' terms.
 
-    Layers that read the same tensor (query, key and value; gate and up) share its Gram matrix.
+    Layers that read the same tensor (query, key and value; gate and up) share its Gram matrix. So do those whose
+    outputs are added, which have the same gradients (an LSTM's, of inputs and of states).
     """
     merged = {name: merge(uses) for name, uses in terms.items()}
-    readers: dict[object, list[str]] = defaultdict(list)
-    squares = {}
+    squares: dict[str, Squares] = {}
+    by_gram: dict[str, Outer] = {}
     for name, uses in merged.items():
         match uses:
-            case [Outer(inputs=inputs) as term] if not _is_cheaper_formed(term):
-                readers[memory_key(inputs)].append(name)
+            case [Outer() as term] if not _is_cheaper_formed(term):
+                by_gram[name] = term
             case _:
                 squares[name] = squares_of(uses)
-    for names in readers.values():
-        outers = [merged[name][0] for name in names]
-        gradients = [term.gradients for term in outers if isinstance(term, Outer)]
-        assert isinstance(outers[0], Outer)
-        squares |= dict(zip(names, outer_squares(outers[0].inputs, gradients), strict=True))
+    alone: dict[str, Outer] = {}
+    for names in _grouped({name: term.inputs for name, term in by_gram.items()}):
+        if len(names) == 1:
+            alone[names[0]] = by_gram[names[0]]
+        else:
+            gradients = [by_gram[name].gradients for name in names]
+            squares |= dict(zip(names, outer_squares(by_gram[names[0]].inputs, gradients), strict=True))
+    for names in _grouped({name: term.gradients for name, term in alone.items()}):
+        inputs = [alone[name].inputs for name in names]
+        squares |= dict(zip(names, outer_squares(alone[names[0]].gradients, inputs), strict=True))
     return squares
+
+
+def _grouped(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    """The names of each group that has the same tensor."""
+    names: dict[object, list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        names[memory_key(tensor)].append(name)
+    return list(names.values())
 
 
 def gram_inputs(uses: Sequence[GradientTerm]) -> object | None:

@@ -10,9 +10,13 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 from privctl.train.clipping import check
+from privctl.train.clipping.promotion import NotSeparatedError
 from privctl.train.clipping.sinks import KeepingSink, Measurer, MeasuringSink, RowRequest
 from privctl.train.clipping.terms import Squares
 from privctl.train.clipping.use import random_states
+
+#: Relative tolerance between the losses of a batch with and without copies of parameters for each example.
+_LOSSES_AGREE, _LOSSES_AGREE_REDUCED = 1e-3, 5e-2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,17 @@ class Pass:
     measured: Measurer
     expected: check.Reference | None
     watched: frozenset[str]
+
+
+class NotFiniteError(InputError):
+    """The loss or the gradient of some ``rows`` of a batch is not finite."""
+
+    def __init__(self, rows: tuple[int, ...]) -> None:
+        super().__init__(
+            f"row {rows[0]} of the batch has a loss or gradient that is not finite; "
+            "lower the learning rate, or check the model and that row"
+        )
+        self.rows = rows
 
 
 def measurer(
@@ -93,6 +108,16 @@ def norms_of(squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
     return torch.stack([nothing, *(square.square for square in squares.values())]).sum(0).sqrt()
 
 
+def finite_norms(squares: Mapping[str, Squares], losses: Tensor, *, check_finite: bool = True) -> Tensor:
+    """The same; with ``check_finite``, raises NotFiniteError for rows whose loss or norm is not finite."""
+    norms = norms_of(squares, losses)
+    if check_finite:
+        sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
+        if not sound.all():
+            raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
+    return norms
+
+
 def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
     """Raise InputError unless there is one differentiable loss per ``run`` rows, of the ``rows`` that the model saw."""
     if losses.dim() != 1:
@@ -105,3 +130,18 @@ def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
     if rows is not None and rows != len(losses) * run:
         extent = "a row" if run == 1 else f"for {run} rows"
         raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {extent}")
+
+
+def require_equal_losses(
+    model: nn.Module, copied: Sequence[str], losses: Tensor, losses_of: Callable[[], Tensor], *, reduced: bool
+) -> None:
+    """Raise NotSeparatedError unless ``losses`` (n,), with copies of the modules ``copied``'s parameters, are right.
+
+    ``losses_of`` computes them without copies. ``reduced`` means that part of the forward pass was in half precision.
+    """
+    with torch.no_grad():
+        expected = losses_of()
+        tolerance = _LOSSES_AGREE_REDUCED if reduced else _LOSSES_AGREE
+        if expected.shape != losses.shape or float((losses - expected).norm()) > tolerance * float(expected.norm()):
+            fault = "gives other losses with a copy of its parameters for each example"
+            raise NotSeparatedError(model, dict.fromkeys(copied, fault))

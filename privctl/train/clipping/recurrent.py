@@ -1,11 +1,12 @@
 """Recurrent layers, run again step by step for the gradients of the gates' pre-activations.
 
 These are output gradients of two linear layers: one that reads a step's input, and one that reads the previous state.
+An LSTM's backward pass is written out in ``lstm``; that of the others is autograd's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,17 +15,22 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from privctl.train.clipping.linear import bias, outer
+from privctl.train.clipping.lstm import LstmDirection, run_lstm
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
 States = tuple[Tensor, ...]  # the hidden state and, for an LSTM, the cell state
+_NONE = torch.empty(0)
+#: The keyword of a call under which ``with_output`` keeps the outputs.
+_OUTPUT = "outputs by example"
 
 
 @dataclass(slots=True)
 class _Direction:
     """One direction of one layer: the inputs of its linear maps, and zero leaves (n, T, p) added to their outputs.
 
-    An LSTM or a plain RNN sums the contributions of inputs and states, so one leaf serves both.
+    An LSTM or a plain RNN sums the contributions of inputs and states, so one leaf serves both. ``before`` are the
+    states before each step, and ``unprojected`` those after it, which an LSTM may project.
     """
 
     suffix: str
@@ -32,8 +38,8 @@ class _Direction:
     from_inputs: Tensor
     from_states: Tensor
     projected: Tensor
-    states: list[Tensor] = field(default_factory=list)
-    unprojected: list[Tensor] = field(default_factory=list)
+    before: Tensor = _NONE
+    unprojected: Tensor = _NONE
 
     def leaves(self) -> list[Tensor]:
         """The tensors with respect to which the layer is differentiated."""
@@ -43,26 +49,45 @@ class _Direction:
         """The terms of this direction's parameters."""
         pairs = {
             "weight_ih": (self.inputs, gradients[0]),
-            "weight_hh": (torch.stack(self.states, 1), gradients[1]),
+            "weight_hh": (self.before, gradients[1]),
+            "weight_hr": (self.unprojected, gradients[2]),
         }
-        if self.unprojected:
-            pairs["weight_hr"] = torch.stack(self.unprojected, 1), gradients[2]
         by_name: dict[str, GradientTerm] = {
             f"{name}{self.suffix}": outer(*pair) for name, pair in pairs.items() if f"{name}{self.suffix}" in names
         }
+        of_both: GradientTerm | None = None
         for name, gradient in (("bias_ih", gradients[0]), ("bias_hh", gradients[1])):
             if f"{name}{self.suffix}" in names:
-                by_name[f"{name}{self.suffix}"] = bias(gradient)
+                same = of_both is not None and gradients[0] is gradients[1]
+                of_both = by_name[f"{name}{self.suffix}"] = of_both if same and of_both else bias(gradient)
         return by_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sequences:
-    """Inputs (n, T, d), initial states (layers, n, h), and which steps are present (n, T, 1); None if all are."""
+    """Inputs (n, T, d), initial states (layers, n, h), and which steps are present (n, T, 1); None if all are.
+
+    ``outputs`` (n, T, p) are the module's own; None if some step is left out, or if they are rounded.
+    """
 
     inputs: Tensor
     states: States | None
     present: Tensor | None
+    outputs: Tensor | None
+
+
+def with_output(module: nn.Module, keywords: dict[str, Any], output: Any) -> dict[str, Any]:
+    """The ``keywords`` of a call and a copy of its outputs (n, T, p), if these are all states of an LSTM's last layer.
+
+    It is a copy because others may change what a module returned.
+    """
+    if not isinstance(module, nn.LSTM) or module.proj_size:
+        return keywords
+    outputs = output[0]
+    if not isinstance(outputs, Tensor) or outputs.dim() != 3 or outputs.dtype != module.weight_ih_l0.dtype:
+        return keywords
+    by_example = outputs if module.batch_first else outputs.transpose(0, 1)
+    return {**keywords, _OUTPUT: by_example.detach().clone(memory_format=torch.contiguous_format)}
 
 
 def recurrent(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
@@ -112,6 +137,7 @@ def _sequences(module: nn.RNNBase, use: ModuleCall) -> _Sequences:
         inputs=inputs.to(dtype),
         states=None if states is None else tuple(state.to(dtype) for state in states),
         present=present,
+        outputs=None if use.setting.autocast[0] else use.keywords.get(_OUTPUT),
     )
 
 
@@ -142,7 +168,12 @@ def _run(module: nn.RNNBase, sequences: _Sequences) -> tuple[list[Tensor], list[
             suffix = f"_l{layer}{'_reverse' if side else ''}"
             direction = _direction(module, suffix, outputs)
             directions.append(direction)
-            part, states = _run_direction(module, direction, outputs, states, sequences.present, backwards=bool(side))
+            known = None
+            if sequences.outputs is not None and layer == module.num_layers - 1:
+                known = sequences.outputs.chunk(sides, 2)[side]
+            part, states = _run_direction(
+                module, direction, outputs, states, sequences.present, known, backwards=bool(side)
+            )
             parts.append(part)
             last.append(states)
         outputs = torch.cat(parts, 2)
@@ -162,7 +193,7 @@ def _direction(module: nn.RNNBase, suffix: str, inputs: Tensor) -> _Direction:
     gates = len(getattr(module, f"weight_ih{suffix}"))
 
     def leaf(size: int) -> Tensor:
-        return inputs.new_zeros(*inputs.shape[:2], size, requires_grad=True)
+        return inputs.new_zeros(()).expand(*inputs.shape[:2], size).requires_grad_()
 
     return _Direction(
         suffix=suffix,
@@ -179,51 +210,50 @@ def _run_direction(
     inputs: Tensor,
     states: States,
     present: Tensor | None,
+    known: Tensor | None,
     *,
     backwards: bool,
 ) -> tuple[Tensor, States]:
-    """Run one direction over all steps; returns outputs (n, T, p) and the last states."""
+    """Run one direction over all steps; returns outputs (n, T, p), which may be ``known``, and the last states."""
     own_weights = {
         name: value.detach()
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         if (value := getattr(module, f"{name}{direction.suffix}", None)) is not None
     }
+    if isinstance(module, nn.LSTM):
+        lstm = LstmDirection(weights=own_weights, present=present, backwards=backwards)
+        ran = run_lstm(lstm, inputs, direction.from_inputs, direction.projected, states, known)
+        direction.before, direction.unprojected = ran.before, ran.unprojected
+        return ran.outputs, (ran.hidden, ran.cell)
+    (state,) = states
     steps = (
         functional.linear(inputs, own_weights["weight_ih"], own_weights.get("bias_ih")) + direction.from_inputs
     ).unbind(1)
-    from_states, projected = direction.from_states.unbind(1), direction.projected.unbind(1)
+    from_states = direction.from_states.unbind(1)
     order = list(range(len(steps)))
-    outputs = []
+    outputs, before = [], []
     for step in reversed(order) if backwards else order:
-        direction.states.append(states[0].detach())
-        from_state = functional.linear(states[0], own_weights["weight_hh"], own_weights.get("bias_hh"))
+        before.append(state.detach())
+        from_state = functional.linear(state, own_weights["weight_hh"], own_weights.get("bias_hh"))
         if isinstance(module, nn.GRU):
             from_state = from_state + from_states[step]
-        new = _cell(module, steps[step], from_state, states)
-        if "weight_hr" in own_weights:
-            direction.unprojected.append(new[0].detach())
-            new = (functional.linear(new[0], own_weights["weight_hr"]) + projected[step], *new[1:])
-        if present is not None:
-            new = tuple(torch.where(present[:, step], state, old) for state, old in zip(new, states, strict=True))
-        states = new
-        outputs.append(states[0])
+        new = _cell(module, steps[step], from_state, state)
+        state = new if present is None else torch.where(present[:, step], new, state)
+        outputs.append(state)
     if backwards:
-        for sequence in (outputs, direction.states, direction.unprojected):
-            sequence.reverse()
-    return torch.stack(outputs, 1), states
+        outputs.reverse()
+        before.reverse()
+    direction.before = torch.stack(before, 1)
+    return torch.stack(outputs, 1), (state,)
 
 
-def _cell(module: nn.RNNBase, from_input: Tensor, from_state: Tensor, states: States) -> States:
-    """The states after one step, as torch's documentation defines them for each layer."""
-    if isinstance(module, nn.LSTM):
-        input_gate, forget_gate, candidate, output_gate = (from_input + from_state).chunk(4, 1)
-        cell = forget_gate.sigmoid() * states[1] + input_gate.sigmoid() * candidate.tanh()
-        return output_gate.sigmoid() * cell.tanh(), cell
+def _cell(module: nn.RNNBase, from_input: Tensor, from_state: Tensor, state: Tensor) -> Tensor:
+    """The state of an RNN or a GRU after one step, as torch's documentation defines it."""
     if isinstance(module, nn.GRU):
         kept = module.hidden_size
         reset, update = (from_input[:, : 2 * kept] + from_state[:, : 2 * kept]).sigmoid().chunk(2, 1)
         candidate = (from_input[:, 2 * kept :] + reset * from_state[:, 2 * kept :]).tanh()
-        return ((1 - update) * candidate + update * states[0],)
+        return (1 - update) * candidate + update * state
     assert isinstance(module, nn.RNN)
     total = from_input + from_state
-    return (total.tanh() if module.nonlinearity == "tanh" else total.relu(),)
+    return total.tanh() if module.nonlinearity == "tanh" else total.relu()

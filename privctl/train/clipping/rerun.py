@@ -35,6 +35,7 @@ class Mode(StrEnum):
     """How a module is differentiated example by example, the fastest way first."""
 
     REPEATED = "its one output repeated for each example"
+    EXPANDED = "its parameters copied for each example"
     MAPPED = "examples mapped over together"
     ALONE = "one example at a time"
     MASKED = "the whole batch once for each example"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,21 +16,24 @@ from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.children import ChildOutputs
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
+from privctl.train.clipping.expanded import expanded, require_activations
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.input_gradients import InputGradients, Receive
 from privctl.train.clipping.layouts import Layout, Layouts, with_rows
 from privctl.train.clipping.products import full_precision
+from privctl.train.clipping.recurrent import recurrent, with_output
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
-from privctl.train.clipping.rules import OWN_LAYOUT, RERUN, Rule
+from privctl.train.clipping.rules import OWN_LAYOUT, RERUN
 from privctl.train.clipping.runs import Runs
 from privctl.train.clipping.sinks import KeepingSink, Sink
-from privctl.train.clipping.terms import GradientTerm
+from privctl.train.clipping.site import Site
+from privctl.train.clipping.tap import TAP
+from privctl.train.clipping.terms import Dense, GradientTerm
 from privctl.train.clipping.use import (
     CallContext,
     Inseparable,
     LastCast,
     ModuleCall,
-    TimeSpent,
     setting,
     tensors_in,
     with_tensors,
@@ -40,55 +43,6 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 _NOTHING = torch.empty(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Site:
-    """A module that owns trained parameters; ``parameters`` maps their names in the module to those in the model.
-
-    ``whole`` means that it was promoted and is differentiated with all its submodules; ``repeated`` that its output,
-    one row for all examples, is repeated for each.
-    """
-
-    name: str
-    module: nn.Module
-    rule: Rule
-    parameters: dict[str, str]
-    whole: bool = False
-    repeated: bool = False
-    ways: dict[Any, list[Any]] = field(default_factory=dict)
-    agreed: dict[str, bool] = field(default_factory=dict)
-    spent: TimeSpent = field(default_factory=TimeSpent)
-
-    def reused(self) -> frozenset[str] | None:
-        """The children whose outputs the ways known so far use again; None if no way is known."""
-        known = [way for ways in self.ways.values() for way in ways]
-        return frozenset().union(*(way.reused for way in known if way)) if known else None
-
-
-class _Tap(torch.autograd.Function):
-    """The identity, whose backward pass hands the saved inputs and the incoming gradients to ``receive``.
-
-    Inputs are saved by autograd, so gradient checkpointing drops and recomputes them like everything else. The
-    ``anchor`` requires a gradient, and so every output does, though no weight does.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, receive: Callable[..., None], count: int, anchor: Tensor, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.receive, ctx.inputs = receive, len(tensors) - count
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors[count:])
-        return tuple(output.detach() for output in tensors[:count])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        ctx.receive(gradients, ctx.saved_tensors)
-        return (None, None, None, *gradients, *[None] * ctx.inputs)
-
-
-_TAP: Callable[..., tuple[Tensor, ...]] = _Tap.apply
 
 
 class Recorder:
@@ -111,6 +65,7 @@ class Recorder:
         self.shared: set[str] = set()  # those of ``faults`` with one row for all examples
         #: The modules that a gradient reached in this pass.
         self.reached: set[str] = set()
+        self._called = set[str]()
         self._layouts = layouts
         self.reduced = False  # whether anything was in half precision
         self._watching = False
@@ -124,14 +79,15 @@ class Recorder:
         ]
         #: For each repeated module inside one whose examples have several rows each, such as windows: those rows.
         self._rows_of_caller: dict[str, int] = {}
-        self._children = {site: ChildOutputs(site.module) for site in sites if site.rule is generic and not site.whole}
+        self._children = {site: ChildOutputs(site.module) for site in sites if site.reruns}
         for site in sites:
             if site.repeated and site.name:
                 caller = model.get_submodule(site.name.rpartition(".")[0])
                 self._handles.append(caller.register_forward_pre_hook(self._note_rows(site), with_kwargs=True))
             before, after = self._hooks(site)
             self._handles.append(site.module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(site.module.register_forward_hook(after, with_kwargs=True))
+            # Parameters that were replaced are put back after an error, too.
+            self._handles.append(site.module.register_forward_hook(after, with_kwargs=True, always_call=site.expanded))
         for children in self._children.values():
             self._handles += children.watch()
         for children in self._children.values():
@@ -140,6 +96,7 @@ class Recorder:
     def start(self, device: torch.device) -> Tensor:
         """Begin recording; the backward pass must differentiate with respect to the returned anchor."""
         self.uses, self.faults, self.shared, self.reached = Counter(), {}, set(), set()
+        self._called.clear()
         self.rows, self.reduced = None, False
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._watch()
@@ -176,6 +133,10 @@ class Recorder:
         """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
+
+    def uncalled(self) -> frozenset[str]:
+        """The modules whose outputs this pass did not see."""
+        return frozenset(site.name for site in self._sites) - self._called
 
     def owners_with_fault(self, names: Sequence[str]) -> dict[str, str]:
         """The modules that own these parameters, with the fault; if no gradient reached some of them, only those."""
@@ -256,6 +217,9 @@ class Recorder:
         return note
 
     def _hooks(self, site: Site) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        if site.expanded:
+            return self._expansion_hooks(site)
+
         def before(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if not self._watching:
                 return None
@@ -269,7 +233,37 @@ class Recorder:
             return None
 
         def after(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> Any:
-            return self._tap(site, arguments, keywords, output) if self._watching else None
+            if not self._watching:
+                return None
+            kept = with_output(module, keywords, output) if site.rule is recurrent else keywords
+            return self._tap(site, arguments, kept, output)
+
+        return before, after
+
+    def _expansion_hooks(self, site: Site) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Hooks between which the parameters of ``site`` are expanded."""
+        stack = ExitStack()
+
+        def receive(name: str, gradients: Tensor) -> None:
+            if not self._muted:
+                self.reached.add(site.name)
+                self._hand_over([name], [(name, Dense(gradients))])
+
+        def refuse(reason: str) -> None:
+            self.faults.setdefault(site.name, reason)
+
+        def before(module: nn.Module, *_: Any) -> None:
+            if not self._watching or not torch.is_grad_enabled() or not self.rows:
+                return
+            self.uses.update(set(site.parameters.values()))
+            self._called.add(site.name)
+            self.reduced |= torch.is_autocast_enabled(self._anchor.device.type)
+            receivers = {local: partial(receive, name) for local, name in site.parameters.items()}
+            stack.enter_context(expanded(module, receivers, self.rows, self._anchor, refuse))
+
+        def after(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+            stack.close()
+            require_activations(output)
 
         return before, after
 
@@ -294,6 +288,7 @@ class Recorder:
         for tensor in floating:
             self.reduced |= torch.finfo(tensor.dtype).bits < 32
         self.uses.update(set(site.parameters.values()))
+        self._called.add(site.name)
         calls = self._children[site].end(floating) if site in self._children else ()
         inputs = [t.detach() for t in tensors_in((arguments, keywords, calls))]
         # Only autograd holds the tensors; this structure has placeholders.
@@ -326,7 +321,7 @@ class Recorder:
             tapped = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
             if tapped is not None:
                 return (tapped,)
-        return _TAP(receive, len(floating), self._anchor, *floating, *inputs)
+        return TAP(receive, len(floating), self._anchor, *floating, *inputs)
 
     def _divide_by_frequency(self, site: Site, ids: Tensor, output: Tensor) -> None:
         """Divide the gradient of ``output`` as ``scale_grad_by_freq`` would for each example alone.
@@ -376,9 +371,13 @@ class Recorder:
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
             raise Inseparable(f"cannot be differentiated by itself ({reason})") from None
+        self._hand_over(set(site.parameters.values()), [(site.parameters[name], term) for name, term in terms.items()])
+
+    def _hand_over(self, names: Collection[str], terms: Sequence[tuple[str, GradientTerm]]) -> None:
+        """Hand the ``terms`` of rows to the sink, as those of examples, for one use of the parameters ``names``."""
         by_name: dict[str, list[GradientTerm]] = {}
         runs = None if self.run == 1 else Runs(self.run)
         with torch.no_grad():
-            for name, term in terms.items():
-                by_name.setdefault(site.parameters[name], []).append(term if runs is None else runs.of(term))
-        self.sink.receive(set(site.parameters.values()), by_name)
+            for name, term in terms:
+                by_name.setdefault(name, []).append(term if runs is None else runs.of(term))
+        self.sink.receive(names, by_name)

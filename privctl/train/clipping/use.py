@@ -77,16 +77,20 @@ class CallContext:
     def restored(self) -> Iterator[None]:
         """Restore this context inside, so that the module repeats its earlier computation."""
         devices = [self.device] if self.random and self.random[1] is not None else []
-        enabled, dtype = self.autocast
         with (
             torch.random.fork_rng(devices, enabled=self.random is not None, device_type=self._fork_type()),
-            torch.autocast(self.device.type, dtype=dtype, enabled=enabled),
+            self.autocasting(),
         ):
             if self.random:
                 torch.set_rng_state(self.random[0])
                 if self.random[1] is not None:
                     torch.get_device_module(self.device).set_rng_state(self.random[1], self.device)
             yield
+
+    def autocasting(self) -> AbstractContextManager[None]:
+        """Autocast as it was, without the random state."""
+        enabled, dtype = self.autocast
+        return torch.autocast(self.device.type, dtype=dtype, enabled=enabled)
 
     def random_now(self) -> list[Tensor]:
         """The current random states that a module may draw from."""

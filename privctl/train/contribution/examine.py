@@ -15,7 +15,7 @@ from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import is_out_of_memory
-from privctl.train.clipping.engine import NotFiniteError
+from privctl.train.clipping.passes import NotFiniteError
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
 from privctl.train.contribution.findings import ROUNDING, Dependence, DependentRecordsError

@@ -16,7 +16,8 @@ from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import run_length
 from privctl.parallel import Workers, joint_vote
-from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
+from privctl.train.clipping.engine import ClippedBatch, PerExample
+from privctl.train.clipping.passes import NotFiniteError
 from privctl.train.clipping.shards import reset_after_error
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.clip_norm import AdaptiveClipNorm

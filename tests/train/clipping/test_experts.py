@@ -17,7 +17,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping import experts as rule
 from privctl.train.clipping.rules import rule_for
-from tests.train.clipping.support import Batch, agree, squared
+from tests.train.clipping.support import Batch, agree, distance, every_row_agrees, length, looped, squared
 
 ROWS, PLACES, WIDTH, EXPERTS, CHOICES = 6, 8, 8, 5, 2
 
@@ -30,8 +30,14 @@ def _seeded(one_thread: None) -> None:
 class Scaled(MixtralExperts):
     """A subclass with another formula."""
 
+    factor = 1.5
+
     def forward(self, *arguments: Any) -> Tensor:
-        return super().forward(*arguments) * 1.5
+        return super().forward(*arguments) * self.factor
+
+
+class ScaledLittle(Scaled):
+    factor = 1.004
 
 
 def mixtral(kind: type[nn.Module] = MixtralExperts) -> nn.Module:
@@ -118,6 +124,46 @@ def test_one_trained_parameter_is_enough(kind: str) -> None:
 def test_another_formula_gets_the_generic_rule(reruns: list[nn.Module]) -> None:
     model = Mixture(mixtral(Scaled))
     agree(model, squared, batch())
+    assert set(reruns) == {model.experts}
+
+
+def by_autocast(model: nn.Module, batch: Batch) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return squared(model, batch).float()
+
+
+@pytest.mark.parametrize("implementation", ["eager", "batched_mm", "grouped_mm"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_gets_the_rule_too(kind: str, implementation: str, reruns: list[nn.Module]) -> None:
+    model = Mixture(KINDS[kind]())
+    experts: Any = model.experts
+    experts.config._experts_implementation = implementation
+    x = batch(3 * ROWS)
+    with PerExample(model, Clipping(norm=1.0)) as engine:
+        found = engine.rows(lambda: by_autocast(model, x), range(3 * ROWS), lambda gradient: gradient.clone())[1]
+        norms = engine.accumulate(lambda: by_autocast(model, x)).norms
+        assert engine.reduced
+        assert not engine.promoted
+    assert not reruns
+    # A router's choice may change by rounding: the choices of the loop are those of the whole batch.
+    expected = looped(model, by_autocast, x)
+    far = [distance(one, other) for one, other in zip(found, expected, strict=True)]
+    assert sorted(far)[len(far) // 2] < 1e-2
+    formed = torch.tensor([length(each) for each in found], dtype=torch.float64)
+    torch.testing.assert_close(norms, formed, rtol=2.0**-14, atol=0)
+
+
+def test_float64_is_kept(reruns: list[nn.Module]) -> None:
+    model = Mixture(mixtral()).double()
+    every_row_agrees(model, squared, {"x": batch()["x"].double()}, tolerance=1e-9)
+    assert not reruns
+
+
+@pytest.mark.parametrize("kind", [Scaled, ScaledLittle])
+def test_rounding_hides_no_other_formula(kind: type[nn.Module], reruns: list[nn.Module]) -> None:
+    model = Mixture(mixtral(kind))
+    with PerExample(model, Clipping(norm=1.0)) as engine:
+        engine.accumulate(lambda: by_autocast(model, batch()))
     assert set(reruns) == {model.experts}
 
 

@@ -142,7 +142,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, Mode]]] = {
     "windows": (Windows, {"layer": Mode.MAPPED}),
     "a bias of all windows": (ShiftedWindows, {"layer.attention.bias": Mode.REPEATED}),
     "windows in another order": (lambda: ShiftedWindows(consecutive=False), {"layer": Mode.MAPPED}),
-    "a child's weight": (Borrower, {"layer": Mode.MAPPED}),
+    "a child's weight": (Borrower, {"layer": Mode.EXPANDED}),
     "positions first": (PositionsFirst, {}),
     "flattened rows": (lambda: nn.Sequential(nn.Flatten(0, 1), nn.Linear(8, 8), nn.Unflatten(0, (-1, PLACES))), {}),
 }
@@ -219,7 +219,7 @@ class Tied(nn.Module):
 
 def test_a_weight_tied_across_the_border_counts_with_both_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     agree(Tied(), squared, batch())
-    assert promoted(Tied(), batch()) == {"layer": Mode.MAPPED}
+    assert promoted(Tied(), batch()) == {"layer": Mode.EXPANDED}
     found = promotion.sites
 
     def forgetful(*args: Any) -> Any:
@@ -328,9 +328,9 @@ def test_layers_share_the_clip_norm_with_a_promoted_module() -> None:
     with PerExample(model, Clipping(norm=1e-3, style=ClippingStyle.PER_LAYER)) as engine:
         engine.accumulate(lambda: squared(model, {"x": torch.randn(1, PLACES, WIDTH)}))
         groups = engine.groups
-        assert sorted(map(len, groups)) == [2, 2, 5]
+        assert sorted(map(len, groups)) == [2, 2, 2, 3]
         total = torch.stack([torch.stack([model.get_parameter(n).grad.norm() for n in g]).norm() for g in groups])
-    torch.testing.assert_close(total, torch.full((3,), 1e-3 / 3**0.5), rtol=1e-5, atol=0)
+    torch.testing.assert_close(total, torch.full((4,), 1e-3 / 4**0.5), rtol=1e-5, atol=0)
 
 
 def test_what_was_found_beforehand_is_all_that_is_allowed() -> None:

@@ -1,0 +1,234 @@
+"""Parameters that a module reads outside the layers that own them, expanded to one copy for each example.
+
+A state-space layer, for instance, reads the weight of its convolution without calling the convolution. For the time of
+such a module's forward pass, each of these parameters is replaced by a tensor of the same shape that holds n copies.
+Functions of it alone are mapped over the copies. Where one of them meets activations, the function is mapped over
+examples, by ``vmap``, and gives activations again. The backward pass of the batch then has a gradient for each copy:
+that of one example. Nothing is run twice.
+
+Activations of the pass are told from other tensors by whether they require a gradient. Their first dimension must be
+that of the examples, or of equally many rows for each; if it is not, the comparison with autograd fails.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from privctl.parallel import is_out_of_memory
+from privctl.train.clipping.rerun import UNRUNNABLE
+from privctl.train.clipping.terms import CHUNK_BYTES
+from privctl.train.clipping.use import tensors_in
+
+#: The most bytes of parameters that are expanded for one module: there is a copy of them for each example.
+LARGEST_BYTES = CHUNK_BYTES // 4
+
+_GETTER = types.MethodWrapperType
+#: Methods and functions that read no value.
+_OF_SHAPE = frozenset(
+    (
+        *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.storage_offset, Tensor.is_contiguous),
+        *(Tensor.is_floating_point, Tensor.is_complex, Tensor.element_size, Tensor.get_device, Tensor.__len__),
+        *(torch.is_floating_point, torch.is_complex, torch.numel),
+    )
+)
+#: Functions that autocast computes in half precision.
+_MULTIPLIES = frozenset(
+    (
+        *(functional.linear, functional.conv1d, functional.conv2d, functional.conv3d, torch.einsum),
+        *(torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, torch.mv),
+        *(Tensor.matmul, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.__matmul__, Tensor.__rmatmul__),
+    )
+)
+
+
+class _NotMapped(Exception):
+    """A function cannot be mapped over examples; the message says why."""
+
+
+class Expanded(Tensor):
+    """One of n copies of a parameter, in the eyes of the code that reads it; ``copies`` (n, *shape) holds all.
+
+    ``refuse`` is told why a function cannot be mapped. That function then gets the parameter itself, and the pass must
+    be discarded.
+    """
+
+    copies: Tensor
+    refuse: Callable[[str], None]
+
+    @staticmethod
+    def __new__(cls, copies: Tensor, refuse: Callable[[str], None]) -> Expanded:
+        """See the class."""
+        of_one: Any = Tensor._make_wrapper_subclass(cls, copies.shape[1:], dtype=copies.dtype, device=copies.device)
+        of_one.copies, of_one.refuse = copies, refuse
+        found: Expanded = of_one
+        return found
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Map ``func`` over the copies."""
+        keywords = dict(kwargs or {})
+        if func in _OF_SHAPE or _reads_no_value(func):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **keywords)
+        leaves, form = tree_flatten((args, keywords))
+        try:
+            return _mapped(func, leaves, form)
+        except (_NotMapped, *UNRUNNABLE) as error:
+            if is_out_of_memory(error):
+                raise
+            first = next(leaf for leaf in leaves if isinstance(leaf, Expanded))
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            first.refuse(f"reads a parameter in a way that cannot be followed ({reason})")
+            plain = [leaf.copies[0] if isinstance(leaf, Expanded) else leaf for leaf in leaves]
+            positional, named = tree_unflatten(plain, form)
+            return func(*positional, **named)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Refuse: nothing must read the values of one copy alone."""
+        raise RuntimeError("a parameter is read where its copies cannot be followed")
+
+
+def _reads_no_value(func: Any) -> bool:
+    """Whether ``func`` reads an attribute such as ``shape`` or ``dtype``, and not a tensor such as ``mT``."""
+    if getattr(func, "__name__", "") != "__get__":
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return not isinstance(func(torch.empty((1, 1), device="meta")), Tensor | types.NoneType)
+
+
+def _mapped(func: Any, leaves: list[Any], form: Any) -> Any:
+    """``func`` mapped over the copies and the rows of each example. Raises _NotMapped, and what ``vmap`` raises."""
+    if not torch.is_grad_enabled():
+        raise _NotMapped("without gradients")
+    name = getattr(func, "__name__", "")
+    if name.endswith("_") and not name.endswith("__"):
+        raise _NotMapped(f"{name} changes its argument")
+    first = next(leaf for leaf in leaves if isinstance(leaf, Expanded))
+    count, refuse = len(first.copies), first.refuse
+    activations = [leaf for leaf in leaves if _is_activation(leaf)]
+    rows = [_rows_each(each, count) for each in activations]
+    if len(set(rows)) > 1:
+        raise _NotMapped(f"beside tensors of {', '.join(map(str, rows))} rows for each example")
+    by_place = {
+        place: leaf.unflatten(0, (count, -1)) if _is_activation(leaf) else _copies_of(leaf)
+        for place, leaf in enumerate(leaves)
+        if _is_activation(leaf) or isinstance(leaf, Expanded)
+    }
+
+    def of_one(*own: Tensor) -> Any:
+        given = list(leaves)
+        for place, value in zip(by_place, own, strict=True):
+            given[place] = value
+        positional, named = tree_unflatten(given, form)
+        return func(*positional, **named)
+
+    found = vmap(of_one)(*(_as_multiplied(func, value) for value in by_place.values()))
+    if not activations:
+        return tree_map_only(Tensor, lambda each: Expanded(each, refuse), found)
+    return tree_map_only(Tensor, lambda each: _merged(each, rows[0]), found)
+
+
+def _as_multiplied(func: Any, values: Tensor) -> Tensor:
+    """Cast ``values`` as autocast would for ``func``; autocast itself does nothing inside ``vmap``."""
+    device = values.device.type
+    if func not in _MULTIPLIES or not torch.is_autocast_enabled(device) or values.dtype != torch.float32:
+        return values
+    return values.to(torch.get_autocast_dtype(device))
+
+
+def _is_activation(leaf: object) -> bool:
+    """Whether this is a tensor that depends on the batch; a parameter is not the result of any function."""
+    return isinstance(leaf, Tensor) and not isinstance(leaf, Expanded) and leaf.grad_fn is not None
+
+
+def _rows_each(values: Tensor, count: int) -> int:
+    """How many of the rows of activations belong to each of ``count`` examples."""
+    if values.dim() == 0 or len(values) % count:
+        raise _NotMapped(f"beside a tensor of shape {tuple(values.shape)}")
+    return len(values) // count
+
+
+def _copies_of(leaf: Expanded) -> Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        if leaf.grad_fn is not None:  # it was the argument of a torch.autograd.Function
+            raise _NotMapped("after a function that does not follow copies")
+    return leaf.copies
+
+
+def _merged(values: Tensor, rows: int) -> Tensor:
+    """Activations (n r, ...) from (n, r, ...)."""
+    if values.dim() < 2 or values.shape[1] != rows:
+        raise _NotMapped(f"the result for one example has shape {tuple(values.shape[1:])}")
+    return values.flatten(0, 1)
+
+
+class _Copies(torch.autograd.Function):
+    """Copies of a parameter, whose gradients (n, *shape) the backward pass hands to ``receive``."""
+
+    @staticmethod
+    def forward(ctx: Any, receive: Callable[[Tensor], None], count: int, anchor: Tensor, parameter: Tensor) -> Tensor:
+        ctx.receive = receive
+        return parameter.detach().expand(count, *parameter.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.receive(gradients)
+        return None, None, None, gradients.sum(0) if ctx.needs_input_grad[3] else None
+
+
+_COPIES: Callable[..., Tensor] = _Copies.apply
+
+
+@contextmanager
+def expanded(
+    module: nn.Module,
+    receivers: Mapping[str, Callable[[Tensor], None]],
+    count: int,
+    anchor: Tensor,
+    refuse: Callable[[str], None],
+) -> Iterator[None]:
+    """Inside, the parameters of ``module`` named in ``receivers`` are expanded for ``count`` examples.
+
+    The backward pass to the ``anchor`` hands the gradients (count, *shape) of each to its receiver. ``refuse`` is told
+    if the module uses one in a way that cannot be followed. What the module returns must be given to
+    ``require_activations``.
+    """
+    replaced = []
+    try:
+        for name, receive in receivers.items():
+            path, _, local = name.rpartition(".")
+            owner: dict[str, Any] = module.get_submodule(path)._parameters
+            replaced.append((owner, local, owner[local]))
+            owner[local] = Expanded(_COPIES(receive, count, anchor, owner[local]), refuse)
+        yield
+    finally:
+        for owner, local, parameter in replaced:
+            owner[local] = parameter
+
+
+def require_activations(output: object) -> None:
+    """Raise RuntimeError if the ``output`` of a module has copies that met no activations.
+
+    Such are activations that require no gradient, as those that nothing trained has computed.
+    """
+    if any(isinstance(each, Expanded) for each in tensors_in(output)):
+        raise RuntimeError("a module returns a function of its parameters and of nothing that depends on the batch")
+
+
+def may_expand(module: nn.Module, children: frozenset[str]) -> bool:
+    """Whether the trained parameters of ``module`` and of these ``children`` of it are few enough for copies."""
+    owners = [module, *(module.get_submodule(child) for child in children)]
+    own = [p for owner in owners for p in owner.parameters(recurse=False) if p.requires_grad]
+    return sum(p.numel() * p.element_size() for p in own) <= LARGEST_BYTES
