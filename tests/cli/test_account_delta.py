@@ -1,4 +1,4 @@
-"""The delta of a plan that states none."""
+"""The delta of a plan that states none, and what a plan of correlated noise says of its matrix."""
 
 from __future__ import annotations
 
