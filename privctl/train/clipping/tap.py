@@ -1,4 +1,4 @@
-"""The identity on a module's outputs, through which its inputs and output gradients are seen in the backward pass."""
+"""Functions through which inputs, output gradients and gradients of copies are seen in the backward pass."""
 
 from __future__ import annotations
 
@@ -34,3 +34,22 @@ class Tap(torch.autograd.Function):
 
 
 TAP: Callable[..., tuple[Tensor, ...]] = Tap.apply
+
+
+class ParameterCopies(torch.autograd.Function):
+    """Copies of a parameter, whose gradients (n, *shape) the backward pass hands to ``receive``."""
+
+    @staticmethod
+    def forward(ctx: Any, receive: Callable[[Tensor], None], count: int, anchor: Tensor, parameter: Tensor) -> Tensor:
+        """Return ``count`` copies of the parameter that share its memory."""
+        ctx.receive = receive
+        return parameter.detach().expand(count, *parameter.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the sum of the gradients for the parameter, if it requires one."""
+        ctx.receive(gradients)
+        return None, None, None, gradients.sum(0) if ctx.needs_input_grad[3] else None
+
+
+COPIES: Callable[..., Tensor] = ParameterCopies.apply
