@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def ratios(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], *, rounds: int) -> dict[str, float]:
-    """Medians over interleaved rounds; ``plain_ms`` is the backward pass of the mean loss, without clipping."""
+    """Medians over interleaved rounds of processor times; ``plain_ms`` is a pass of the mean loss, without clipping."""
     torch.manual_seed(0)
     model, x = make(), inputs()
     ruled, again = copy.deepcopy(model), copy.deepcopy(model)
@@ -67,9 +67,9 @@ def ratios(make: Callable[[], nn.Module], inputs: Callable[[], Tensor], *, round
     for _ in range(rounds + 1):
         for name, (network, call) in variants.items():
             network.zero_grad()
-            started = time.perf_counter()
+            started = time.process_time()
             call()
-            taken[name].append(time.perf_counter() - started)
+            taken[name].append(time.process_time() - started)
     base = taken["plain"][1:]  # the first warms, and is compared with autograd
     return {
         "plain_ms": 1e3 * median(base),

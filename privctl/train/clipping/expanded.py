@@ -123,7 +123,7 @@ def _mapped(func: Any, leaves: list[Any], form: Any) -> Any:
     if len(set(rows)) > 1:
         raise _NotMapped(f"beside tensors of {', '.join(map(str, rows))} rows for each example")
     by_place = {
-        place: leaf.unflatten(0, (count, -1)) if _is_activation(leaf) else _copies_of(leaf)
+        place: leaf.copies if isinstance(leaf, Expanded) else leaf.unflatten(0, (count, -1))
         for place, leaf in enumerate(leaves)
         if _is_activation(leaf) or isinstance(leaf, Expanded)
     }
@@ -159,13 +159,6 @@ def _rows_each(values: Tensor, count: int) -> int:
     if values.dim() == 0 or len(values) % count:
         raise _NotMapped(f"beside a tensor of shape {tuple(values.shape)}")
     return len(values) // count
-
-
-def _copies_of(leaf: Expanded) -> Tensor:
-    with torch._C.DisableTorchFunctionSubclass():
-        if leaf.grad_fn is not None:  # it was the argument of a torch.autograd.Function
-            raise _NotMapped("after a function that does not follow copies")
-    return leaf.copies
 
 
 def _merged(values: Tensor, rows: int) -> Tensor:

@@ -201,6 +201,26 @@ class Custom(Reader):
         return Doubled.apply(super().forward(x), self.factor)
 
 
+class Returned(torch.autograd.Function):
+    """Returns a parameter, whose gradient it doubles."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        return x.clone(), factor
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor, of_factor: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients, 2 * of_factor
+
+
+class Through(Reader):
+    """Gets a parameter back from such a function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, factor = Returned.apply(super().forward(x), self.factor)
+        return x * factor
+
+
 class WithoutGradient(Reader):
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -222,7 +242,7 @@ class Child(Reader):
         return super().forward(x) * self.inner(self.factor)
 
 
-@pytest.mark.parametrize("kind", [InPlace, Values, Custom, WithoutGradient, PositionsFirst, Child])
+@pytest.mark.parametrize("kind", [InPlace, Values, Custom, Through, WithoutGradient, PositionsFirst, Child])
 @pytest.mark.parametrize("places", [PLACES, ROWS, ROWS**2])
 def test_what_cannot_be_followed_is_differentiated_as_a_whole(kind: type[Reader], places: int) -> None:
     model = Between(kind())
