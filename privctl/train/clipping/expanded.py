@@ -15,6 +15,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.rerun import UNRUNNABLE
 from privctl.train.clipping.tap import COPIES
 from privctl.train.clipping.terms import CHUNK_BYTES
-from privctl.train.clipping.use import tensors_in
+from privctl.train.clipping.use import tensors_in, with_tensors
 
 #: The most bytes of parameters that are expanded for one module: there is a copy of them for each example.
 LARGEST_BYTES = CHUNK_BYTES // 4
@@ -41,6 +42,8 @@ _OF_SHAPE = frozenset(
         *(torch.is_floating_point, torch.is_complex, torch.numel),
     )
 )
+#: Functions that may repeat a tensor for each example.
+_REPEATS = frozenset((Tensor.repeat, Tensor.expand))
 #: Functions that autocast computes in half precision.
 _MULTIPLIES = frozenset(
     (
@@ -55,21 +58,40 @@ class _NotMapped(Exception):
     """A function cannot be mapped over examples; the message says why."""
 
 
-class Expanded(Tensor):
-    """One of n copies of a parameter, in the eyes of the code that reads it; ``copies`` (n, *shape) holds all.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the code of one module reads its expanded parameters.
 
     ``refuse`` is told why a function cannot be mapped. That function then gets the parameter itself, and the pass must
-    be discarded.
+    be discarded. ``repeats`` remembers from the compared batch, by function and number of dimensions, whether the code
+    repeats a tensor for each example: in another batch, any number may equal that of its examples.
     """
 
-    copies: Tensor
     refuse: Callable[[str], None]
+    repeats: dict[tuple[str, int], bool]
+
+    def is_for_each(self, name: str, dimensions: int, times: int, count: int) -> bool:
+        """Whether repeating a tensor ``times`` along its first dimension makes one for each of ``count`` examples.
+
+        Raises _NotMapped if the code does so here and not elsewhere.
+        """
+        found = times == count
+        if count > 1 and self.repeats.setdefault((name, dimensions), found) is not found:
+            raise _NotMapped(f"{name} is used for each example and otherwise")
+        return found
+
+
+class Expanded(Tensor):
+    """One of n copies of a parameter, in the eyes of the code that reads it; ``copies`` (n, *shape) holds all."""
+
+    copies: Tensor
+    reading: Reading
 
     @staticmethod
-    def __new__(cls, copies: Tensor, refuse: Callable[[str], None]) -> Expanded:
+    def __new__(cls, copies: Tensor, reading: Reading) -> Expanded:
         """See the class."""
         of_one: Any = Tensor._make_wrapper_subclass(cls, copies.shape[1:], dtype=copies.dtype, device=copies.device)
-        of_one.copies, of_one.refuse = copies, refuse
+        of_one.copies, of_one.reading = copies, reading
         found: Expanded = of_one
         return found
 
@@ -90,7 +112,7 @@ class Expanded(Tensor):
                 raise
             first = next(leaf for leaf in leaves if isinstance(leaf, Expanded))
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-            first.refuse(f"reads a parameter in a way that cannot be followed ({reason})")
+            first.reading.refuse(f"reads a parameter in a way that cannot be followed ({reason})")
             plain = [leaf.copies[0] if isinstance(leaf, Expanded) else leaf for leaf in leaves]
             positional, named = tree_unflatten(plain, form)
             return func(*positional, **named)
@@ -117,7 +139,9 @@ def _mapped(func: Any, leaves: list[Any], form: Any) -> Any:
     if name.endswith("_") and not name.endswith("__"):
         raise _NotMapped(f"{name} changes its argument")
     first = next(leaf for leaf in leaves if isinstance(leaf, Expanded))
-    count, refuse = len(first.copies), first.refuse
+    count, reading = len(first.copies), first.reading
+    if func in _REPEATS and (repeated := _repeated(func, leaves, count)) is not None:
+        return repeated
     activations = [leaf for leaf in leaves if _is_activation(leaf)]
     rows = [_rows_each(each, count) for each in activations]
     if len(set(rows)) > 1:
@@ -137,8 +161,26 @@ def _mapped(func: Any, leaves: list[Any], form: Any) -> Any:
 
     found = vmap(of_one)(*(_as_multiplied(func, value) for value in by_place.values()))
     if not activations:
-        return tree_map_only(Tensor, lambda each: Expanded(each, refuse), found)
+        return tree_map_only(Tensor, lambda each: Expanded(each, reading), found)
     return tree_map_only(Tensor, lambda each: _merged(each, rows[0]), found)
+
+
+def _repeated(func: Any, leaves: list[Any], count: int) -> Tensor | None:
+    """Activations (n d, ...), if ``func`` repeats a tensor (d, ...) for each of ``count`` examples.
+
+    Then the copies are what it would make, but for the order in which memory is read.
+    """
+    first, *sizes = leaves
+    if not isinstance(first, Expanded) or not all(isinstance(size, int) for size in sizes):
+        return None
+    dimensions = first.dim()
+    if not dimensions or len(sizes) != dimensions or (func is Tensor.expand and first.shape[0] != 1):
+        return None
+    if not first.reading.is_for_each(func.__name__, dimensions, sizes[0], count):
+        return None
+    own = 1 if func is Tensor.repeat else -1
+    copies: Tensor = func(first.copies, own, own, *sizes[1:])
+    return copies.flatten(0, 1)
 
 
 def _as_multiplied(func: Any, values: Tensor) -> Tensor:
@@ -174,12 +216,12 @@ def expanded(
     receivers: Mapping[str, Callable[[Tensor], None]],
     count: int,
     anchor: Tensor,
-    refuse: Callable[[str], None],
+    reading: Reading,
 ) -> Iterator[None]:
     """Inside, the parameters of ``module`` named in ``receivers`` are expanded for ``count`` examples.
 
-    The backward pass to the ``anchor`` hands the gradients (count, *shape) of each to its receiver. ``refuse`` is told
-    if the module uses one in a way that cannot be followed. What the module returns must be given to
+    The backward pass to the ``anchor`` hands the gradients (count, *shape) of each to its receiver. The
+    ``reading`` is told how the module uses them. What the module returns must be given to
     ``require_activations``.
     """
     replaced = []
@@ -188,11 +230,29 @@ def expanded(
             path, _, local = name.rpartition(".")
             owner: dict[str, Any] = module.get_submodule(path)._parameters
             replaced.append((owner, local, owner[local]))
-            owner[local] = Expanded(COPIES(receive, count, anchor, owner[local]), refuse)
+            owner[local] = Expanded(COPIES(receive, count, anchor, owner[local]), reading)
         yield
     finally:
         for owner, local, parameter in replaced:
             owner[local] = parameter
+
+
+def has_copies(nest: object) -> bool:
+    """Whether there are copies of parameters among the tensors in ``nest``."""
+    return any(isinstance(each, Expanded) for each in tensors_in(nest))
+
+
+def all_copies(nest: Any) -> Any:
+    """``nest`` with all n copies, as rows of examples, in place of one."""
+    tensors = [t.copies if isinstance(t, Expanded) else t for t in tensors_in(nest)]
+    return with_tensors(nest, iter(tensors))
+
+
+def one_of(copies: Any, like: Any) -> Any:
+    """Nested ``copies`` in the eyes of the code that has ``like``: the inverse of ``all_copies``."""
+    pairs = zip(tensors_in(copies), tensors_in(like), strict=True)
+    tensors = [Expanded(t, each.reading) if isinstance(each, Expanded) else t for t, each in pairs]
+    return with_tensors(copies, iter(tensors))
 
 
 def require_activations(output: object) -> None:
@@ -200,7 +260,7 @@ def require_activations(output: object) -> None:
 
     Such are activations that require no gradient, as those that nothing trained has computed.
     """
-    if any(isinstance(each, Expanded) for each in tensors_in(output)):
+    if has_copies(output):
         raise RuntimeError("a module returns a function of its parameters and of nothing that depends on the batch")
 
 

@@ -32,6 +32,7 @@ class Layouts:
         self._known: dict[nn.Module, Layout] = {}
         self._ambiguous: set[nn.Module] = set()
         self._folded: set[nn.Module] = set()  # of the ambiguous ones, those for which SECOND was wrong
+        self._repeats: dict[nn.Module, dict[tuple[str, int], bool]] = {}
 
     def reconsider(self, modules: Iterable[nn.Module]) -> bool:
         """Take FOLDED for those of ``modules`` for which SECOND was one of two choices; whether there are any."""
@@ -46,6 +47,11 @@ class Layouts:
         """Find the layouts anew in the next batch."""
         self._known.clear()
         self._ambiguous.clear()
+        self._repeats.clear()
+
+    def repeats(self, module: nn.Module) -> dict[tuple[str, int], bool]:
+        """What is remembered of how ``module`` repeats expanded parameters; see ``expanded.Reading``."""
+        return self._repeats.setdefault(module, {})
 
     def find(self, module: nn.Module, rule: Rule, gradients: tuple[Tensor | None, ...], rows: int) -> Layout:
         """The layout of the outputs that received ``gradients`` in a batch of ``rows`` examples.

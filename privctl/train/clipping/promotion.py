@@ -94,6 +94,8 @@ def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: Not
             grown[path] = replace(first, mode=None, reads=frozenset())
             continue
         if first is None and path in error.uncalled and (reader := _reader(model, path, reason, grown)):
+            # What is below it now gets copies, and may need no promotion any more.
+            grown = {path: each for path, each in grown.items() if not _is_inside(path, [reader.module])}
             grown[reader.module] = reader
             continue
         parent = _parent(model, path) if path else _whole_model(promoted)

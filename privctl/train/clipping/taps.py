@@ -16,14 +16,14 @@ from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.children import ChildOutputs
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
-from privctl.train.clipping.expanded import expanded, require_activations
+from privctl.train.clipping.expanded import Reading, all_copies, expanded, has_copies, one_of, require_activations
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.input_gradients import InputGradients, Receive
 from privctl.train.clipping.layouts import Layout, Layouts, with_rows
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.recurrent import recurrent, with_output
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
-from privctl.train.clipping.rules import OWN_LAYOUT, RERUN
+from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN
 from privctl.train.clipping.runs import Runs
 from privctl.train.clipping.sinks import KeepingSink, Sink
 from privctl.train.clipping.site import Site
@@ -236,6 +236,10 @@ class Recorder:
             if not self._watching:
                 return None
             kept = with_output(module, keywords, output) if site.rule is recurrent else keywords
+            if site.rule in BY_POSITION and has_copies(output):
+                copies = all_copies(output)
+                tapped = self._tap(site, all_copies(arguments), all_copies(kept), copies)
+                return one_of(copies if tapped is None else tapped, like=output)
             return self._tap(site, arguments, kept, output)
 
         return before, after
@@ -259,7 +263,8 @@ class Recorder:
             self._called.add(site.name)
             self.reduced |= torch.is_autocast_enabled(self._anchor.device.type)
             receivers = {local: partial(receive, name) for local, name in site.parameters.items()}
-            stack.enter_context(expanded(module, receivers, self.rows, self._anchor, refuse))
+            reading = Reading(refuse, self._layouts.repeats(module))
+            stack.enter_context(expanded(module, receivers, self.rows, self._anchor, reading))
 
         def after(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
             stack.close()
