@@ -292,7 +292,7 @@ def with_contribution_test(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
 def _rounding(job: TrainingJob) -> Assumption:
     """The assumption that float rounding of a batch's sum stays within the margin that clipping leaves."""
     records, largest, margin = _rounding_figures(job)
-    # Sums of loss differences have no margin.
+    # The test does not tell by how much of their clip norm differences of losses move.
     within = records * (largest + _SUM_ERROR) <= margin and not job.request.method.sums_losses
     return Assumption(
         name="rounding of sums",

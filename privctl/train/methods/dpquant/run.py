@@ -13,6 +13,7 @@ from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
 from privctl.parallel import ALONE
 from privctl.randomness import NoiseSource
+from privctl.train.clipping.factors import rounding_margin
 from privctl.train.methods.dpquant.choice import QuantizedChoice, quantized_choice, requested_settings, tokens_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
 from privctl.train.methods.dpquant.quantization import ExactMeasuring, Measuring, Quantization
@@ -206,6 +207,7 @@ def _sensitivity(
         noise=NoiseSource(),
         noise_multiplier=plan.noise(recipe.noise_multiplier),
         clip_norm=plan.clip_norm,
+        margin=rounding_margin(reduced=recipe.bf16),
         size=plan.size,
         micro=_micro(job, job.task, device, session),
         workers=lockstep_workers(job.request, session.workers),

@@ -18,6 +18,7 @@ from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task, evaluation_mode
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
+from privctl.train.clipping.factors import ROUNDING_MARGIN
 from privctl.train.clipping.shards import reset_after_error
 from privctl.train.methods.dpquant.control_numbers import CONTROLS, ControlNumbers
 from privctl.train.methods.dpquant.draw import Floats
@@ -42,6 +43,7 @@ class LayerSensitivity:
 
     ``batches`` are secret Poisson samples of ``size`` examples on average; ``noise_multiplier`` is the noise's standard
     deviation / ``clip_norm`` (nats). ``noise`` is a source for measurements only, with one stream per release.
+    Clipping leaves the fraction ``margin`` of the clip norm for float rounding, by which another batch moves losses.
     ``controls`` counts the control numbers of all releases.
     """
 
@@ -58,6 +60,7 @@ class LayerSensitivity:
     micro: MicroBatches
     workers: Workers
     device: torch.device
+    margin: float = ROUNDING_MARGIN
     controls: ControlNumbers = field(default_factory=ControlNumbers)
 
     def release(self, number: int) -> Floats:
@@ -69,10 +72,11 @@ class LayerSensitivity:
         place, layers = PLACES + number, len(self.names)
         total = torch.zeros(layers + CONTROLS, dtype=torch.float64)
         drawn = self.workers.share(self.batches.batch(number)).tolist()
+        norm = self.clip_norm * (1 - self.margin)
 
         def add(examples: Sequence[int]) -> None:
             if examples:
-                total[:layers].add_(clipped(self.differences(examples, place), self.clip_norm).sum(0))
+                total[:layers].add_(clipped(self.differences(examples, place), norm).sum(0))
             else:
                 self._accompany(place)
 
