@@ -164,6 +164,8 @@ def _of_release(parameters: SignTraining) -> Iterator[str]:
             yield f"parameter {name} {stated}, and the release is {parameters.release}"
     if parameters.publish not in (None, "sign") and parameters.release != _GAUSSIAN:
         yield f"parameter publish is {shown(parameters.publish)}, and the release {parameters.release} publishes signs"
+    if parameters.release != _PUBLISHED and parameters.batches not in (None, str(Batches.POISSON)):
+        yield f"parameter batches is {shown(parameters.batches)}, and the release {parameters.release} draws by coins"
     if parameters.released_numbers is not None:
         yield f"parameter released_numbers is {parameters.released_numbers}, and fired says what this method released"
     if parameters.steps_begun is not None:

@@ -140,6 +140,13 @@ def test_a_setting_that_no_run_of_this_kind_has_is_refuted(kinds: Kinds, name: s
 
 
 @pytest.mark.slow
+def test_noised_releases_draw_their_batches_by_coins(kinds: Kinds) -> None:
+    found, _ = judged(kinds["ferret gaussian"], parameters(batches="shuffled"))
+    assert found.exit_code is ExitCode.REFUTED
+    assert any("the release gaussian draws by coins" in verdict.reason for verdict in found.verdicts)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "word"),
     [
