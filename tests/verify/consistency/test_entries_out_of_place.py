@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privctl.domain.errors import ExitCode
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
 from tests.verify.kinds import Gate, Kind, Kinds, one_further
+from verify.losses.cells import edges_of
 from verify.run import Verification, read, verify
 
 Report = dict[str, Any]
@@ -196,3 +198,9 @@ def test_a_shift_beyond_floats_ends_no_verification(kinds: Kinds) -> None:
     (bound,) = [j.verdict for j in found.guarantees if j.guarantee.name == "privacy loss distribution"]
     assert bound.outcome is Outcome.INCONCLUSIVE
     assert bound.reason == "no independent bound: a record shifts the noise by 1e+300 of its standard deviations"
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_too_small_for_floats_are_named() -> None:
+    with pytest.raises(OverflowError, match="too small to be told apart by floats"):
+        edges_of(np.ones_like, -1.0, 1.0, 0.0, 1.0)
