@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 
 from privctl.data.packed import suffix_of
 from privctl.data.places import RECORDS
+from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import ClippedTraining
 from privctl.domain.report import Omission, PrivacyReport
@@ -28,6 +29,8 @@ _STDIN = "-"
 _INNER = ("data", "train", "test", "validation")
 #: Relative excess over the target epsilon that is allowed for rounding in the search for the noise.
 _ROOM = 1e-6
+#: By how much the epsilon that a training computes may exceed the bound here.
+_LOOSE = 1e-3
 #: Parameters of a training that nothing else in the report reveals.
 _UNCHECKED = (
     "epsilon",
@@ -45,6 +48,23 @@ _UNCHECKED = (
     "frozen_norm_layers",
     "fsdp",
     "history",
+    # Of DPQuant and FERRET.
+    "format",
+    "luq_levels",
+    "quantized_fraction",
+    "compute_target",
+    "full_precision",
+    "multiply_adds",
+    "last_chances",
+    "beta",
+    "smoothing",
+    "measure_every",
+    "measure_clip",
+    "group_sizes",
+    "silent",
+    "update_scale",
+    "derivatives",
+    "derivatives_by",
 )
 #: Settings that an adaptive optimizer divides out, or that are only compared with how far the weights moved.
 _DIVIDED_OUT = ("clip_norm", "learning_rate", "schedule", "warmup_steps", "beta1", "beta2")
@@ -68,6 +88,26 @@ def disagreements(report: PrivacyReport, parameters: StatedTraining, method: Exp
     yield from _target(report, parameters)
     yield from _without_noise(report, parameters)
     yield from _pairs(report, parameters)
+    yield from _measured_share(report, parameters)
+
+
+def _measured_share(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """The cost of private measurements (DPQuant) must be what follows from the ledger with and without them."""
+    without = getattr(parameters, "epsilon_without_measurements", None)
+    share, ledger = getattr(parameters, "epsilon_share_of_measurements", None), report.mechanism
+    whole = next((guarantee for guarantee in report.guarantees if guarantee.name == parameters.method), None)
+    if (without is None and share is None) or whole is None or whole.epsilon is None:
+        return
+    if without is None or share is None or not isinstance(ledger, Ledger) or len(ledger.events) < 2:
+        yield "it says what its measurements cost, and not all that this follows from"
+        return
+    from verify.recompute.ledger import epsilon_of  # needs more than the standard library
+
+    yield from compare("epsilon_share_of_measurements", share, 1 - without / whole.epsilon, "its epsilons give")
+    actual = epsilon_of(Ledger(events=ledger.events[:1]), whole.delta, [without])
+    if not actual.lower * (1 - _ROOM) <= without <= actual.upper * (1 + _LOOSE):
+        follows = f"between {actual.lower:.9g} and {actual.upper:.9g}"
+        yield f"epsilon_without_measurements is {without:.9g}, and the steps alone have {follows}"
 
 
 def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
@@ -216,7 +256,7 @@ def _untested_measurements(parameters: StatedTraining) -> Iterator[Omission]:
 
 def _names(report: PrivacyReport) -> Iterator[str]:
     parameters = training_of(report)
-    names = [name for name in _UNCHECKED if getattr(parameters, name) not in (None, 0)]
+    names = [name for name in _UNCHECKED if getattr(parameters, name, None) not in (None, 0)]
     if getattr(parameters, "clip_norms", None) is not None:
         names += ("target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:

@@ -153,10 +153,14 @@ def edges_of(slope: Callable[[Floats], Floats], low: float, high: float, width: 
     """Outputs from ``low`` to ``high``, so close that the loss changes by at most ``width`` within a cell.
 
     They are also close enough for the density to be smooth within a cell; ``rate`` bounds the growth of the likelihood.
+    Raises TooFineError if it would take more cells than fit, and OverflowError if no float is their number.
     """
     marks = np.linspace(low, high, 4001)
-    density = np.maximum(slope(marks) * 1.02 / width, (1 + rate + np.abs(marks)) / 0.25)
+    with np.errstate(divide="ignore"):
+        density = np.maximum(slope(marks) * 1.02 / width, (1 + rate + np.abs(marks)) / 0.25)
     total = np.concatenate([[0.0], np.cumsum((np.maximum(density[1:], density[:-1])) * np.diff(marks))])
+    if not math.isfinite(total[-1]):
+        raise OverflowError("its losses are too small to be told apart by floats")
     count = math.ceil(total[-1])
     if count > MOST_CELLS:
         raise TooFineError(count / MOST_CELLS)

@@ -11,7 +11,7 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
-from verify.compare import ROUNDING, compare
+from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.methods.dp_sgd import NoisyGradients, private_run_warns, sampled_only, steps_disagree
 from verify.methods.expected import CLIPPING, ExpectedMethod, of_poisson_batches
 from verify.texts.accountants import TIGHT
@@ -23,6 +23,13 @@ _SCALES = (
     "weights one a tensor; as published a scale is that of a whole batch: one example would change how all others are "
     "rounded, and clipping would not bound what it does"
 )
+#: Where the noise of measurements comes from, whatever device trains.
+_CIPHER = "AES-256-CTR keystream under a key from the operating system"
+#: The least value of settings that are numbers.
+_LEAST = {
+    "luq_levels": 1, "measure_every": 1, "measure_repetitions": 1, "beta": 0, "measure_clip": 0,
+    "measurements_planned": 0, "measurements_begun": 0, "measure_control_ratio": 0,
+}  # fmt: skip
 #: Noise as stated is refuted with this probability.
 _LEVEL = 1e-9
 
@@ -109,6 +116,16 @@ def _layers(parameters: QuantizedTraining) -> Iterator[str]:
             yield f"epoch {epoch.epoch} does not state a score for each layer"
     if parameters.last_chances is not None and len(parameters.last_chances) != len(parameters.layer_names):
         yield "last_chances does not state a probability for each layer"
+    yield from _shares_disagree(parameters)
+    for name, least in _LEAST.items():
+        if (size := getattr(parameters, name)) is not None and not least <= size <= LARGEST:
+            yield f"parameter {name} is {size}, which no training has"
+    if parameters.smoothing is not None and not 0 <= parameters.smoothing < 1:
+        yield f"parameter smoothing is {parameters.smoothing:g}, which no training has"
+
+
+def _shares_disagree(parameters: QuantizedTraining) -> Iterator[str]:
+    """Shares must be from 0 to 1; that of an epoch's work in few bits follows from the layers that were quantized."""
     shares = (
         *(parameters.last_chances or ()),
         *parameters.low_precision_share,
@@ -116,9 +133,12 @@ def _layers(parameters: QuantizedTraining) -> Iterator[str]:
     )
     if odd := [share for share in shares if not 0 <= share <= 1 + ROUNDING]:
         yield f"{odd[0]:g} is stated as the probability or the share of a layer, which is from 0 to 1"
-    for name in ("luq_levels", "measure_every", "measure_repetitions"):
-        if (count := getattr(parameters, name)) is not None and count < 1:
-            yield f"parameter {name} is {count}, which no training has"
+    costs = dict(zip(parameters.layer_names, parameters.multiply_adds, strict=False))
+    if not sum(costs.values()):
+        return
+    for epoch, stated in zip(parameters.layer_schedule, parameters.low_precision_share, strict=False):
+        share = sum(costs.get(name, 0.0) for name in epoch.quantized) / sum(costs.values())
+        yield from compare(f"low_precision_share of epoch {epoch.epoch}", stated, share, "the layers quantized have")
 
 
 def _controls(parameters: QuantizedTraining) -> Iterator[str]:
@@ -158,6 +178,9 @@ def _measurement_source(parameters: QuantizedTraining) -> Iterator[str]:
         yield from compare("what layers are measured on", ", ".join(stated), parameters.sensitivity, "sensitivity says")
     if _is_without_private_records(parameters) and parameters.measurements_begun:
         yield f"{parameters.measurements_begun} measurements of private records began, and it states none that may"
+    source = parameters.measure_noise_source
+    if parameters.measurements_begun and not (source or "").startswith(_CIPHER):
+        yield f"the noise of measurements is said to come from {shown(source)}, and comes from {_CIPHER}"
     if counts["synthetic"] is not None:
         yield from _divergences(parameters)
 

@@ -164,6 +164,20 @@ def _of_release(parameters: SignTraining) -> Iterator[str]:
             yield f"parameter {name} {stated}, and the release is {parameters.release}"
     if parameters.publish not in (None, "sign") and parameters.release != _GAUSSIAN:
         yield f"parameter publish is {shown(parameters.publish)}, and the release {parameters.release} publishes signs"
+    if parameters.release != _PUBLISHED and parameters.batches not in (None, str(Batches.POISSON)):
+        yield f"parameter batches is {shown(parameters.batches)}, and the release {parameters.release} draws by coins"
+    if parameters.released_numbers is not None:
+        yield f"parameter released_numbers is {parameters.released_numbers}, and fired says what this method released"
+    if parameters.steps_begun is not None:
+        yield from compare("parameter steps_begun", parameters.steps_begun, parameters.steps, "steps says")
+    yield from _groups(parameters)
+
+
+def _groups(parameters: SignTraining) -> Iterator[str]:
+    """Groups of tensors, and how their derivatives were found, must be such as a run has."""
+    sizes = parameters.group_sizes
+    if sizes and (len(sizes) != parameters.number_of_groups or min(sizes) < 1):
+        yield f"group_sizes does not state the numbers of weights in {parameters.number_of_groups} groups"
     groups = parameters.groups
     if groups is not None and groups not in ("max", "eighth") and not groups.isdecimal():
         yield f"parameter groups is {shown(groups)}, which is no way to make groups of tensors"
@@ -294,6 +308,7 @@ EXPECTED = ExpectedMethod(
         "release": (_PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED),
         "clipping": ("derivatives",),
         "publish": ("sign", "value"),
+        "batches": (str(Batches.POISSON), str(Batches.SHUFFLED)),
         "silent": ("coast", "hold"),
         "update_scale": ("unit", "root-dimension"),
         "derivatives": ("auto", *_DERIVATIVES),

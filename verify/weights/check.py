@@ -24,9 +24,7 @@ from verify.methods.dp_zo import ZerothOrderTraining
 from verify.weights.configuration import changed_entries
 from verify.weights.directional import noise_sentence, number_faults, numbers_of, replay
 from verify.weights.law import NoiseLaw, law_of
-from verify.weights.low_rank import higher_rank
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
-from verify.weights.positions import reached_further
 from verify.weights.presence import Presence
 from verify.weights.settings import (
     ImpossibleError,
@@ -37,6 +35,7 @@ from verify.weights.settings import (
     moves_nothing,
     settings_of,
 )
+from verify.weights.single_tensors import higher_rank, reached_further
 from verify.weights.start import Digest, Start, start_of
 from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 

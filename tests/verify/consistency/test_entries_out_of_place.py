@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privctl.domain.errors import ExitCode
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
 from tests.verify.kinds import Gate, Kind, Kinds, one_further
+from verify.losses.cells import edges_of
 from verify.run import Verification, read, verify
 
 Report = dict[str, Any]
@@ -55,6 +57,12 @@ def judged(kind: Kind, change: Change) -> tuple[Verification, GateOutcome | None
     outcome = None if kind.policy is None else Gate(kind).judged(path).outcome
     path.unlink()
     return found, outcome
+
+
+def cheaper_measurements(report: Report) -> None:
+    whole, stated = report["guarantees"][0]["epsilon"], report["parameters"]
+    stated["epsilon_without_measurements"] = 0.999 * whole
+    stated["epsilon_share_of_measurements"] = 1 - stated["epsilon_without_measurements"] / whole
 
 
 VERDICT = {"subject": "dp-sgd", "outcome": "PROVED", "reason": "somebody proved it"}
@@ -104,6 +112,16 @@ def test_what_no_step_of_this_kind_states_is_refuted(kinds: Kinds, name: str, ch
         ("dpquant", parameters(last_chances=[0.5]), "a probability for each layer"),
         ("dpquant", parameters(low_precision_share=[1.5, 0.5]), "1.5 is stated as the probability"),
         ("dpquant", lambda r: r["parameters"]["layer_schedule"][0]["quantized"].append("x"), "none of layer_names"),
+        ("dpquant", parameters(low_precision_share=[0.1, 0.1]), "low_precision_share of epoch 0 is 0.1"),
+        ("dpquant", parameters(measure_noise_source="AES-256-CTR keystream under a key made from a given seed"),
+         "the noise of measurements is said to come from"),
+        ("dpquant", parameters(measure_clip=-0.01), "parameter measure_clip is -0.01"),
+        ("dpquant", parameters(epsilon_share_of_measurements=0.001), "epsilon_share_of_measurements is 0.001"),
+        ("dpquant", cheaper_measurements, "epsilon_without_measurements is "),
+        ("ferret published", parameters(steps_begun=9), "parameter steps_begun is 9"),
+        ("ferret published", parameters(released_numbers=9), "parameter released_numbers is 9"),
+        ("ferret published", parameters(group_sizes=[5]), "group_sizes does not state"),
+        ("ferret published", parameters(batches="another"), "no batches named another"),
         ("ferret published", parameters(noise_multiplier=9.0), "parameter noise_multiplier is stated"),
         ("ferret published", parameters(noise_source="a cipher"), "parameter noise_source is stated"),
         ("ferret published", parameters(publish="value"), "publishes signs"),
@@ -116,11 +134,18 @@ def test_what_no_step_of_this_kind_states_is_refuted(kinds: Kinds, name: str, ch
         ("plan of laplace", parameters(noise_multiplier=9.0), "says nothing of a plan of laplace"),
         ("plan of laplace", parameters(found={"noise": 9.0}), "which is no number of laplace events"),
     ],
-)
+)  # fmt: skip
 def test_a_setting_that_no_run_of_this_kind_has_is_refuted(kinds: Kinds, name: str, change: Change, word: str) -> None:
     found, _ = judged(kinds[name], change)
     assert found.exit_code is ExitCode.REFUTED
     assert any(word in verdict.reason for verdict in found.verdicts if verdict.subject == "parameters")
+
+
+@pytest.mark.slow
+def test_noised_releases_draw_their_batches_by_coins(kinds: Kinds) -> None:
+    found, _ = judged(kinds["ferret gaussian"], parameters(batches="shuffled"))
+    assert found.exit_code is ExitCode.REFUTED
+    assert any("the release gaussian draws by coins" in verdict.reason for verdict in found.verdicts)
 
 
 @pytest.mark.slow
@@ -173,3 +198,9 @@ def test_a_shift_beyond_floats_ends_no_verification(kinds: Kinds) -> None:
     (bound,) = [j.verdict for j in found.guarantees if j.guarantee.name == "privacy loss distribution"]
     assert bound.outcome is Outcome.INCONCLUSIVE
     assert bound.reason == "no independent bound: a record shifts the noise by 1e+300 of its standard deviations"
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_too_small_for_floats_are_named() -> None:
+    with pytest.raises(OverflowError, match="too small to be told apart by floats"):
+        edges_of(np.ones_like, -1.0, 1.0, 0.0, 1.0)

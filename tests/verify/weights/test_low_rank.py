@@ -16,7 +16,7 @@ from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import SafetensorsFile
 from tests.models.tasks.small import architecture, words
 from verify.run import Verification, read, verify
-from verify.weights.low_rank import higher_rank
+from verify.weights.single_tensors import higher_rank
 from verify.weights.start import Start
 
 Array = NDArray[np.float32]
