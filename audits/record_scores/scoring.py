@@ -106,8 +106,7 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     if request.reference is not None:
         reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize, beside=opened)
     before = {path: recorded_files(path) for path in (request.members, request.nonmembers)}
-    files = (request.members, request.nonmembers)
-    members, nonmembers = (read(subject, path, request.columns, progress) for path in files)
+    members, nonmembers = (read(subject, path, request.columns, progress) for path in before)
     work = prepare(subject, members, nonmembers, workers, drawn=True, progress=progress)  # checked when judging
     means = None if reference is None or not work.records else scorer.means(reference, work.records)
     if not work.records:

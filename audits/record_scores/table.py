@@ -108,7 +108,9 @@ def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
         where = f"{path} line {number}"
         for name in (columns.record, columns.member, *columns.scores):
             if row.get(name) in (None, ""):
-                raise InputError(f"{where} has no {shown(name)}; each line needs {_wanted(columns)}")
+                raise InputError(
+                    f"{where} has no {shown(name)}; each line needs {_wanted(columns)}{_or_number(name, columns)}"
+                )
         record = str(row[columns.record])
         if record in lines:
             raise InputError(
@@ -126,6 +128,11 @@ def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
     )
 
 
+def _or_number(name: str, columns: ScoreColumns) -> str:
+    """What to do if records have no names, if ``name`` is the missing column of these."""
+    return ", or add it with a number for each record" if name == columns.record else ""
+
+
 def _wanted(columns: ScoreColumns) -> str:
     return ", ".join((columns.record, *columns.scores, columns.member))
 
@@ -139,8 +146,8 @@ def _table(path: Path, separator: str, columns: ScoreColumns) -> Iterator[tuple[
                 named = ", ".join(map(shown, header)) or "none"
                 raise InputError(
                     f"{path} has {header.count(name) or 'no'} column {shown(name)} in its first line, which names "
-                    f"{named}; name the column with {flag}, or give --models for scores of models trained with or "
-                    "without one record"
+                    f"{named}; name the column with {flag}{_or_number(name, columns)}, or give --models for scores of "
+                    "models trained with or without one record"
                 )
         for row in lines:
             if row:

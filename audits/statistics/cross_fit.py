@@ -76,17 +76,17 @@ def _by_columns(
     What the other folds give is the sum over all folds minus the judged one's, so every product is taken twice, and not
     once for each of the other folds.
     """
-    sums = (_Products.of(narrow[judged], labels[:, judged]) for judged in judged_in)
-    whole = reduce(lambda total, part: _Products(*map(add, total, part)), sums)
+    sums = (_FoldSums.of(narrow[judged], labels[:, judged]) for judged in judged_in)
+    whole = reduce(lambda total, part: _FoldSums(*map(add, total, part)), sums)
     for judged in judged_in:
-        learned = _Products(*map(sub, whole, _Products.of(narrow[judged], labels[:, judged])))
+        learned = _FoldSums(*map(sub, whole, _FoldSums.of(narrow[judged], labels[:, judged])))
         count = len(narrow) - len(judged)
         targets = learned.labelled - learned.members[:, None] / count * learned.columns
         inner = learned.inner + ridge * count * np.eye(narrow.shape[1])
         yield targets @ np.linalg.solve(inner, narrow[judged].T)
 
 
-class _Products(NamedTuple):
+class _FoldSums(NamedTuple):
     """Sums over records: ``inner`` products of columns, ``columns``, columns ``labelled`` [rows, columns], ``members``.
 
     ``members`` [rows] counts the records with a true label.
@@ -98,7 +98,7 @@ class _Products(NamedTuple):
     members: Any
 
     @classmethod
-    def of(cls, narrow: NDArray[np.float64], labels: NDArray[np.bool_]) -> _Products:
+    def of(cls, narrow: NDArray[np.float64], labels: NDArray[np.bool_]) -> _FoldSums:
         """The sums over the records of ``narrow`` [records, columns] with ``labels`` [rows, records]."""
         targets = labels.astype(np.float64)
         return cls(narrow.T @ narrow, narrow.sum(axis=0), targets @ narrow, targets.sum(axis=1))

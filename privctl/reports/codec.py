@@ -69,9 +69,11 @@ def decode(text: str, source: str) -> PrivacyReport:
         data = parse_json(text, source)
     except InputError as fault:
         message = str(fault)
-        if not text.lstrip().startswith("{"):
-            raise InputError(f"{source} is not a privctl report, which is a JSON object; {_WANTED}") from None
-        if _is_json(text.splitlines()[0]):
+        first, _, more = text.strip().partition("\n")
+        if not first.startswith(("{", "[")):
+            kind = "is not a privctl report, which is a JSON object" if first else "is empty, and no privctl report"
+            raise InputError(f"{source} {kind}; {_WANTED}") from None
+        if more and _is_json(first):
             raise InputError(f"{source} holds a JSON object on each line, and is not a report; {_WANTED}") from None
         raise InputError(message if ";" in message else f"{message}; give a report as privctl wrote it") from None
     if not isinstance(data, dict) or "schema_version" not in data:

@@ -287,7 +287,8 @@ def test_other_schema_versions(version: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("", "not valid JSON"),
+        ("", "is empty, and no privctl report"),
+        ("\n", "is empty, and no privctl report"),
         ("{", "not valid JSON"),
         ("[]", "not a privctl report"),
         ("null", "not a privctl report"),

@@ -112,8 +112,10 @@ FOUR = "id,score,member\na,1,1\nb,2,0\nc,3,1\nd,4,0\n"
         (
             "s.csv",
             "score,member\n1,1\n",
-            "has no column 'id' in its first line, which names 'score', 'member'; name",
+            "has no column 'id' in its first line, which names 'score', 'member'; name the column with --id-column, or "
+            "add it with a number for each record, or give --models",
         ),
+        ("s.jsonl", '{"score": 1, "member": 1}', "score, member, or add it with a number for each record"),
         ("s.csv", "id,score\n1,1\n", "has no column 'member' in its first line, which names 'id', 'score'; name"),
         ("s.csv", "id,score,score,member\n", "has 2 column 'score' in its first line"),
         ("s.csv", "", "has no column 'id'"),
