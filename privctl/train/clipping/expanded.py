@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from privctl.parallel import is_out_of_memory
 from privctl.train.clipping.rerun import UNRUNNABLE
+from privctl.train.clipping.tap import COPIES
 from privctl.train.clipping.terms import CHUNK_BYTES
 from privctl.train.clipping.use import tensors_in
 
@@ -167,23 +168,6 @@ def _merged(values: Tensor, rows: int) -> Tensor:
     return values.flatten(0, 1)
 
 
-class _Copies(torch.autograd.Function):
-    """Copies of a parameter, whose gradients (n, *shape) the backward pass hands to ``receive``."""
-
-    @staticmethod
-    def forward(ctx: Any, receive: Callable[[Tensor], None], count: int, anchor: Tensor, parameter: Tensor) -> Tensor:
-        ctx.receive = receive
-        return parameter.detach().expand(count, *parameter.shape)
-
-    @staticmethod
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.receive(gradients)
-        return None, None, None, gradients.sum(0) if ctx.needs_input_grad[3] else None
-
-
-_COPIES: Callable[..., Tensor] = _Copies.apply
-
-
 @contextmanager
 def expanded(
     module: nn.Module,
@@ -204,7 +188,7 @@ def expanded(
             path, _, local = name.rpartition(".")
             owner: dict[str, Any] = module.get_submodule(path)._parameters
             replaced.append((owner, local, owner[local]))
-            owner[local] = Expanded(_COPIES(receive, count, anchor, owner[local]), refuse)
+            owner[local] = Expanded(COPIES(receive, count, anchor, owner[local]), refuse)
         yield
     finally:
         for owner, local, parameter in replaced:

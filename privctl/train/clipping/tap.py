@@ -1,4 +1,4 @@
-"""The identity on a module's outputs, through which its inputs and output gradients are seen in the backward pass."""
+"""Functions whose backward pass hands over what it sees: a module's inputs and output gradients, or those of copies."""
 
 from __future__ import annotations
 
@@ -34,3 +34,22 @@ class Tap(torch.autograd.Function):
 
 
 TAP: Callable[..., tuple[Tensor, ...]] = Tap.apply
+
+
+class ParameterCopies(torch.autograd.Function):
+    """Copies of a parameter, whose gradients (n, *shape) the backward pass hands to ``receive``."""
+
+    @staticmethod
+    def forward(ctx: Any, receive: Callable[[Tensor], None], count: int, anchor: Tensor, parameter: Tensor) -> Tensor:
+        """Return the copies (count, *shape)."""
+        ctx.receive = receive
+        return parameter.detach().expand(count, *parameter.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Hand over the gradients, and return their sum where the parameter itself is differentiated."""
+        ctx.receive(gradients)
+        return None, None, None, gradients.sum(0) if ctx.needs_input_grad[3] else None
+
+
+COPIES: Callable[..., Tensor] = ParameterCopies.apply
