@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from audits.scores.cache import ScoreCache, folder_name
 from audits.scores.scorer import RowScores, compute_scores, plan_scoring
-from audits.scores.subject import AuditedModel, load_subject, task_of
+from audits.scores.subject import AuditedModel, encode_records, load_subject, task_of
 from audits.scores.table import FIELDS
 from privctl.data.pixels import FILE_NAME
 from privctl.data.records import Record
@@ -137,7 +137,7 @@ class ModelScorer:
     def means(self, opened: OpenedModel, records: Sequence[Record]) -> NDArray[np.float64]:
         """The mean log-probability (nats) of each record, [records]. Raises InputError if one cannot be scored."""
         subject = opened.subject
-        rows = subject.rows(records).rows
+        rows = encode_records(subject, records, self.progress).rows
         counts = subject.scorer.counts(rows)
         unscored = int((counts == 0).sum())
         if unscored:

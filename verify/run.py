@@ -17,10 +17,10 @@ from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.codec import decode
+from privctl.reports.files import read_report
 from privctl.reports.parameters import NoiseParameters, ParametersError
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
-from privctl.storage.reader import SafetensorsFile, read_named_text
+from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
 from verify.audits.evidence import check_evidence
 from verify.audits.given import outside as outside_scores
@@ -37,6 +37,8 @@ from verify.files.tokenizer import check_tokenizer
 from verify.settings.public_records import PublicAtHand, check_public
 from verify.stated import readable, training_of
 from verify.weights.check import check_weights
+
+_NOT_AT_HAND = "the model is not at hand; put it there, or if it has another name now, verify it by that name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ def bytes_of(path: Path, report: PrivacyReport) -> int:
 
 def read(path: Path) -> PrivacyReport:
     """The report at ``path``. Raises InputError if the file is not a report."""
-    return decode(read_named_text(path), str(path))
+    return read_report(path)
 
 
 def verify(
@@ -220,7 +222,7 @@ def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, Te
             yield Verdict(
                 subject=artifact.path,
                 outcome=Outcome.REFUTED if readable else Outcome.INCONCLUSIVE,
-                reason="it is no safetensors file any more" if readable else "the model is not at hand; put it there",
+                reason="it is no safetensors file any more" if readable else _NOT_AT_HAND,
             )
         elif os.path.isfile(place) and place.stat().st_size != artifact.bytes:
             yield Verdict(

@@ -19,7 +19,7 @@ from privctl.storage.digest import file_digest, tag
 
 #: Counts with a smaller probability under fair coins are rejected.
 _RARE = 1e-6
-#: With this many canaries or more, fair coins include exactly half of them less than one time in eight.
+#: With this many canaries or more, fair coins include exactly half of them one time in eight or more rarely.
 _FEWEST_SUSPECT = 40
 
 _CHECKED, _VIOLATED = AssumptionState.CHECKED, AssumptionState.VIOLATED

@@ -145,9 +145,10 @@ def bound_alpha(alpha: float, groups: Sequence[Guesses], sets: Sequence[Guesses]
 def register(copies: Sequence[int]) -> tuple[Guesses, ...]:
     """The guesses to be made, fixed by the numbers of copies alone: 2, 20, 50 and 100 % of the canaries.
 
-    Half of each set is guessed as included, half as left out. In the set of all canaries, the scores decide how many,
-    because coins rarely include exactly half. There are sets for the canaries with the fewest copies, where a bound is
-    tightest for single records, and for all canaries.
+    Each set has at least 20 guesses if there are more canaries than that; sets of equal size count once. Half of each
+    set is guessed as included, half as left out. In the set of all canaries, the scores decide how many, because coins
+    rarely include exactly half. There are sets for the canaries with the fewest copies, where a bound is tightest for
+    single records, and for all canaries.
     """
     guess_sets = []
     for most in dict.fromkeys((min(copies), max(copies))):

@@ -87,7 +87,10 @@ class ExtractionAudit:
         columns = replace(with_chat(columns, model), pair=pairs)
         self._columns = columns
         limit = None if self._coins is not None else request.records
-        samples = [sample(model, self._shape, path, limit=limit, seed=request.seed, columns=columns) for path in paths]
+        samples = [
+            sample(model, self._shape, path, limit=limit, seed=request.seed, columns=columns, progress=progress)
+            for path in paths
+        ]
         if self._coins is not None and request.records is not None:
             samples = drawn_together(samples, len(paths) * request.records)
         for windows in samples:

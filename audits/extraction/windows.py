@@ -18,10 +18,11 @@ from audits.scores.rows import begins_with_bos, encode
 from audits.scores.scorer import key
 from privctl.data.columns import Columns
 from privctl.data.records import Record, read_records
+from privctl.data.rows import with_progress
 from privctl.data.several import DataPath
 from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
-from privctl.domain.progress import Advance, silent
+from privctl.domain.progress import Advance, Progress, silent, unseen
 from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ def sample(
     limit: int | None,
     seed: int,
     columns: Columns | None = None,
+    progress: Progress = unseen,
 ) -> WindowSample:
     """At most ``limit`` windows of a file, drawn by numpy's PCG64 under ``seed``; all without a limit.
 
@@ -243,7 +245,7 @@ def sample(
     distinct: set[bytes] = set()
     repeated: set[bytes] = set()
     total = longest = 0
-    for records in _record_batches(path, columns):
+    for records in _batches(with_progress(_records(path, columns), path, progress)):
         total += len(records)
         for record, (window, document) in zip(records, shape.cut(model, records), strict=True):
             longest = max(longest, len(document))
@@ -292,7 +294,7 @@ def sides(
     for i, windows_of_file in enumerate(samples):
         other_keys = set().union(*keys[:i], *keys[i + 1 :])
         digests: set[bytes] = set()
-        for records in _record_batches(windows_of_file.path, columns):
+        for records in _batches(_records(windows_of_file.path, columns)):
             cuts = shape.cut(model, records)
             if i == 0:
                 counter.add([cut.document for cut in cuts])
@@ -329,16 +331,17 @@ def token_batches(
 ) -> Iterator[tuple[list[int], list[NDArray[np.int64]]]]:
     """Lines and tokens of complete records, without BOS, in batches."""
     front = int(begins_with_bos(model))
-    for records in _record_batches(path, columns):
+    for records in _batches(_records(path, columns)):
         rows = encode(model, [record.text for record in records])
         yield [record.line for record in records], [row[front:] for row in rows]
 
 
-def _record_batches(path: DataPath, columns: Columns | None) -> Iterator[list[Record]]:
-    records = iter(_pairs(path, columns)) if columns is not None and columns.pair else read_records(path, columns)
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
     while batch := list(itertools.islice(records, _RECORDS)):
         yield batch
 
 
-def _pairs(path: DataPath, columns: Columns) -> Iterator[Record]:
+def _records(path: DataPath, columns: Columns | None) -> Iterator[Record]:
+    if columns is None or not columns.pair:
+        return read_records(path, columns)
     return (Record(pair.line, pair.text, start=pair.start) for pair in iter_texts(path, columns=columns))

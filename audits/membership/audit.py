@@ -20,13 +20,12 @@ from audits.membership.groups import NOT_OF_GROUPS, WITHOUT_FIELDS, Grouping, gr
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
-from audits.membership.records import candidates_of, prepare
+from audits.membership.records import candidates_of, prepare, require_both_sides
 from audits.membership.request import MembershipRequest
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import verdict
 from audits.membership.why_exposed import why_exposed
 from audits.membership.why_groups import why_groups_exposed
-from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores, key
 from audits.scores.scores_file import BASELINE, FOLD, SCORE, SEED, TESTED, arrays_of, ranks_of
 from audits.scores.subject import AuditedModel, read, scoring_of, text_columns
@@ -45,6 +44,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.leaking import Reason
+from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
 
@@ -86,6 +86,7 @@ class MembershipAudit:
         differentiator: Differentiator | None = None,
         columns: Columns | None = None,
         trained_on: Sequence[str] | None = None,
+        progress: Progress = unseen,
     ) -> None:
         """Read and encode both files. Raises InputError for data that cannot be scored, CommandError for settings.
 
@@ -98,9 +99,11 @@ class MembershipAudit:
             raise CommandError(
                 f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
             )
-        members, nonmembers = (read(subject, path, columns) for path in (request.members, request.nonmembers))
+        files = (request.members, request.nonmembers)
+        members, nonmembers = (read(subject, path, columns, progress) for path in files)
         self._request = request
         self._subject = subject
+        self._progress = progress
         #: Whether only the fused score is judged (data-set inference).
         self._as_one = fused.NAME in request.attacks
         self._check(request)
@@ -112,16 +115,15 @@ class MembershipAudit:
                 raise CommandError(
                     "--group-by reads a field of each record, which images and sounds do not have; remove it"
                 )
-            self._grouping = read_groups(
-                request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
-            )
+            self._grouping = read_groups(request.group_by, *files, text_columns(subject, columns), progress)
         self._members = members if request.explain else []
         shared: list[tuple[bool, int, Skip]] = []
-        if self._drawn is not None and self._grouping is not None:
+        drawn = self._drawn is not None
+        if drawn and self._grouping is not None:
             members, nonmembers, shared = without_shared(members, nonmembers, self._grouping)
-        work = prepare(subject, members, nonmembers, drawn=self._drawn is not None)
+        work = prepare(subject, members, nonmembers, drawn=drawn, progress=progress)
         work = replace(work, skipped=(*work.skipped, *shared))
-        _check_sides(work, request)
+        require_both_sides(work, *files)
         self._asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
         self._work = with_shots(work, self._asking)
         self._questions = ask(subject, self._work, self._asking)
@@ -179,7 +181,7 @@ class MembershipAudit:
             sizes = self._grouping.sizes(table.line[table.member])
             reasons = self._reasons_of_groups(candidates)
         done = self._attacked(candidates, attacks, alpha)
-        blind = baseline.baseline(candidates, done.settings)
+        blind = baseline.baseline(candidates, done.settings, self._progress)
         done, refitted = self._fused(done, candidates, blind)
         evidence = [
             *with_joint_test(
@@ -224,7 +226,11 @@ class MembershipAudit:
         intervals = sum(attack.quantities for attack in judged) + baseline.quantities(candidates, len(compared))
         intervals += 0 if unfused else fused.QUANTITIES
         settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
-        results = {attack.name: attack.run(candidates, settings) for attack in judged}
+        results = {}
+        with self._progress("judging", len(judged), "attacks") as advance:
+            for attack in judged:
+                results[attack.name] = attack.run(candidates, settings)
+                advance(1)
         tested = {attack.name: attack.tested(candidates, settings, results[attack.name].scores) for attack in judged}
         if self._as_one:
             tested = {attack.name: attack.label_free_scores(candidates, settings) for attack in scoring}
@@ -380,16 +386,3 @@ def _nonmember_loss(table: ScoreTable) -> float:
     """The mean loss (nats per token) of the non-members; its exponential is their perplexity."""
     of_nonmembers = np.repeat(~table.member, np.diff(table.offsets))
     return -float(table.lp[of_nonmembers].mean(dtype=np.float64))
-
-
-def _check_sides(work: Workload, request: MembershipRequest) -> None:
-    for member, path in ((True, request.members), (False, request.nonmembers)):
-        if not (work.member == member).any():
-            counts: dict[Skip, int] = {}
-            for side, _, skip in work.skipped:
-                if side == member:
-                    counts[skip] = counts.get(skip, 0) + 1
-            why = "; ".join(f"{count} left out ({skip.reason})" for skip, count in counts.items())
-            raise InputError(
-                f"{path} has no record that can be scored: {why}; give records that differ between the files"
-            )

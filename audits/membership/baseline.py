@@ -27,6 +27,7 @@ from audits.statistics.paired import auc_difference
 from audits.statistics.relabel import areas, data_seed, joint_p_value, relabellings
 from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
+from privctl.domain.progress import Progress, unseen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,7 +108,7 @@ def quantities(candidates: Candidates, compared: int) -> int:
     return 2 + (candidates.reference is not None) + compared
 
 
-def baseline(candidates: Candidates, settings: Settings) -> Baseline:
+def baseline(candidates: Candidates, settings: Settings, progress: Progress = unseen) -> Baseline:
     """The AUC of the record's features, of its length in tokens, and under a reference model that saw neither side."""
     table = candidates.table
     digests = [record.digest for record in candidates.records]
@@ -115,7 +116,7 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
     features = candidates.features
     if features is None:
         features = record_features(candidates.records, candidates.ngrams)
-    fitted = blind_scores(candidates.records, labels, features)
+    fitted = blind_scores(candidates.records, labels, features, progress)
     blind = areas(fitted, labels)
     others: dict[str, NDArray[Any]] = {"length": np.diff(table.offsets)}
     evidence = [
@@ -133,13 +134,15 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
     )
 
 
-def blind_scores(records: Sequence[Record], labels: NDArray[np.bool_], features: Any = None) -> NDArray[np.float64]:
+def blind_scores(
+    records: Sequence[Record], labels: NDArray[np.bool_], features: Any = None, progress: Progress = unseen
+) -> NDArray[np.float64]:
     """How member-like the records are by their ``features``, for each row of ``labels``, [rows, records].
 
     Each record is judged by what was learned from the other folds.
     """
     features = record_features(records) if features is None else features
-    return cross_fitted(features, folds([record.digest for record in records]), labels, _RIDGE)
+    return cross_fitted(features, folds([record.digest for record in records]), labels, _RIDGE, progress)
 
 
 def _blind_evidence(

@@ -24,10 +24,11 @@ from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from privctl.data.columns import Columns
 from privctl.data.names import spelled_alike
 from privctl.data.records import Record
-from privctl.data.rows import rows_of
+from privctl.data.rows import rows_of, with_progress
 from privctl.data.several import DataPath
 from privctl.data.users import group_of
 from privctl.domain.errors import InputError, PrivctlError
+from privctl.domain.progress import Progress, unseen
 from privctl.storage.json_text import shown
 
 if TYPE_CHECKING:
@@ -89,11 +90,13 @@ class Grouping:
         return {line: groups[self.names[True, line]] for line in lines.tolist()}
 
 
-def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Columns) -> Grouping:
+def read_groups(
+    field: str, members: DataPath, nonmembers: DataPath, columns: Columns, progress: Progress = unseen
+) -> Grouping:
     """The groups of both files. Raises InputError for a record without ``field``, and for a group in both files."""
     names: dict[_Place, str] = {}
     for member, path in ((True, members), (False, nonmembers)):
-        for row in rows_of(path, columns, unit=field, otherwise=".jsonl"):
+        for row in with_progress(rows_of(path, columns, unit=field, otherwise=".jsonl"), path, progress):
             names[member, row.number] = group_of(row.fields, field, row.where)
     sides: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for (member, line), name in names.items():

@@ -14,9 +14,12 @@ from audits.membership.gradients import GradientScores
 from audits.membership.queries import Questions
 from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores
-from audits.scores.subject import AuditedModel
+from audits.scores.subject import AuditedModel, encode_records
 from audits.scores.table import FIELDS, ScoreTable, Skip
 from privctl.data.records import Record
+from privctl.data.several import DataPath
+from privctl.domain.errors import InputError
+from privctl.domain.progress import Progress, unseen
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ def prepare(
     workers: Workers = ALONE,
     *,
     drawn: bool = False,
+    progress: Progress = unseen,
 ) -> Workload:
     """Encode both sets and decide what can be scored; each of several ``workers`` does this for its share.
 
@@ -46,7 +50,7 @@ def prepare(
     distinct = distinct[workers.rank :: workers.size]
     if not workers.is_main:
         skipped = []  # only the main process lists records that are not scored
-    encoded = subject.rows([record for _, record, _ in distinct])
+    encoded = encode_records(subject, [record for _, record, _ in distinct], progress)
     counts = subject.scorer.counts(encoded.rows)
     scored = counts > 0
     skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r, _), long in zip(distinct, scored, strict=True) if not long]
@@ -64,6 +68,17 @@ def prepare(
         max_length=subject.max_length,
         head=getattr(subject.scorer, "problem", None),
     )
+
+
+def require_both_sides(work: Workload, members: DataPath, nonmembers: DataPath) -> None:
+    """Raise InputError, with the reasons, if no record of a side can be scored."""
+    for member, path in ((True, members), (False, nonmembers)):
+        if not (work.member == member).any():
+            counts = Counter(skip for side, _, skip in work.skipped if side == member)
+            why = "; ".join(f"{count} left out ({skip.reason})" for skip, count in counts.items())
+            raise InputError(
+                f"{path} has no record that can be scored: {why}; give records that differ between the files"
+            )
 
 
 def left_out(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) -> list[Skip | None]:

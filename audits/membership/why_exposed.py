@@ -61,14 +61,14 @@ def why_exposed(
 
 def _copied(count: int) -> Iterator[Reason]:
     if count > 1:
-        yield Reason(why=Why.COPIES, text=f"stands {count} times in its file")
+        yield Reason(why=Why.COPIES, text=f"occurs {count} times in its file")
 
 
 def _near_reasons(nearest: tuple[int, float] | None) -> Iterator[Reason]:
     if nearest is not None:
         line, share = nearest
         percent = f"{100 * share:.0f} %"
-        yield Reason(why=Why.NEAR_COPY, text=f"{percent} of its sequences of 5 words stand in line {line} too")
+        yield Reason(why=Why.NEAR_COPY, text=f"{percent} of its sequences of 5 words are in line {line} too")
 
 
 def _rare_words(words: Sequence[str], holders: Mapping[str, int]) -> Iterator[Reason]:

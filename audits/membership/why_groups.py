@@ -70,9 +70,7 @@ def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator
         yield Reason(why=Why.COPIES, text=f"{repeats} of its {counted(len(records), 'record')} repeat others of it")
     others = sum(texts[record.digest] > 1 for record in records)
     if others and others >= _REPEATED * len(records):
-        yield Reason(
-            why=Why.SHARED, text=f"{others} of its {counted(len(records), 'record')} stand in other groups too"
-        )
+        yield Reason(why=Why.SHARED, text=f"{others} of its {counted(len(records), 'record')} are in other groups too")
 
 
 def _rare_words(words: set[str], holders: Mapping[str, int]) -> Iterator[Reason]:

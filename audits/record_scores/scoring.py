@@ -106,8 +106,9 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     if request.reference is not None:
         reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize, beside=opened)
     before = {path: recorded_files(path) for path in (request.members, request.nonmembers)}
-    members, nonmembers = (read(subject, path, request.columns) for path in (request.members, request.nonmembers))
-    work = prepare(subject, members, nonmembers, workers, drawn=True)  # checked when judging
+    files = (request.members, request.nonmembers)
+    members, nonmembers = (read(subject, path, request.columns, progress) for path in files)
+    work = prepare(subject, members, nonmembers, workers, drawn=True, progress=progress)  # checked when judging
     means = None if reference is None or not work.records else scorer.means(reference, work.records)
     if not work.records:
         raise InputError(
@@ -125,8 +126,8 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     attacks = _attacks(names, bool(request.attacks), candidates)
     sides = np.where(candidates.table.member, "members", "nonmembers").tolist()
     lines = candidates.table.line.tolist()
-    for path, files in before.items():
-        require_same(path, files)
+    for path, digested in before.items():
+        require_same(path, digested)
     opened.require_unchanged()
     if reference is not None:
         reference.require_unchanged()

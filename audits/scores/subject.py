@@ -8,10 +8,12 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from audits.scores.annotated import AnswerSubject, WordSubject
 from audits.scores.causal import CausalSubject
@@ -34,10 +36,12 @@ from audits.scores.tasks import (
 from privctl.data.columns import Columns, HeadKind
 from privctl.data.images import read_images
 from privctl.data.records import Record, read_records
+from privctl.data.rows import with_progress
 from privctl.data.several import DataPath
 from privctl.data.sounds import read_sounds
 from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
+from privctl.domain.progress import Progress, unseen
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.chat import chat_with
 from privctl.models.choices import FloatFormat
@@ -55,6 +59,8 @@ _PEFT_TASKS = {
     "QUESTION_ANS": QUESTION_ANSWERING,
     "SEQ_2_SEQ_LM": SEQ2SEQ_LM,
 }
+#: Limits of a group of records that is encoded at once.
+_RECORDS, _CHARACTERS = 1024, 1 << 20
 #: The kind of annotation that is read with the records.
 _ANNOTATED = {TOKEN_CLASSIFICATION: HeadKind.TOKENS, QUESTION_ANSWERING: HeadKind.SPAN}
 
@@ -156,7 +162,9 @@ def task_of(path: Path, base: Path | None = None) -> str:
     return named or str(task_named(adapter.base) or CAUSAL_LM)
 
 
-def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) -> list[Record]:
+def read(
+    subject: AuditedModel, path: DataPath, columns: Columns | None = None, progress: Progress = unseen
+) -> list[Record]:
     """The records at ``path``, in the form that the subject needs.
 
     Texts are in any format that ``rows_of`` reads, with ``label`` for a classifier, in pairs for a sequence-to-sequence
@@ -173,14 +181,42 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
         sounds = read_sounds(path, rate=subject.facts.rate, columns=columns)
         waves = zip(sounds.labels, sounds.waves, strict=True)
         return [Record(i, "", label, wave) for i, (label, wave) in enumerate(waves, start=1)]
-    columns = text_columns(subject, columns)
-    if isinstance(subject, TextClassifierSubject):
-        return [Record(r.line, r.text, r.label) for r in iter_texts(path, labelled=True, columns=columns)]
-    if subject.task in _ANNOTATED:
-        return [Record(r.line, r.text, r.label, start=r.start) for r in iter_texts(path, columns=columns)]
-    if subject.task == SEQ2SEQ_LM:
-        return [Record(r.line, r.text, start=r.start) for r in iter_texts(path, columns=columns)]
-    return list(read_records(path, columns))
+    return list(with_progress(_texts(subject, path, text_columns(subject, columns)), path, progress))
+
+
+def _texts(subject: AuditedModel, path: DataPath, columns: Columns) -> Iterator[Record]:
+    if subject.task in (CAUSAL_LM, MASKED_LM):
+        return read_records(path, columns)
+    labelled = isinstance(subject, TextClassifierSubject)
+    return (
+        Record(r.line, r.text, r.label, start=0 if labelled else r.start)
+        for r in iter_texts(path, labelled=labelled, columns=columns)
+    )
+
+
+def encode_records(subject: AuditedModel, records: Sequence[Record], progress: Progress = unseen) -> Rows:
+    """As ``subject.rows``, in groups of records that ``progress`` counts."""
+    parts: list[Rows] = []
+    with progress("tokenizing" if subject.model.tokenizer else "encoding", len(records), "records") as advance:
+        for group in _groups(records):
+            parts.append(subject.rows(group))
+            advance(len(group))
+    return Rows(
+        rows=[row for part in parts for row in part.rows],
+        truncated=np.concatenate([np.zeros(0, dtype=np.bool_), *(part.truncated for part in parts)]),
+    )
+
+
+def _groups(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """The records in groups of at most ``_RECORDS``, each closed once it has ``_CHARACTERS`` characters."""
+    begin = size = 0
+    for end, record in enumerate(records, start=1):
+        size += len(record.text)
+        if end - begin == _RECORDS or size >= _CHARACTERS:
+            yield records[begin:end]
+            begin, size = end, 0
+    if begin < len(records):
+        yield records[begin:]
 
 
 def text_columns(subject: AuditedModel, columns: Columns | None) -> Columns:

@@ -119,7 +119,7 @@ class SecretsAudit:
         self._broken = _broken_conditions(request, digest, manifest)
         designed = None if self._broken else manifest
         columns = with_chat(columns, subject.model)
-        draw = partial(choose, most=request.most, seed=request.seed, columns=columns)
+        draw = partial(choose, most=request.most, seed=request.seed, columns=columns, progress=progress)
         self._targets = draw(request.secrets, request.data, self._plan, designed)
         if request.held_out is not None:
             _check_held_out(request, request.held_out, digest, self._targets)

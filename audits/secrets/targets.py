@@ -22,8 +22,10 @@ from audits.secrets.occurrences import OtherOccurrences, occurrence
 from audits.secrets.planned_bound import PlannedBound
 from privctl.data.columns import Columns
 from privctl.data.records import Record, read_records
+from privctl.data.rows import with_progress
 from privctl.data.several import DataPath
 from privctl.domain.errors import InputError
+from privctl.domain.progress import Progress, unseen
 from privctl.secrets.protection import Protection
 from privctl.secrets.table import Secret, read_secrets
 from privctl.storage.json_text import shown
@@ -116,6 +118,7 @@ def choose(
     most: int,
     seed: int,
     columns: Columns | None = None,
+    progress: Progress = unseen,
 ) -> SecretTargets:
     """At most ``most`` secrets of each side, drawn by numpy's PCG64 under ``seed``.
 
@@ -133,7 +136,8 @@ def choose(
         else:
             eligible.append(_with_plan(position, secret, plan, plan_indices, book))
     chosen = _draw(eligible, most, seed)
-    read = _read_data(read_records(data, columns), chosen, plan, () if manifest is None else manifest.formats)
+    records = with_progress(read_records(data, columns), data, progress)
+    read = _read_data(records, chosen, plan, () if manifest is None else manifest.formats)
     _check_records(secrets, read.records, book, data)
     canaries, partial = _canaries(manifest, secrets)
     targets = []

@@ -52,6 +52,7 @@ def parts_of(
                 differentiator=models.differentiator,
                 columns=request.columns,
                 trained_on=lineage.trained_on,
+                progress=models.scorer.progress,
             )
         )
     if request.canaries is not None:

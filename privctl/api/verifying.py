@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def verify_report(
     report: Path,
     *,
+    model: Path | None = None,
     data: DataPath | None,
     text_column: str | None = None,
     public: DataPath | None = None,
@@ -32,11 +33,17 @@ def verify_report(
     progress: Progress,
     notify: Notify,
 ) -> Verification:
-    """Verify the report at ``report``. Raises the errors of ``verify``."""
+    """Verify the report at ``report``; its outputs are looked for at ``model`` if that holds the reported weights.
+
+    Raises the errors of ``verify``.
+    """
+    from privctl.reports.of_model import written_at
     from verify.run import bytes_of, read
     from verify.run import verify as run
 
     claimed = read(report)
+    if model is not None:
+        claimed = written_at(report, claimed, model)
     counted = None if data is None else _counted(data, claimed, report, text_column)
     mixed = None if public is None else _mixed(public, data, claimed, text_column)
     with progress("files", bytes_of(report, claimed), "bytes") as advance:
@@ -70,9 +77,9 @@ def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
     """
     from privctl.reports.of_model import changed_since, reports_at, weight_digests
 
-    notify, verification = settings["notify"], verify_report(report, **settings)
     if report == given:
-        return verification
+        return verify_report(report, **settings)
+    notify, verification = settings["notify"], verify_report(report, model=given, **settings)
     fits = True
     if verification.exit_code == ExitCode.REFUTED:
         written = {each.digest for each in verification.report.outputs if each.role == "model"}
@@ -80,26 +87,11 @@ def verify_given(given: Path, report: Path, **settings: Any) -> Verification:
     if not fits:
         with suppress(InputError):
             report, fits = reports_at((given,), settings["progress"])[0], True
-            verification = verify_report(report, **settings)
+            verification = verify_report(report, model=given, **settings)
     notify(f"verifying {os.path.relpath(report)}, the report of {given}")
     if not fits:
         notify(changed_since(report, given))
-    elif (place := _elsewhere(report, verification.report)) is not None:
-        notify(
-            f"{os.path.relpath(report)} looks for this model at {os.path.relpath(place)}, so the files of {given} were "
-            "not compared; rename it so, and verify again"
-        )
     return verification
-
-
-def _elsewhere(path: Path, report: PrivacyReport) -> Path | None:
-    """Where the report at ``path`` looks for its model, if nothing is there: it was renamed or moved."""
-    names = [output.path for output in report.outputs if output.role == "model"]
-    places = [Path(os.path.normpath(path.parent / name)) for name in names]
-    if not places or any(map(os.path.lexists, places)):
-        return None
-    # A folder's weights lie in it; a model that is a single file lies beside its report.
-    return places[0].parent if Path(names[0]).parent.name else places[0]
 
 
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:

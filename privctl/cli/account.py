@@ -239,5 +239,5 @@ def _described(event: object) -> str:
 
 def _short_name(value: object) -> str:
     if isinstance(value, tuple):
-        return f"{len(value)} of sum {math.fsum(value):g}"
+        return f"({len(value)} values, sum {math.fsum(value):g})"
     return f"{value:.9g}" if isinstance(value, float) else str(value)

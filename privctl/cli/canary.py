@@ -159,8 +159,8 @@ def plant_command(
 
 #: Advice on the kind of canary.
 _STRONGEST = (
-    "planted text certifies no more than the model learns of it, and copies bound the epsilon of groups of as many "
-    "records only; of a training by dp-sgd or dpquant, gradients show the most: privctl retrain dp-sgd "
+    "planted text certifies only what the model learns of it, and copies only bound the epsilon of groups of that many "
+    "records; for training by dp-sgd or dpquant, canary gradients certify the most: privctl retrain dp-sgd "
     "--gradient-canaries N"
 )
 

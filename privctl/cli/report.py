@@ -44,8 +44,8 @@ def report(
     which attacks were run and how well they worked, the chain of steps, the numbers behind it, and what was not
     checked. Curves are drawn from the scores stored beside an audit's report.
 
-    The model card is written between two markers in a new or existing README.md. A second run replaces it and leaves
-    the rest of the file unchanged. The in-toto statement is not signed.
+    The model card is written between markers in a new or existing README.md, with its numbers in the metadata at the
+    top. A second run replaces only these parts. The in-toto statement is not signed.
 
     \b
     Example:

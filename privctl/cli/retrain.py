@@ -67,8 +67,8 @@ def retrain() -> None:
 
 def _command(method: TrainingMethod) -> click.Command:
     def call(**options: Any) -> None:
-        if options["output"] is None:
-            options["output"] = _unwritten(options)
+        # The path's name without a trailing slash begins the names of the files beside the output.
+        options["output"] = _unwritten(options) if options["output"] is None else str(Path(options["output"]))
         if options.get("replay") is not None:
             _replay(method, options)
         elif options["dry_run"]:
@@ -100,7 +100,11 @@ def _command(method: TrainingMethod) -> click.Command:
         call = decorate(call)
     usual = [field.name for field, _, option in option_fields(method.settings) if option.usual]
     replayed = ["replay"] if method.replay is not None else []
-    return click.command(method.name, cls=WithRareOptions, shown=[*_FIRST, *usual, *replayed, *_THEN])(call)
+    command = click.command(method.name, cls=WithRareOptions, shown=[*_FIRST, *usual, *replayed, *_THEN])(call)
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name in method.without:
+            option.hidden = True
+    return command
 
 
 def _unwritten(options: dict[str, Any]) -> str:

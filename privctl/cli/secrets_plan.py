@@ -72,7 +72,11 @@ _SWEEP = "sweep"
     help="Relative duality gap at which the first-order solver stops.  "
     "[default: 1e-4; 1e-3 for more than a million memberships]",
 )
-@click.option("--delta", type=FRACTION, help="Delta of the guarantee for records.  [default: below 1 / records]")
+@click.option(
+    "--delta",
+    type=FRACTION,
+    help="Delta of the guarantee for records.  [default: the smaller of 1e-5 and 1 / records^1.1]",
+)
 @click.option("-o", "--output", type=_FILE, help="Plan to write (.safetensors); its report is written beside it.")
 @TEXT_COLUMN
 @force

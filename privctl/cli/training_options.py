@@ -63,7 +63,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate."
             ),
-            click.option("--optimizer", type=_OPTIMIZERS, help="Update rule.  [default: adamw; sgd for dp-zo]"),
+            click.option("--optimizer", type=_OPTIMIZERS, help="Update rule.  [default: adamw]"),
             click.option(
                 "--momentum", type=BELOW_ONE, default=0.0, help="Heavy-ball factor, with --optimizer momentum."
             ),

@@ -235,7 +235,7 @@ def _without_repeats(path: DataPath, files: Sequence[Path]) -> tuple[Path, ...]:
         for key in ((status.st_dev, status.st_ino), unpacked):
             if (other := seen.setdefault(key, file)) is not file:
                 raise InputError(
-                    f"{path} means the records of {other} twice, in {file.name} too, and each would count as two; keep "
+                    f"{path}: the records of {other} are in {file.name} too, and each would count as two; keep "
                     "one of them"
                 )
     return tuple(files)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from privctl.data.annotated import require_named
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
@@ -17,7 +17,9 @@ from privctl.data.plain_rows import table_names, table_rows, text_lines
 from privctl.data.several import DataPath, SeveralPaths
 from privctl.data.shares import FileShare
 from privctl.domain.errors import CommandError, InputError
+from privctl.domain.progress import Progress
 
+_Read = TypeVar("_Read")
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
 
 
@@ -149,6 +151,15 @@ def progress_total(path: DataPath) -> int:
         else:
             total += sum(1 for _ in byte_lines(file))
     return total
+
+
+def with_progress(rows: Iterable[_Read], path: DataPath, progress: Progress) -> Iterator[_Read]:
+    """``rows``, read from the files at ``path``, with each reported to ``progress``; raises as reading them does."""
+    name = "standard input" if path == STDIN else path.name or path
+    with progress(f"reading {name}", progress_total(path), "rows") as advance:
+        for row in rows:
+            yield row
+            advance(1)
 
 
 def progress_total_of_share(share: FileShare) -> int:

@@ -57,7 +57,7 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
     if isinstance(given, str | os.PathLike):
         return _path(given)
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise CommandError(f"{_type_name(given)} stands where data is due; {_DUE}")
+        raise CommandError(f"{_type_name(given)} is given where data is expected; {_DUE}")
     paths = tuple(_path(item) for item in given)
     if not paths:
         raise CommandError("no path of data is given; give one")
@@ -77,10 +77,10 @@ def paths_of(data: DataPath) -> tuple[Path, ...]:
 def _path(given: object) -> Path:
     """``given`` as a path; raises CommandError for other values. A text that cannot be a path is not quoted."""
     if not isinstance(given, str | os.PathLike):
-        raise CommandError(f"{_type_name(given)} stands where data is due; {_DUE}")
+        raise CommandError(f"{_type_name(given)} is given where data is expected; {_DUE}")
     place = os.fspath(given)
     if not isinstance(place, str) or (("\n" in place or len(place) > _LONGEST) and not os.path.lexists(place)):
-        raise CommandError(f"a text that is no path stands where data is due; {_DUE}")
+        raise CommandError(f"a text that is not a path is given where data is expected; {_DUE}")
     return Path(place)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.gate import FileLine
 from privctl.domain.report import PrivacyReport
-from privctl.reports.codec import decode
+from privctl.reports.codec import decode_bytes
 from privctl.storage.reader import is_kernel_file
 
 #: A key of an object or an index of a list.
@@ -147,11 +147,11 @@ def digest_of(data: bytes) -> str:
 
 def load(path: Path, data: bytes) -> LoadedReport:
     """Decode the report in ``data``, which was read from ``path``. Raises InputError if it is not a report."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text") from None
-    report = decode(text, str(path))
+    report = decode_bytes(data, str(path))
     return LoadedReport(
-        path=path, lines=JsonLines(text), digest=digest_of(data), sha256=sha256(data).hexdigest(), report=report
+        path=path,
+        lines=JsonLines(data.decode()),
+        digest=digest_of(data),
+        sha256=sha256(data).hexdigest(),
+        report=report,
     )

@@ -332,7 +332,7 @@ def _delta(options: Mapping[str, Any], *, zero: bool = False) -> float:
             "--delta is missing; give a value well below 1 / number of examples, such as 1e-5, or --dataset-size"
         )
     if options["delta"] == 0 and not zero:
-        raise CommandError("--delta is 0, which is for given mechanisms with bounded losses alone; give one above 0")
+        raise CommandError("--delta is 0, which only mechanisms with a bounded privacy loss have; give one above 0")
     return float(options["delta"])
 
 

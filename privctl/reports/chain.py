@@ -9,9 +9,9 @@ from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.reports.codec import decode
+from privctl.reports.codec import decode_bytes
 from privctl.storage.digest import bytes_digest
-from privctl.storage.reader import named_text, read_named_bytes
+from privctl.storage.reader import read_named_bytes
 
 #: Most reports that are followed; a model has a handful.
 MOST_REPORTS = 1000
@@ -154,6 +154,6 @@ def _file_at(place: Path) -> ReportFile:
         return ReportFile(path=place, fault=str(fault))
     digest = bytes_digest(data)
     try:
-        return ReportFile(path=place, digest=digest, report=decode(named_text(data, place), str(place)))
+        return ReportFile(path=place, digest=digest, report=decode_bytes(data, str(place)))
     except InputError as fault:
         return ReportFile(path=place, digest=digest, fault=str(fault))

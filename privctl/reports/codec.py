@@ -20,6 +20,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.events import EVENTS, Event, Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import SCHEMA_VERSION, PrivacyReport
+from privctl.storage.header import refuse_weights
 from privctl.storage.json_text import parse_json, shown
 
 TAGS: dict[str, type] = {
@@ -33,6 +34,8 @@ Reader = Callable[[Any, str, str, int], Any]
 
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 _DEPTH_LIMIT = 64
+#: The end of errors for a file that is something else.
+_WANTED = "give NAME.report.json, or the model that it describes: its folder or its .safetensors file"
 
 
 def encode(report: PrivacyReport) -> str:
@@ -66,9 +69,13 @@ def decode(text: str, source: str) -> PrivacyReport:
         data = parse_json(text, source)
     except InputError as fault:
         message = str(fault)
+        if not text.lstrip().startswith("{"):
+            raise InputError(f"{source} is not a privctl report, which is a JSON object; {_WANTED}") from None
+        if _is_json(text.splitlines()[0]):
+            raise InputError(f"{source} holds a JSON object on each line, and is not a report; {_WANTED}") from None
         raise InputError(message if ";" in message else f"{message}; give a report as privctl wrote it") from None
     if not isinstance(data, dict) or "schema_version" not in data:
-        raise InputError(f"{source} is not a privctl report: it has no schema_version; give a *.report.json file")
+        raise InputError(f"{source} is not a privctl report: it has no schema_version; {_WANTED}")
     if data["schema_version"] != SCHEMA_VERSION:
         raise InputError(
             f"{source} has schema_version {data['schema_version']!r}; this privctl reads version {SCHEMA_VERSION}; "
@@ -76,6 +83,24 @@ def decode(text: str, source: str) -> PrivacyReport:
         )
     report: PrivacyReport = _from_json(PrivacyReport, data, source, "report")
     return report
+
+
+def decode_bytes(data: bytes, source: str) -> PrivacyReport:
+    """As ``decode``, for the bytes of a file; InputError says so if they are those of a model in another format."""
+    refuse_weights(data[:8], source)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{source} is not UTF-8 text, and so no privctl report; {_WANTED}") from None
+    return decode(text, source)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def decode_events(text: str, source: str) -> tuple[Event, ...]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.domain.version import VERSION
-from privctl.reports.codec import decode, encode
+from privctl.reports.codec import decode_bytes, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import DigestedFile, file_digest, hash_tensors
 from privctl.storage.folder import companions_of
 from privctl.storage.journal import recover
-from privctl.storage.reader import Checkpoint, read_named_text
+from privctl.storage.reader import Checkpoint, read_named_bytes
 
 #: Key in the metadata of a safetensors header: the path of the report, relative to the file's folder.
 POINTER = "privctl.report"
@@ -44,7 +44,7 @@ class FoundReport:
 
 def read_report(path: Path) -> PrivacyReport:
     """The report at ``path``; raises InputError if the file is not a report."""
-    return decode(read_named_text(path), str(path))
+    return decode_bytes(read_named_bytes(path), str(path))
 
 
 def write_report(path: Path, report: PrivacyReport) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.progress import Advance, Notify, Progress, silent
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFile, ReportFiles, absolute_path, path_of
-from privctl.reports.files import REPORT_SUFFIX, FoundReport, pointer_of, report_beside
+from privctl.reports.files import REPORT_SUFFIX, FoundReport, pointer_of, relative, report_beside
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 
@@ -154,6 +154,33 @@ def report_by_name(model: Path) -> Path | None:
         if file.digest is not None and _weight_places(place, outputs) == weights:
             found.setdefault(file.digest, file.path)
     return next(iter(found.values())) if len(found) == 1 else None
+
+
+def written_at(path: Path, report: PrivacyReport, model: Path) -> PrivacyReport:
+    """The ``report`` at ``path`` with the paths that its outputs have at ``model``, if that is it renamed or copied.
+
+    Returned unchanged if the weights at ``model`` are not those that the report wrote.
+    """
+    recorded = [each for each in report.outputs if each.role == "model"]
+    with open_checkpoint(model) as checkpoint:
+        files = [absolute_path(file.path) for file in checkpoint.files]
+    before = _weight_places(path, report.outputs)
+    if before == set(files):
+        return report
+    found = {file_digest(file): file for file in files}
+    if not recorded or found.keys() != {each.digest for each in recorded}:
+        return report
+    old, new = path_of(path, recorded[0]).parent, files[0].parent
+
+    def moved(each: Artifact) -> Artifact:
+        place = path_of(path, each)
+        if each.role == "model":
+            place = found[each.digest]
+        elif each.role == "companion" and place.is_relative_to(old):
+            place = new / place.relative_to(old)
+        return replace(each, path=relative(place, path))
+
+    return replace(report, outputs=tuple(map(moved, report.outputs)))
 
 
 def changed_since(report: Path, model: Path) -> str:

@@ -98,14 +98,19 @@ def refuse_pickle(prefix: bytes, source: str) -> None:
         )
 
 
+def refuse_weights(prefix: bytes, source: str) -> None:
+    """Raise InputError if the first 8 bytes ``prefix`` are those of a model that is not in safetensors format."""
+    refuse_pickle(prefix, source)
+    if prefix[:4] == b"GGUF":
+        raise InputError(f"{source} is a GGUF file, whose weights are usually quantized; {GGUF_ADVICE}")
+
+
 def header_length(prefix: bytes, file_size: int, source: str) -> int:
     """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError if it is not plausible."""
     length = int.from_bytes(prefix, "little")
     plausible = length <= HEADER_LIMIT and 8 + length <= file_size
     if not plausible or prefix[:1] != b"\x80":
-        refuse_pickle(prefix, source)
-    if prefix[:4] == b"GGUF":
-        raise InputError(f"{source} is a GGUF file, whose weights are usually quantized; {GGUF_ADVICE}")
+        refuse_weights(prefix, source)
     if not plausible and prefix[:1] in (b"{", b"["):
         raise InputError(f"{source} is JSON, not a model; give a Hugging Face model's folder, or a .safetensors file")
     if file_size < 8:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from privctl.domain.errors import FileSystemError, InputError, PrivctlError
-from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header, refuse_pickle
+from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header, refuse_weights
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 
@@ -323,7 +323,7 @@ def named_text(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        refuse_pickle(data[:8], str(path))
+        refuse_weights(data[:8], str(path))
         raise InputError(f"{path} is not UTF-8 text") from None
 
 
@@ -337,7 +337,11 @@ def read_named_bytes(path: Path) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from None
     if len(data) > LARGEST_TEXT:
-        raise InputError(f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give a smaller file")
+        refuse_weights(data[:8], str(path))
+        raise InputError(
+            f"{path} has more than {LARGEST_TEXT >> 20} MiB, which no report has; give NAME.report.json, or the model "
+            "that it describes: its folder or its .safetensors file"
+        )
     return data
 
 

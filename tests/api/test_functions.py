@@ -262,9 +262,15 @@ def test_account_finds_noise_and_epsilon(tmp_path: Path, capfd: pytest.CaptureFi
         (lambda: privctl.gate(), "there are no reports"),
         (lambda: privctl.audit(object(), members="a", nonmembers="b"), "model is a value of type object; give a path"),  # type: ignore[arg-type]
         (lambda: privctl.retrain("dp-sgd", {}, data="d", output="o"), "model is a value of type dict; give a path"),  # type: ignore[arg-type]
-        (lambda: privctl.retrain("dp-sgd", "m", data=["a\nb"], output="o"), "a text that is no path stands where data"),
-        (lambda: privctl.audit_split([{"text": "a"}], output="o"), "a value of type dict stands where data is due"),  # type: ignore[list-item]
-        (lambda: privctl.audit_split(3, output="o"), "a value of type int stands where data is due"),  # type: ignore[arg-type]
+        (
+            lambda: privctl.retrain("dp-sgd", "m", data=["a\nb"], output="o"),
+            "a text that is not a path is given where data",
+        ),
+        (
+            lambda: privctl.audit_split([{"text": "a"}], output="o"),
+            "a value of type dict is given where data is expected",
+        ),  # type: ignore[list-item]
+        (lambda: privctl.audit_split(3, output="o"), "a value of type int is given where data is expected"),  # type: ignore[arg-type]
         (lambda: privctl.gate("r.report.json", max_epsilom=1), "did you mean max_epsilon"),
         (lambda: privctl.gate("r.report.json", max_epsilon=-1), "--max-epsilon is -1"),
     ],

@@ -1,4 +1,4 @@
-"""The delta of a plan that states none."""
+"""The delta of a plan that states none, and what a plan of correlated noise says of its matrix."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ def test_delta_follows_from_the_number_of_examples(capsys: pytest.CaptureFixture
         assert run(["account", *facts, "--method", "rdp", "--json"]) == 0
         deltas = {guarantee["delta"] for guarantee in json.loads(capsys.readouterr().out)["guarantees"]}
         assert list(deltas) == [pytest.approx(delta, rel=1e-4)]
+
+
+def test_the_coefficients_of_correlated_noise_are_counted_and_summed(capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["account", "--mechanism", "banded", "--bands", "2", "--noise-multiplier", "1", "--delta", "1e-6"]
+    assert run([*call, "--sample-rate", "0.1", "--steps", "20", "-q"]) == 0
+    assert "coefficients (2 values, sum 1." in " ".join(capsys.readouterr().out.split())

@@ -156,7 +156,7 @@ def test_public_records_that_do_not_fit_are_refused(
         ("--measure-on", str(public), "--measure-noise", "1"): "--measure-noise does not apply",
         ("--measure-on", str(public), *PRIVATE): "--measure-on does not apply to --sensitivity private",
         # The first of the training records is the last of the public ones.
-        ("--measure-on", str(public)): f"record 60 of --measure-on {public} stands in --data {data} too",
+        ("--measure-on", str(public)): f"record 60 of --measure-on {public} is in --data {data} too",
     }.items():
         assert run(call(start, data, tmp_path / "no", "--epsilon", "3", *more)) == 2
         assert message in " ".join(capsys.readouterr().err.split())

@@ -78,6 +78,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.gz").write_bytes((folder / "second.jsonl.gz").read_bytes()[:-20])
     lines(folder / "book.jsonl", [{"id": "email-1", "kind": "email", "value": "a0@example.org", "records": [99]}])
     (folder / "text.parquet").write_text("no table")
+    (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0\0")
+    (folder / "model.onnx").write_bytes(b"\x08\x07\x12\x07pytorch")
+    (folder / "bytes.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     shutil.copy(Path(__file__).parents[1] / "golden" / "report-1.json", folder / "other.report.json")
     return folder
 
@@ -124,6 +127,12 @@ MISTAKES = [
         "its folder, lost",
     ),
     (["verify", "weights.pt"], 3, "is a pickle file"),
+    (["verify", "model.gguf"], 3, "is a GGUF file"),
+    (["report", "model.gguf"], 3, "is a GGUF file"),
+    (["verify", "model.onnx"], 3, "its folder or its .safetensors file"),
+    (["verify", "bytes.h5"], 3, "its folder or its .safetensors file"),
+    (["verify", "words.csv"], 3, "is not a privctl report, which is a JSON object; give NAME.report.json"),
+    (["verify", "train.jsonl"], 3, "holds a JSON object on each line, and is not a report"),
     (["audit", "base", "--members", "train.jsonl", "--nonmembers", "train.jsonl"], 2, "same file"),
     (["audit", "scores", "words.csv"], 3, "high"),
     (["audit", "scores", "twice.csv"], 3, "r1"),

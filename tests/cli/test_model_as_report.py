@@ -58,16 +58,24 @@ def test_a_model_is_verified_by_its_report(here: Path, capsys: Capture) -> None:
     ), "verifications of its audits too"
 
 
-def test_a_renamed_model_is_told_where_it_is_looked_for(here: Path, capsys: Capture) -> None:
-    """The report was found by the weights' digest, and then its checks said that the model is not at hand."""
-    shutil.move("release/model", "release/delivered")
-    assert run(["verify", "release/delivered"]) == 3
-    assert "looks for this model at release/model, so the files of release/delivered were not compared" in (
-        capsys.readouterr().err
-    )
-    shutil.move("release/delivered", "release/model")
-    assert run(["verify", "release/model"]) == 0
-    assert "looks for" not in capsys.readouterr().err
+@pytest.mark.parametrize("copied", [False, True], ids=["renamed", "a copy"])
+def test_the_model_given_is_verified_under_another_name(here: Path, capsys: Capture, copied: bool) -> None:
+    """The report was found by the weights' digest, and then the files under the old name were checked, or none."""
+    delivered = Path("release/delivered")
+    (shutil.copytree if copied else shutil.move)(MODEL, delivered)
+    assert run(["verify", str(delivered)]) == 0
+    captured = capsys.readouterr()
+    assert f"verifying {OWN}, the report of {delivered}" in captured.err
+    assert "weights" in captured.out, "they were compared with those that the training began with"
+    config = delivered / "config.json"
+    config.write_text(config.read_text() + " ")
+    assert run(["verify", str(delivered), "-q"]) == 1
+    assert "config.json: its digest is not the one recorded" in capsys.readouterr().out
+    config.unlink()
+    assert run(["verify", str(delivered), "-q"]) == 3
+    if not copied:
+        assert run(["verify", OWN, "-q"]) == 3
+        assert "if it has another name now" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_gate_takes_a_model_and_checks_its_bytes(here: Path, capsys: Capture) -> None:
@@ -144,7 +152,7 @@ def test_a_report_whose_digests_fit_is_taken_before_one_of_the_name(here: Path, 
     shutil.rmtree(MODEL)
     shutil.move("release/noised", MODEL)
     shutil.move("release/noised.report.json", "release/moved.report.json")
-    assert run(["verify", MODEL]) == 3, "the files that it names are not there"
+    assert run(["verify", MODEL]) == 0, "the files that it names are there under another name"
     stderr = capsys.readouterr().err
     assert f"verifying release/moved.report.json, the report of {MODEL}" in stderr
     assert "is another" not in stderr

@@ -14,6 +14,8 @@ from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
+from audits.statistics.relabel import relabellings
+from privctl.show import leaks
 from tests.bench import audit_bounds, canary_starts, fused_learners, inversion
 from tests.docs.digits import agrees
 from tests.docs.figures import results
@@ -287,3 +289,27 @@ def test_a_wrong_number_is_noticed() -> None:
     assert not agrees("0.1269", 0.1271)
     assert not agrees("0.126936737506643946", 0.1269367375)
     assert agrees("839.4", 839.3934)
+
+
+def test_the_margins_beyond_which_a_leak_counts() -> None:
+    said = {row["finding"]: row["beyond the margins if"] for row in table(AUDITS, "How to read a result")}
+    assert f"more than {leaks.AUC_MARGIN:g} above chance" in said["membership"]
+    assert f"rate more than {leaks.RATE_MARGIN:g}" in said["membership"]
+    assert f"more than {leaks.RATE_MARGIN:g} above chance" in said["secrets"]
+    assert f"more than {leaks.EXPOSURE_MARGIN:g} bits above" in said["canaries"]
+    (bound,) = (row for name, row in said.items() if "epsilon" in name)
+    assert f"at least {leaks.LEAST_EPSILON:g}," in bound
+
+
+def test_the_guesses_on_canaries_by_their_number() -> None:
+    for canaries, said in ((250, "20, 50, 124 and 250 guesses"), (100, "20, 50 and 100")):
+        *first, last = (str(group.guesses) for group in register([1] * canaries))
+        assert f"{', '.join(first)} and {last}" == said.removesuffix(" guesses")
+        assert said in unwrapped(CANARIES)
+
+
+def test_how_often_the_baselines_shuffle() -> None:
+    assert "shuffles membership up to 999 times" in unwrapped(AUDITS)
+    counts = [len(relabellings(np.arange(records) % 2 == 0, 0)) - 1 for records in (20, 5000, 6000)]
+    assert counts[:2] == [999, 999]
+    assert counts[2] < 999

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -261,6 +262,17 @@ def test_the_rest_of_the_numbers() -> None:
     ):
         assert stated in " ".join(THEORY.split()), stated
         assert agrees(stated.split()[-1], found), (stated, found)
+
+
+def test_in_how_many_settings_dp_weights_exceeds_its_claim() -> None:
+    ratios = []
+    for epochs, batch, claimed in product((1, 5, 10, 20), (5, 10, 50, 100), (0.01, 0.1, 1, 10, 100, 1000)):
+        row = {"E": str(epochs), "B": str(batch), "claimed epsilon": str(claimed)}
+        ratios.append(follows(Regime.NONCONVEX, Adjacency.REPLACE_ONE)(row) / claimed)
+    exceeded = sum(ratio > 1 for ratio in ratios)
+    said = " ".join(THEORY.split())
+    assert f"in {exceeded} of {len(ratios)} settings" in said
+    assert f"a factor of up to {round(max(ratios), -3):,.0f}" in said
 
 
 def test_the_book_of_claims() -> None:

@@ -199,7 +199,7 @@ def test_verify_names_every_parameter_that_no_check_rests_on(kinds: Kinds) -> No
     kind, passed = kinds["dp-sgd"], set()
     parameters = json.loads(kind.path.read_text())["parameters"]
     other = {
-        "clipping": "layers",
+        "clipping": "per-layer",
         "schedule": "linear",
         "trained": ["x"],
         "fresh_tensors": ["x"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,35 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode_events
 from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
+from verify.compare import shown
 from verify.events import planned_kinds, row_of
 from verify.events.row import PlannedAs
 from verify.files.places import located
 from verify.stated import budget_of
 
 _ROUNDING = 1e-9
+#: What every plan states: its answer, and what it was asked.
+_ALWAYS = frozenset({"delta", "mechanism", "methods", "rely_on", "found"})
+#: The parameters that give the sampling rate and the number of steps together.
+_SIZES = ("dataset_size", "batch_size", "epochs")
+#: What a plan of some mechanisms states besides the fields of its event, instead of a target epsilon and priors.
+_ASKED: dict[str, frozenset[str]] = {
+    "gaussian": frozenset({"epsilon", "priors", "no_peers"}),
+    "secret": frozenset({"posterior", "priors"}),
+    "ferret": frozenset({"epsilon"}),
+}
+_OF_LEDGER = frozenset({"ledger", "priors", "no_peers"})
 
 
 def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
     """Yields one sentence per disagreement between mechanism and parameters."""
     parameters, mechanism = budget_of(report), report.mechanism
-    if parameters is None or parameters.ledger is not None:
-        return  # ``of_file`` compares the events with the ledger file
+    if parameters is None:
+        return
+    if parameters.ledger is not None:  # ``ledger_file_verdicts`` compares the events with the file
+        yield from _inapplicable(parameters, (_ALWAYS | _OF_LEDGER) - {"mechanism"}, "a ledger")
+        yield from (f"it found {shown(what)}, and a ledger states everything" for what in parameters.found)
+        return
     event = mechanism.events[0] if isinstance(mechanism, Ledger) and len(mechanism.events) == 1 else mechanism
     named = parameters.mechanism or "gaussian"
     as_planned = next(
@@ -37,6 +53,13 @@ def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
     if as_planned is None:
         yield f"the parameters plan {named}, but the mechanism is another"
         return
+    own = type(parameters).__dataclass_fields__.keys() - BudgetParameters.__dataclass_fields__.keys()
+    asked = _ASKED.get(named, frozenset({"epsilon", "priors"}))
+    yield from _inapplicable(parameters, {*_ALWAYS, *_SIZES, *asked, *as_planned.fields, *own}, named)
+    for what in parameters.found:
+        if not hasattr(event, as_planned.solved.get(what, what)):
+            yield f"it found {shown(what)}, which is no number of {named} events"
+    yield from _sizes(parameters)
     yield from _fields(event, as_planned, parameters)
     yield from _targets(report, parameters)
     if isinstance(mechanism, Ledger):
@@ -44,6 +67,24 @@ def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
         main = _relied_on(report, parameters)
         stated = report.guarantees if not each_own else () if main is None else (main,)
         yield from _noise_stated(mechanism.events[0], stated)
+
+
+def _inapplicable(parameters: BudgetParameters, applicable: Collection[str], what: str) -> Iterator[str]:
+    """Yields a sentence for each parameter that is stated and is not ``applicable`` to a plan of ``what``."""
+    for name in sorted(type(parameters).__dataclass_fields__.keys() - set(applicable)):
+        if (value := getattr(parameters, name)) not in (None, ()):
+            yield f"parameter {name} is {shown(value)}, which says nothing of a plan of {what}"
+
+
+def _sizes(parameters: BudgetParameters) -> Iterator[str]:
+    """Yields a sentence unless the sizes are stated together, without rate and steps, and are those of a training."""
+    stated = [value for name in _SIZES if (value := getattr(parameters, name)) is not None]
+    if not stated:
+        return
+    if len(stated) < len(_SIZES) or parameters.sample_rate is not None or parameters.steps is not None:
+        yield f"{', '.join(_SIZES)} go together, and without sample_rate and steps"
+    elif min(stated) <= 0 or (parameters.batch_size or 0) > (parameters.dataset_size or 0):
+        yield f"no training has the {', '.join(_SIZES)} that its parameters say"
 
 
 def _relied_on(report: PrivacyReport, parameters: BudgetParameters) -> Guarantee | None:

@@ -39,7 +39,15 @@ _TASKS = (
 _CHOICES = {
     "optimizer": ("sgd", "momentum", "adam", "adamw"),
     "schedule": ("constant", "linear", "cosine"),
+    "long": ("split",),
+    "converted": ("batch-norm",),
 }
+#: The least value of settings that are numbers.
+_LEAST = {
+    "learning_rate": 0, "weight_decay": 0, "warmup_steps": 0, "updates": 0, "steps": 0, "initial_seed": 0,
+    "frozen_norm_layers": 0, "micro_tokens": 1, "micro_examples": 1, "clipping_passes": 1, "lora_rank": 1,
+    "base_bits": 1, "max_length": 1,
+}  # fmt: skip
 _TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", "merges.txt", "spiece.model"})
 
 
@@ -195,7 +203,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     yield from _start(report, parameters)
     yield from _adapter(report, parameters)
     yield from _plan_followed(report, parameters)
-    yield from _settings(parameters)
+    yield from _settings(parameters, {} if method is None else method.choices)
     yield from bookkeeping.disagreements(report, parameters, method)
     if parameters.examples <= 0:
         yield f"the parameters say that there are {parameters.examples} examples, and no training has so few"
@@ -207,9 +215,9 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         yield from method.disagreements(mechanism, parameters)
 
 
-def _settings(parameters: StatedTraining) -> Iterator[str]:
-    """Yields a sentence for each setting with a value that no training has."""
-    for name, known in _CHOICES.items():
+def _settings(parameters: StatedTraining, choices: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yields a sentence for each setting with a value that no training has; ``choices`` are those of the method."""
+    for name, known in {**_CHOICES, **choices}.items():
         chosen = getattr(parameters, name)
         if chosen is not None and chosen not in known:
             yield f"privctl has no {name} named {shown(chosen)}"
@@ -217,10 +225,16 @@ def _settings(parameters: StatedTraining) -> Iterator[str]:
         share = getattr(parameters, name)
         if share is not None and not 0 <= share < 1:
             yield f"parameter {name} is {share:g}, and every training has one from 0 to below 1"
-    for name in ("learning_rate", "clip_norm", "weight_decay", "warmup_steps"):
+    for name, least in _LEAST.items():
         size = getattr(parameters, name)
-        if size is not None and (size < 0 or (size == 0 and name == "clip_norm")):
-            yield f"parameter {name} is {size:g}, which no training has"
+        if size is not None and not least <= size <= LARGEST:
+            yield f"parameter {name} is {shown(size)}, which no training has"
+    if parameters.clip_norm is not None and not 0 < parameters.clip_norm <= LARGEST:
+        yield f"parameter clip_norm is {parameters.clip_norm:g}, which no training has"
+    if parameters.resize is not None and (
+        parameters.task != _IMAGES or len(parameters.resize) != 2 or min(parameters.resize) < 1
+    ):
+        yield f"parameter resize is {shown(list(parameters.resize))}, which is no height and width of its images"
 
 
 def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:

@@ -68,8 +68,6 @@ def disagreements(report: PrivacyReport, parameters: StatedTraining, method: Exp
     yield from _target(report, parameters)
     yield from _without_noise(report, parameters)
     yield from _pairs(report, parameters)
-    if parameters.max_length is not None and parameters.max_length < 1:
-        yield f"max_length is {parameters.max_length}, and no training reads so few tokens of a text"
 
 
 def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:

@@ -25,6 +25,12 @@ STEPS = frozenset({
 _RATES = (0.01, 0.001)
 #: For each step, the role of an input that it must have.
 _READS = {"noise": "model", "retrain": "data"}
+#: The roles of the files that a training reads, besides those that begin with one of ``_BEGUN_WITH``, and writes.
+_READ_BY_TRAINING = frozenset({"data", "held-out", "public", "measured", "plan"})
+_BEGUN_WITH = ("start-", "base-")
+_WRITTEN_BY_TRAINING = frozenset({"model", "companion", "updates", "numbers"})
+#: Steps that judge claims.
+_JUDGING = frozenset({"audit", "claims", "inspect", "verify"})
 #: For each step, the mechanisms it may state; NoneType if it may have none. Other steps have no mechanism or guarantee.
 _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
@@ -55,10 +61,36 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
         yield from _plan(report, budget)
     if isinstance(report.mechanism, SignBits):
         yield from _worst_case(report, report.mechanism)
+    yield from _of_other_steps(report)
+    yield from _files(report)
+
+
+def _of_other_steps(report: PrivacyReport) -> Iterator[str]:
+    """Verdicts and places in a log must not be stated by a step that has none."""
+    if report.verdicts and report.step not in _JUDGING:
+        yield f"a step named {report.step!r} judges nothing, but it states {len(report.verdicts)} verdicts"
+    if report.log is not None and report.step != "audit":
+        yield f"it names a place in a log of audits, but is the report of a step named {report.step!r}"
+
+
+def _files(report: PrivacyReport) -> Iterator[str]:
+    """The files must have roles that the step gives them, and those that it must have read must be named."""
     yield from _weights(report)
+    if report.step == TRAINING:
+        yield from _roles(report)
     needed = _READS.get(report.step)
     if needed and report.mechanism is not None and not any(artifact.role == needed for artifact in report.inputs):
         yield f"it names no {needed} that the {report.step} step read"
+
+
+def _roles(report: PrivacyReport) -> Iterator[str]:
+    """A training's files must have roles that are known here: other checks find the records that it read by them."""
+    for artifact in report.inputs:
+        if artifact.role not in _READ_BY_TRAINING and not artifact.role.startswith(_BEGUN_WITH):
+            yield f"it read {artifact.path} as {artifact.role!r}, which is no role of a file that a training reads"
+    for artifact in report.outputs:
+        if artifact.role not in _WRITTEN_BY_TRAINING:
+            yield f"it wrote {artifact.path} as {artifact.role!r}, which is no role of a file that a training writes"
 
 
 def _weights(report: PrivacyReport) -> Iterator[str]:
@@ -79,9 +111,25 @@ def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     if claimed and guarantee.adjacency is not Adjacency.UNSTATED:
         yield f"{name!r} is only claimed, so it must leave its adjacency unstated"
     fits = of_ledger and (guarantee.notion is Notion.APPROXIMATE_DP or guarantee.delta > 0)
-    for field in ("follows", "floor"):
-        if getattr(guarantee, field) is not None and not fits:
+    applies = {
+        "follows": fits,
+        "floor": fits,
+        "sensitivity": isinstance(report.mechanism, WeightNoise),
+        "noise_multiplier": _has_one_noise(report, guarantee),
+    }
+    for field, applicable in applies.items():
+        if getattr(guarantee, field) is not None and not applicable:
             yield f"{name!r} states `{field}`, which does not apply to this mechanism"
+
+
+def _has_one_noise(report: PrivacyReport, guarantee: Guarantee) -> bool:
+    """Whether the guarantee is for noise of one multiplier, which the verifier of the mechanism compares with it."""
+    if isinstance(report.mechanism, WeightNoise):
+        return guarantee.name in list(Regime)
+    if not isinstance(report.mechanism, Ledger) or len(report.mechanism.events) != 1:
+        return False
+    row, of_secret = row_of(report.mechanism.events[0]), guarantee.notion is Notion.SECRET_PROTECTION
+    return row.with_noise is not None or (of_secret and row.noise(report.mechanism.events[0]) is not None)
 
 
 def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

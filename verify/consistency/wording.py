@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
+from privctl.domain.version import VERSION
 from privctl.reports.parameters import ContributionTest
 from verify.events import row_of
-from verify.methods.expected import StatedTraining
+from verify.methods.expected import EXTERNAL, StatedTraining
 from verify.stated import method_of, noise_source_of, training_of
 from verify.texts import notes
 from verify.texts.accountants import ACCOUNTANTS
 from verify.texts.assumptions import STATEMENTS, TESTED
+
+#: The fractions of the clip norm that clipping leaves for rounding, in float32 and in half precision.
+_MARGINS = (2.0**-10, 2.0**-4)
 
 
 def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
@@ -47,6 +51,8 @@ def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield f"its assumption {assumption.name!r} says {assumption.statement!r}, which is not that assumption"
     if not notes.known(guarantee.note):
         yield f"its note says {guarantee.note!r}, which privctl does not write, so it may mean anything"
+    elif report.versions.get("privctl") == VERSION and (missing := notes.missing(report, guarantee)):
+        yield f"its note does not say, as it must here, {missing!r}"
     if report.step == "account":
         yield from _without_contribution_limit(report, guarantee)
     yield from _disagreeing_statements(report, {a.name: a.statement for a in guarantee.assumptions})
@@ -78,7 +84,9 @@ def _disagreeing_statements(report: PrivacyReport, names: Mapping[str, str]) -> 
         _, _, stated = names["contribution"].partition("; ")
         if stated != (tested := _tested(training_of(report).contribution_test)):
             yield f"its assumption 'contribution' says {stated!r} of the test, but the report records {tested!r}"
-    if report.step == "retrain" and "rounding of sums" in names:
+    if "rounding of sums" in names and report.step == EXTERNAL:
+        yield from _margin_mismatch(names["rounding of sums"], _MARGINS)
+    elif "rounding of sums" in names:
         yield from _rounding_mismatch(training_of(report), names["rounding of sums"])
     if "step-size" in names:
         rate = getattr(getattr(report.mechanism, "training", None), "learning_rate", None)
@@ -91,9 +99,7 @@ def _rounding_mismatch(parameters: StatedTraining, statement: str) -> Iterator[s
 
     Older runs in bfloat16 used the float32 margin, so both are accepted there.
     """
-    margins = [f"{margin:g}" for margin in (2.0**-10, *([2.0**-4] if parameters.bf16 else []))]
-    if not any(f" no more than the {margin} of " in statement for margin in margins):
-        yield f"its assumption 'rounding of sums' states a margin that clipping does not leave, which is {margins[-1]}"
+    yield from _margin_mismatch(statement, _MARGINS if parameters.bf16 else _MARGINS[:1])
     _, separator, figures = statement.partition(": ")
     if not separator:
         return
@@ -103,6 +109,13 @@ def _rounding_mismatch(parameters: StatedTraining, statement: str) -> Iterator[s
     expected = [f"{min(n, examples)} records at most, which differ by {largest:.2g} of their size" for n in most]
     if figures not in expected:
         yield f"its assumption 'rounding of sums' says {figures!r}, but what is recorded gives {expected[-1]!r}"
+
+
+def _margin_mismatch(statement: str, margins: Sequence[float]) -> Iterator[str]:
+    """Yields a sentence if the assumption on rounding states none of the ``margins`` that clipping may leave."""
+    if not any(f" no more than the {margin:g} of " in statement for margin in margins):
+        stated = f"states a margin that clipping does not leave, which is {margins[-1]:g}"
+        yield f"its assumption 'rounding of sums' {stated}"
 
 
 def _tested(test: ContributionTest | None) -> str:

@@ -32,6 +32,8 @@ _CUT = 1e-30
 _SMALL_DELTA = 1e-6
 #: Losses closer than this count as equal.
 _FLAT = 1e-14
+#: No mechanism shifts its noise by as many standard deviations; larger shifts leave the range of floats when squared.
+_FARTHEST = 1e100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,11 +99,14 @@ def plain_gaussian(mu: float, width: float, reach: CellReach) -> LossCells:
 def gaussian_mixture(shifts: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
     """Cells of sum_k weights[k] N(shifts[k], stddev^2) against N(0, stddev^2), for nonnegative ``shifts`` (k,).
 
-    Raises TooFineError if it would take more cells than fit.
+    Raises TooFineError if it would take more cells than fit, and OverflowError for a shift whose square is no float.
     """
     keep = weights > 0
-    steps, logs = shifts[keep] / stddev, np.log(weights[keep])
+    with np.errstate(over="ignore"):
+        steps, logs = shifts[keep] / stddev, np.log(weights[keep])
     most, side = float(steps.max()), math.sqrt(-2 * reach.log_tail)
+    if not most < _FARTHEST:
+        raise OverflowError(f"a record shifts the noise by {most:g} of its standard deviations")
     low, high = (
         _within(lambda x: float(_loss(np.array([x]), steps, logs)[0]), -side, most + side, sign * reach.loss)
         for sign in (-1, 1)
@@ -139,8 +144,7 @@ def _within(loss: Callable[[float], float], low: float, high: float, target: flo
         return low
     if loss(high) <= target:
         return high
-    while high - low > 1e-9:
-        middle = (low + high) / 2
+    while high - low > 1e-9 and low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if loss(middle) < target else (low, middle)
     return high
 

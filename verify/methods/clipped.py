@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from verify.compare import compare
-from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.methods.expected import CLIPPING, ExpectedMethod, StatedTraining
 from verify.texts.warnings.forms import OWNER_OF_MEASURES, UNPROTECTED, form
 
 
@@ -36,9 +36,11 @@ def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> I
 _UNPROTECTED = UNPROTECTED + form("; privctl noise makes a release of them")
 
 EXPECTED = ExpectedMethod(
+    by_gradients=True,
     mechanisms=(ClippedTraining,),
     disagreements=_disagreements,
     warnings={"unprotected": _UNPROTECTED},
+    choices={"clipping": CLIPPING},
     warned=lambda *_: iter((_UNPROTECTED, OWNER_OF_MEASURES)),
     clipped=True,
 )

@@ -23,7 +23,7 @@ from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.events.buffered_gaussian import moved_by_one
-from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.methods.expected import CLIPPING, ExpectedMethod, StatedTraining
 from verify.settings import public_records, users
 from verify.settings.clip_norms import StatedNorms, norms_disagree
 from verify.texts.accountants import TIGHT
@@ -288,6 +288,8 @@ def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[s
             yield f"more than {stated.most_runs} runs are said never to happen, but the law gives them"
     yield from compare("mean number of runs in the ledger", event.mean_runs, stated.expected_runs, "the parameters say")
     yield from compare("steps of a run in the ledger", event.run_steps, parameters.steps_begun, "steps_begun says")
+    if parameters.updates is not None and parameters.updates > parameters.steps_begun:
+        yield f"{counted(parameters.updates, 'update was', 'updates were')} made in {parameters.steps_begun} steps"
     rate, noise = parameters.sample_rate, parameters.noise_multiplier
     yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
     yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
@@ -300,6 +302,8 @@ def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[s
 
 def _unsearched_settings(settings: str, parameters: SearchedTraining) -> Iterator[str]:
     """Yields a sentence for each setting of the run that is not among the values searched."""
+    if not settings.split():
+        yield "it is the best of several runs, and names no setting that was searched"
     for part in settings.split():
         name, _, values = part.partition("=")
         searched = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
@@ -374,6 +378,7 @@ EXPECTED = ExpectedMethod(
     premises=_premises,
     accountants={"dp-sgd": TIGHT},
     statements=OF_SEARCHES | OF_PUBLIC_RECORDS,
+    choices={"clipping": CLIPPING},
     warned=private_run_warns,
     noised=True,
     clipped=True,

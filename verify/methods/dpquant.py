@@ -11,13 +11,18 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
-from verify.compare import compare
+from verify.compare import ROUNDING, compare
 from verify.methods.dp_sgd import NoisyGradients, private_run_warns, sampled_only, steps_disagree
-from verify.methods.expected import ExpectedMethod, of_poisson_batches
+from verify.methods.expected import CLIPPING, ExpectedMethod, of_poisson_batches
 from verify.texts.accountants import TIGHT
 from verify.texts.warnings.forms import NUMBER, form
 
 _AS_PUBLISHED = "dpquant, measurements as its paper makes and accounts for them"
+_SCALES = (
+    "a linear layer's inputs and gradients have a scale for each position, a convolution's for each example, and "
+    "weights one a tensor; as published a scale is that of a whole batch: one example would change how all others are "
+    "rounded, and clipping would not bound what it does"
+)
 #: Noise as stated is refuted with this probability.
 _LEVEL = 1e-9
 
@@ -71,6 +76,7 @@ class QuantizedTraining(NoisyGradients):
 def _disagreements(mechanism: Mechanism | None, parameters: QuantizedTraining) -> Iterator[str]:
     yield from _released(parameters)
     yield from _controls(parameters)
+    yield from _layers(parameters)
     if isinstance(mechanism, Ledger) and (events := sampled_only(mechanism)) is not None:
         yield from _measurements(events[1:], parameters)
         yield from steps_disagree(events[:1], parameters)
@@ -87,6 +93,32 @@ def _released(parameters: QuantizedTraining) -> Iterator[str]:
     least, begun = changes * max(1, parameters.measure_repetitions or 1), parameters.measurements_begun or 0
     if begun < least:
         yield f"scores changed {changes} times, for which {least} measurements begin, and it states {begun}"
+
+
+def _layers(parameters: QuantizedTraining) -> Iterator[str]:
+    """What was quantized in each epoch must be among the layers, and each number must be one that a run has."""
+    known, epochs = set(parameters.layer_names), [epoch.epoch for epoch in parameters.layer_schedule]
+    if len(parameters.multiply_adds) != len(parameters.layer_names) or min(parameters.multiply_adds, default=0) < 0:
+        yield "multiply_adds does not state a number for each layer"
+    if epochs != sorted(set(epochs)) or min(epochs, default=0) < 0:
+        yield "layer_schedule does not state epochs in order"
+    for epoch in parameters.layer_schedule:
+        if not known.issuperset(epoch.quantized):
+            yield f"in epoch {epoch.epoch} a layer was quantized that is none of layer_names"
+        if epoch.scores is not None and len(epoch.scores) != len(parameters.layer_names):
+            yield f"epoch {epoch.epoch} does not state a score for each layer"
+    if parameters.last_chances is not None and len(parameters.last_chances) != len(parameters.layer_names):
+        yield "last_chances does not state a probability for each layer"
+    shares = (
+        *(parameters.last_chances or ()),
+        *parameters.low_precision_share,
+        *(share for share in (parameters.quantized_fraction, parameters.compute_target) if share is not None),
+    )
+    if odd := [share for share in shares if not 0 <= share <= 1 + ROUNDING]:
+        yield f"{odd[0]:g} is stated as the probability or the share of a layer, which is from 0 to 1"
+    for name in ("luq_levels", "measure_every", "measure_repetitions"):
+        if (count := getattr(parameters, name)) is not None and count < 1:
+            yield f"parameter {name} is {count}, which no training has"
 
 
 def _controls(parameters: QuantizedTraining) -> Iterator[str]:
@@ -208,6 +240,13 @@ EXPECTED = ExpectedMethod(
     of_another_ledger=frozenset({_AS_PUBLISHED}),
     warnings={"dear measurements": form(_DEAR, share=NUMBER, advice=_ADVICE)},
     warned=_warned,
+    choices={
+        "clipping": CLIPPING,
+        "format": ("luq-fp4", "fp8", "fp8-stochastic", "int4", "uniform4"),
+        "layers": ("dpquant", "random", "static", "all", "none"),
+        "sensitivity": ("synthetic", "private", "public"),
+        "scales": (_SCALES,),
+    },
     rough="sums of measured differences of losses have no margin for it",
     noised=True,
     clipped=True,

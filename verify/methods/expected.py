@@ -29,6 +29,10 @@ class StatedTraining(TrainingParameters):
     collected_from_data: tuple[str, ...]
 
 
+#: How the gradient of an example may be clipped.
+CLIPPING = ("flat", "automatic", "per-layer")
+
+
 def nothing(*_: Any) -> Iterator[str]:
     """Yields nothing."""
     yield from ()
@@ -55,15 +59,17 @@ class ExpectedMethod:
     addition to those of every training. ``statements`` and ``accountants`` are the texts of its own assumptions and
     guarantees, as in ``verify.texts``. ``of_another_ledger`` names guarantees about events outside the report's
     ledger. ``warnings`` are the texts of its own warnings, and ``warned`` yields those, as regular expressions, that a
-    report with such parameters must have, in addition to those of every training.
+    report with such parameters must have, in addition to those of every training. ``choices`` are the values that a
+    parameter may have, if it is stated.
 
     ``released`` is a lower bound on the noisy numbers released, None if the report does not say. ``signs`` is the
     mechanism of the published signs. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if
     not empty, says why rounding may change a release by more than the margin that clipping reserves. ``noised`` tells
-    whether the gradients received noise, ``clipped`` whether they were clipped, and ``users`` whether a user's records
-    may be clipped one by one or several as one. ``unbounded`` (also given whether the optimizer is adaptive) says why
-    nothing bounds how far the weights moved, or "" if something does. ``undecided`` yields a sentence for each of the
-    method's parameters that could not be checked, which makes the verdict inconclusive.
+    whether the gradients received noise, ``by_gradients`` whether nothing else moved the weights, ``clipped`` whether
+    they were clipped, and ``users`` whether a user's records may be clipped one by one or several as one. ``unbounded``
+    (also given whether the optimizer is adaptive) says why nothing bounds how far the weights moved, or "" if something
+    does. ``undecided`` yields a sentence for each of the method's parameters that could not be checked, which makes the
+    verdict inconclusive.
     """
 
     parameters: type[StatedTraining] = StatedTraining
@@ -75,11 +81,13 @@ class ExpectedMethod:
     of_another_ledger: frozenset[str] = frozenset()
     warnings: Mapping[str, str] = field(default_factory=dict)
     warned: Callable[[PrivacyReport, Any], Iterator[str]] = nothing
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     released: Callable[[Any], int | None] = numbers_of_steps
     signs: Callable[[Any], SignBits | None] = lambda _: None
     unclipped: Callable[[Any], bool] = lambda _: False
     rough: str = ""
     noised: bool = False
+    by_gradients: bool = False
     clipped: bool = False
     users: bool = False
     unbounded: Callable[[Any, bool], str] = lambda *_: ""

@@ -9,8 +9,9 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ExternalTrainingParameters, TrainingParameters, parameters_as
-from verify.compare import compare, shown
-from verify.settings.clip_norms import StatedNorms, norms_disagree
+from verify.compare import LARGEST, compare, shown
+from verify.methods.expected import CLIPPING
+from verify.settings.clip_norms import CHANGING, StatedNorms, norms_disagree
 from verify.settings.users import unit_of_privacy
 
 STEP = "external-training"
@@ -22,8 +23,28 @@ _PROGRAMS: dict[str, tuple[type, str]] = {
     _TRAINER: (NoneType, ""),
     UNKNOWN: (NoneType, ""),
 }
+#: What the reports of each program state of a training. Those of ``_OWN_LOOP`` may add users and a changing clip norm.
+_STATED: dict[str, frozenset[str]] = {
+    _OWN_LOOP: frozenset({
+        "examples", "batch_size", "sample_rate", "noise_multiplier", "clip_norm", "clipping", "delta", "optimizer",
+        "steps_begun", "released_numbers", "noise_source", *CHANGING,
+        "unit", "records", "similar_names", "records_per_draw",
+    }),
+    _OPACUS: frozenset({"examples", "delta", "clip_norm", "accountant_history", "steps_begun", "noise_source"}),
+    _TRAINER: frozenset({
+        "examples", "batch_size", "epochs", "learning_rate", "optimizer", "updates", "measured_members",
+        "measured_nonmembers",
+    }),
+    UNKNOWN: frozenset(),
+}  # fmt: skip
+#: The least value of settings that are numbers.
+_LEAST = {
+    "clip_norm": 1 / LARGEST, "batch_size": 1 / LARGEST, "epochs": 0, "learning_rate": 0, "updates": 0,
+    "measured_members": 0, "measured_nonmembers": 0,
+}  # fmt: skip
 #: Assumptions that another program's loop cannot break: the source of the noise, and its grid.
 _NOT_ASSERTED = frozenset({"secret noise", "float arithmetic"})
+_NAMES = ExternalTrainingParameters.__dataclass_fields__.keys() - {"program"}
 _ALWAYS = ("starting weights", "unit of privacy", "number of examples", "other releases", "secret noise")
 
 
@@ -41,13 +62,36 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
     if not isinstance(mechanism, _PROGRAMS[parameters.program][0]):
         yield f"a training in {shown(parameters.program)} cannot have the mechanism stated"
     yield from _users(parameters)
-    if parameters.program == UNKNOWN and parameters != ExternalTrainingParameters(program=UNKNOWN):
-        yield "it says how a model was trained of which that is not known"
+    yield from _settings(parameters)
     if isinstance(mechanism, Ledger):
         yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
         for guarantee in report.guarantees:
             yield from _guaranteed(guarantee, parameters)
         yield from _ledger_faults(mechanism, parameters)
+
+
+def _settings(parameters: ExternalTrainingParameters) -> Iterator[str]:
+    """Yields a sentence for each parameter that the program's reports do not state, or whose value no training has."""
+    nothing = ExternalTrainingParameters(program=parameters.program)
+    for name in sorted(_NAMES - _STATED[parameters.program]):
+        if getattr(parameters, name) != getattr(nothing, name):
+            yield f"parameter {name} is stated, and no report of a training in {shown(parameters.program)} has it"
+    for name, least in _LEAST.items():
+        size = getattr(parameters, name)
+        if size is not None and not least <= size <= LARGEST:
+            yield f"parameter {name} is {shown(size)}, which no training has"
+    if parameters.program == _OWN_LOOP:
+        yield from _steps(parameters)
+
+
+def _steps(parameters: ExternalTrainingParameters) -> Iterator[str]:
+    """Yields a sentence for each setting of privctl's own steps that is missing or none of theirs."""
+    if parameters.clip_norm is None:
+        yield "its parameters do not say to which norm gradients were clipped"
+    if parameters.clipping not in CLIPPING:
+        yield f"parameter clipping is {shown(parameters.clipping)}, and steps are clipped by {', '.join(CLIPPING)}"
+    if not (parameters.optimizer or "").isidentifier():
+        yield f"parameter optimizer is {shown(parameters.optimizer)}, which is no name of a class"
 
 
 def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:

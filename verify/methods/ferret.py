@@ -16,7 +16,7 @@ from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, Sa
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
-from verify.compare import ROUNDING, compare
+from verify.compare import ROUNDING, compare, shown
 from verify.methods.expected import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.texts.accountants import RENYI, TIGHT
 from verify.texts.assumptions import TESTED
@@ -30,6 +30,7 @@ MOST_GROUPS = 1 << 22
 _LANE, _FIRST = 3, 2
 
 
+_DERIVATIVES = ("backward", "partial", "forward", "products", "difference")
 _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomized-response", "dithered"
 
 
@@ -101,6 +102,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Ite
     if parameters.directions < 1:
         yield f"directions is {parameters.directions}; a group has one at least"
         return
+    yield from _of_release(parameters)
     yield from _coins(mechanism, parameters)
     yield from _directions(parameters)
     if isinstance(mechanism, SignBits):
@@ -145,6 +147,30 @@ def _too_many_coins(parameters: SignTraining) -> Iterator[str]:
     if _publish_counts(parameters) is None:
         coins = parameters.number_of_groups * parameters.directions * parameters.steps
         yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are tossed again"
+
+
+def _of_release(parameters: SignTraining) -> Iterator[str]:
+    """The settings of one release must not be stated for another, and groups and methods must be such as a run has."""
+    noised, answered = parameters.release in (_GAUSSIAN, _DITHERED), parameters.release == _RESPONSES
+    applies = {
+        "noise_multiplier": noised,
+        "clipping": noised,
+        "bit_epsilon": answered,
+        "noise_source": noised or answered,
+    }
+    for name, applicable in applies.items():
+        if (getattr(parameters, name) is not None) is not applicable:
+            stated = "is not stated" if applicable else "is stated"
+            yield f"parameter {name} {stated}, and the release is {parameters.release}"
+    if parameters.publish not in (None, "sign") and parameters.release != _GAUSSIAN:
+        yield f"parameter publish is {shown(parameters.publish)}, and the release {parameters.release} publishes signs"
+    groups = parameters.groups
+    if groups is not None and groups not in ("max", "eighth") and not groups.isdecimal():
+        yield f"parameter groups is {shown(groups)}, which is no way to make groups of tensors"
+    if odd := sorted((parameters.derivatives_by or {}).keys() - set(_DERIVATIVES)):
+        yield f"derivatives are said to have been found by {shown(odd[0])}, which is no way of privctl"
+    if any(count < 0 for count in (parameters.derivatives_by or {}).values()):
+        yield "derivatives_by states a number of steps below 0"
 
 
 def _directions(parameters: SignTraining) -> Iterator[str]:
@@ -264,6 +290,14 @@ EXPECTED = ExpectedMethod(
     accountants={"ferret, .+, Renyi DP": RENYI, "ferret, [a-z-]+": TIGHT},
     warnings={"average case": _AVERAGE, "untested differences": _UNTESTED},
     warned=_warned,
+    choices={
+        "release": (_PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED),
+        "clipping": ("derivatives",),
+        "publish": ("sign", "value"),
+        "silent": ("coast", "hold"),
+        "update_scale": ("unit", "root-dimension"),
+        "derivatives": ("auto", *_DERIVATIVES),
+    },
     released=lambda parameters: parameters.fired,
     signs=_signs,
     # These releases bound the change of a whole batch's signs, whatever is clipped.

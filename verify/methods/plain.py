@@ -15,6 +15,7 @@ def _unbounded(parameters: StatedTraining, adaptive: bool) -> str:
 
 
 EXPECTED = ExpectedMethod(
+    by_gradients=True,
     mechanisms=(NoneType,),
     unbounded=_unbounded,
     warnings={"unprotected": UNPROTECTED},

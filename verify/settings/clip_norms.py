@@ -24,7 +24,8 @@ _LEVEL = 1e-6
 _LEAST, _MOST = 1e-12, 1e12
 #: The weight of the latest noisy count in the exponential moving average that predicts the next.
 _FORGET = 0.1
-_NAMES = (
+#: The parameters of a training that only one with a changing clip norm states.
+CHANGING = (
     "target_unclipped_quantile", "clip_norm_learning_rate", "unclipped_count_stddev", "sum_noise_multiplier",
     "clip_norms",
 )  # fmt: skip
@@ -49,14 +50,14 @@ class StatedNorms:
     @property
     def changes(self) -> bool:
         """Whether any entry is about an adaptive clip norm."""
-        return any(getattr(self, name) is not None for name in _NAMES)
+        return any(getattr(self, name) is not None for name in CHANGING)
 
 
 def norms_disagree(stated: StatedNorms) -> Iterator[str]:
     """Yields one sentence per fault in the entries of an adaptive clip norm; nothing if the clip norm is constant."""
     if not stated.changes:
         return
-    missing = [name for name in _NAMES if getattr(stated, name) is None]
+    missing = [name for name in CHANGING if getattr(stated, name) is None]
     if missing or stated.noise_multiplier is None or not stated.batch_size:
         yield f"its clip norm changed from step to step, but its parameters lack {', '.join(missing) or 'the noise'}"
         return

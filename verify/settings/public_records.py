@@ -46,6 +46,8 @@ def _taken_for_public(report: PrivacyReport, parameters: Any) -> Iterator[str]:
     held_out = {artifact.digest for artifact in report.inputs if artifact.role == _HELD_OUT}
     if getattr(parameters, "search", None) is not None and private & held_out:
         yield "the best of several runs was chosen by results on the training data, and not on public records"
+    elif getattr(parameters, "search", None) is not None and not held_out:
+        yield "it is the best of several runs, and names no held-out records by which it was chosen"
     digest = getattr(parameters, "measured_public_digest", None)
     measured = {each.digest for each in report.inputs if each.role == _MEASURED}
     if digest in private or private & measured:

@@ -129,7 +129,9 @@ def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[
 
 def _large_delta(delta: float | None, examples: int | None) -> Iterator[str]:
     """The warning for a ``delta`` that is neither the default nor well below 1 / ``examples``."""
-    if not examples or delta is None or delta <= max(0.1 / examples, min(1e-5, examples**-1.1)):
+    if examples is None or examples < 1 or delta is None:
+        return  # no training has so few examples, which other checks report
+    if delta <= max(0.1 / examples, min(1e-5, examples**-1.1)):
         return
     near = "at least" if delta >= 1 / examples else "not far below"
     yield rf"delta {re.escape(f'{delta:g}')} is {near} 1 / {examples} (?:examples|records), so that .+"

@@ -6,7 +6,9 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,12 @@ from privctl.storage.reader import SafetensorsFile
 from verify.files.places import located
 from verify.methods import expected_of
 from verify.methods.dp_zo import ZerothOrderTraining
+from verify.weights.configuration import changed_entries
 from verify.weights.directional import noise_sentence, number_faults, numbers_of, replay
 from verify.weights.law import NoiseLaw, law_of
+from verify.weights.low_rank import higher_rank
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
+from verify.weights.positions import reached_further
 from verify.weights.presence import Presence
 from verify.weights.settings import (
     ImpossibleError,
@@ -38,8 +43,15 @@ from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 #: Probability that the weights of an honest run are refuted, over all tests.
 LEVEL = 1e-6
 _SUBJECT = "weights"
+#: The most tensors that are named for one fault.
+_SHOWN = 5
 #: Packages whose version determines which weights a seed gives.
 _DRAWN_BY = ("torch", "transformers")
+#: The package that reads and writes configurations.
+_READER = "transformers"
+_TEXTS = (
+    "causal-lm", "masked-lm", "seq2seq-lm", "text-classification", "token-classification", "question-answering",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -64,6 +76,7 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
         _leave_open(UncheckableError("the model reported is not at hand"), found)
         return found
+    _compare_configuration(path, report, output, digest, found)
     try:
         if facts_of(report).converted is not None:
             found.verdicts += _statistics(output)
@@ -75,6 +88,19 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     except (ArithmeticError, ValueError) as error:
         _leave_open(UnstatedError(f"the report holds a value that no real run has ({error})"), found)
     return found
+
+
+def _compare_configuration(path: Path, report: PrivacyReport, output: Path, digest: Digest, found: Found) -> None:
+    """Note each entry of config.json that is not the start's; another transformers may write some otherwise."""
+    then, now = report.versions.get(_READER), importlib.metadata.version(_READER)
+    same, caveat = then == now, f"; or {_READER} {then} writes it otherwise than {now}, which is installed, reads it"
+    outcome = Outcome.REFUTED if same else Outcome.INCONCLUSIVE
+    try:
+        for text in changed_entries(path, report, output, digest):
+            reason = text if same else text + caveat
+            found.verdicts.append(Verdict(subject="config.json", outcome=outcome, reason=reason))
+    except UncheckableError as fault:
+        found.omissions.append(Omission(what="config.json, not compared", reason=str(fault)))
 
 
 def _leave_open(reason: UncheckableError, found: Found) -> None:
@@ -107,7 +133,9 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
     bounds, unmoved = None, moves_nothing(report)
     try:
         if adapted:
-            raise UncheckableError("adapters of low rank were merged into them, whose product is not bounded here")
+            raise UncheckableError(
+                "adapters of low rank were merged into them, which matrices alone show, by a move of no higher rank"
+            )
         if not unmoved:
             bounds = _bounds(settings_of(report), report)
     except UncheckableError as reason:
@@ -119,7 +147,9 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
             matrices = [info.name for info in file.tensors if len(info.shape) > 1]
             trained = matrices or ["*"]
         compared = compare(start, file, trained, None if bounds is None else bounds.scale)
-    faults = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
+        touched = compared.touched[:_SHOWN]
+        faults = [f"tensor {name!r} was not trained, but is not what it began as" for name in touched]
+        faults += () if unmoved else _of_tensors(report, start, file)
     sentences = [f"the first weights were {start.source}"]
     if compared.still:
         as_begun = "tensor that was not trained is what it", "tensors that were not trained are what they"
@@ -133,6 +163,19 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
         found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
     elif compared.still or (bounds is not None and compared.moved):
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
+
+
+def _of_tensors(report: PrivacyReport, start: Start, file: SafetensorsFile) -> Iterator[str]:
+    """Yields a sentence for each tensor that only other adapters, or longer texts, than are stated can have moved."""
+    stated = facts_of(report)
+    method = expected_of(stated.method)
+    if stated.lora_rank is not None and not stated.adapter:
+        yield from islice(higher_rank(start, file, max(0, stated.lora_rank)), _SHOWN)
+    elif method is not None and method.by_gradients and stated.max_length is not None and stated.task in _TEXTS:
+        with suppress(UncheckableError):  # noted with the bounds
+            settings = settings_of(report)
+            keep = float(kept(settings)[-1])
+            yield from islice(reached_further(start, file, stated.max_length, keep, settings.updates), _SHOWN)
 
 
 def _along_directions(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.storage.reader import ADAPTER_NAME, INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
+from privctl.storage.reader import ADAPTER_NAME, INDEX_NAME, SINGLE_NAME, Checkpoint, SafetensorsFile, open_checkpoint
 from verify.checkpoint_noise.values import VIEWS, numbers
 from verify.files.places import located
 from verify.weights.settings import UncheckableError, UnstatedError, facts_of
@@ -55,17 +56,12 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     if how not in ("random", "checkpoint"):
         raise UncheckableError(f"the report says {how!r} of what its weights began as")
     place = None if how == "random" else _checkpoint(path, report, digest)
-    try:
+    # Drawn weights depend only on what the report states.
+    fault = UnstatedError if how == "random" else UncheckableError
+    with unbuilt("the first weights cannot be made again", fault):
         network = _network(output, parameters.task, seed, place)
         if parameters.converted == "batch-norm":
             _convert_batch_norm(network)
-    except ImportError as error:
-        raise UncheckableError(f"the first weights cannot be made again: {error}") from None
-    except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
-        # Drawn weights depend only on what the report states.
-        kind = UnstatedError if how == "random" else UncheckableError
-        why = str(e).partition("\n")[0]
-        raise kind(f"the first weights cannot be made again: {why}") from None
     alone = dict(network.named_parameters())
     tied = dict(network.named_parameters(remove_duplicate=False)).keys() - alone.keys()
     return Start(
@@ -74,6 +70,37 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
         exact=place is not None and not parameters.fresh_tensors,
         source=f"drawn again from seed {seed}" if place is None else f"read from {place.name}",
     )
+
+
+@contextmanager
+def unbuilt(what: str, fault: type[UncheckableError] = UncheckableError) -> Iterator[None]:
+    """Inside, whatever prevents a network from being built becomes a ``fault`` that says ``what`` follows, and why."""
+    try:
+        yield
+    except ImportError as error:
+        raise UncheckableError(f"{what}: {error}") from None
+    except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
+        why = str(e).partition("\n")[0]
+        raise fault(f"{what}: {why}") from None
+
+
+def built(folder: Path, path: Path, task: str, released: Checkpoint) -> Any:
+    """The network that the configuration in ``folder`` describes, without weights, if it is as large as ``released``.
+
+    ``path`` names the model in errors.
+    """
+    import torch
+
+    from privctl.models.guard.loading import check_size
+    from privctl.models.language import read_config
+    from privctl.models.quiet import quiet_transformers
+
+    kind = _model_class(task)
+    with quiet_transformers():
+        config = read_config(folder, path)
+        check_size(kind.auto, config, folder, released)
+        with torch.device("meta"):
+            return kind.auto.from_config(config, trust_remote_code=False)
 
 
 def _adapter_start(path: Path, report: PrivacyReport, digest: Digest) -> Start:

@@ -187,7 +187,10 @@ _SECRETS: tuple[Decorator, ...] = (
         "--held-out-secrets", type=_FILE, cls=AliasedOption, alias="--heldout-secrets",
         help="Book of other records: the control.",
     ),
-    data_option("--held-out-data", "Data of that book; --nonmembers by default.", alias="--heldout-data"),
+    data_option(
+        "--held-out-data", "Data of that book. `audit MODEL` takes --nonmembers, or --held-out, by default.",
+        alias="--heldout-data",
+    ),
     click.option("--plan", type=_FILE, help="Plan of the training from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training; for an adapter, its base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),

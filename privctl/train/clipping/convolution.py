@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.train.clipping.linear import forming_is_cheaper, outer_squares
+from privctl.train.clipping.linear import forming_is_cheaper, gram_slack, outer_squares
 from privctl.train.clipping.products import batched_product, operand
 from privctl.train.clipping.terms import (
     CACHED_BYTES,
@@ -103,9 +103,18 @@ class Convolved:
         gradients = operand(self.gradients[rows])
         gradients = gradients.reshape(len(gradients) * self.geometry.groups, -1, gradients[0, 0].numel())
         gram = self._gram_of_patches(operand(self.inputs[rows]))
-        product = batched_product(gradients.mT, gradients).mul_(gram.flatten(3).flatten(1, 2))
-        lengths = product.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1, dtype=torch.float64)
-        return Squares(product.sum((1, 2), dtype=torch.float64).clamp(min=0), lengths.square())
+        gram = gram.flatten(3).flatten(1, 2)
+        product = batched_product(gradients.mT, gradients)
+        of_inputs, of_gradients = (
+            each.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().double() for each in (gram, product)
+        )
+        slack = gram_slack(
+            (of_inputs * of_gradients).sum(1),
+            of_inputs.sum(1),
+            of_gradients.sum(1),
+            (gram.shape[1], math.prod(self.geometry.weight[1:]), gradients.shape[1]),
+        )
+        return Squares(product.mul_(gram).sum((1, 2), dtype=torch.float64).clamp(min=0), slack)
 
     def _gram_of_patches(self, inputs: Tensor) -> Tensor:
         """Inner products of patches, (r groups, h', w', h', w').

@@ -100,6 +100,7 @@ def generic(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:
     way = _separation_way(rerun)
     if way is None:
         return {}
+    rerun = rerun.by(way)
     values = rerun.values()
     if rerun.count * sum(v.numel() * v.element_size() for v in values.values()) > CHUNK_BYTES:
         whole = ChunkedUse(rerun, way)

@@ -94,7 +94,7 @@ def squares_of(merged: Sequence[GradientTerm]) -> Squares:
         case [Lookup() as lookup, Outer(transposed=False) as product]:
             separate = lookup.squares(), product.squares()
             square = separate[0].square + separate[1].square + 2 * cross(product, lookup)
-            return Squares(square.clamp(min=0), _slack(merged))
+            return Squares(square.clamp(min=0), _joint_slack([each.slack for each in separate]))
     return formed_squares(merged)
 
 
@@ -108,7 +108,7 @@ def formed_squares(merged: Sequence[GradientTerm]) -> Squares:
         for term in merged[1:]:
             gradients = gradients + term.example_gradients(rows)
         chunk_squares.append(squared_lengths(gradients.flatten(1)))
-    return Squares(torch.cat(chunk_squares), _slack(merged))
+    return Squares(torch.cat(chunk_squares), _joint_slack([term.slack() for term in merged]))
 
 
 def example_norm(terms: Mapping[str, Sequence[GradientTerm]], row: int) -> float:
@@ -127,9 +127,9 @@ def _is_cheaper_formed(term: Outer) -> bool:
     return forming_is_cheaper(term.inputs.shape[1] // 2, *features)
 
 
-def _slack(merged: Sequence[GradientTerm]) -> Tensor:
-    """The slack of the sum: the square of the summed roots of the terms' slacks."""
-    return torch.stack([term.slack().sqrt() for term in merged]).sum(0).square()
+def _joint_slack(slacks: Sequence[Tensor]) -> Tensor:
+    """The slack of a sum: the square of the summed roots of its terms' ``slacks``."""
+    return torch.stack([slack.sqrt() for slack in slacks]).sum(0).square()
 
 
 def _count(term: GradientTerm) -> int:

@@ -19,7 +19,7 @@ from privctl.train.clipping import rules
 from privctl.train.clipping.expanded import may_expand
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.rerun import Mode
-from privctl.train.clipping.taps import Site
+from privctl.train.clipping.site import Site
 from privctl.train.settings.choices import ClippingStyle
 
 #: How often a module's state may change: its output is repeated; its parent reads it; its own parameters are copied; it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from privctl.parallel import is_out_of_memory
+from privctl.train.clipping.children import ChildCall, noting_dependent, reusing
 from privctl.train.clipping.terms import chunks
 from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, tensors_in, with_tensors
 
@@ -49,18 +50,23 @@ class Part(Enum):
 
 
 class SeparationPlan(NamedTuple):
-    """A mode, and the part of each input tensor that belongs to one example."""
+    """A mode, the part of each input tensor that belongs to one example, and the children that are not run again.
+
+    The kept outputs of these children are among the input tensors.
+    """
 
     mode: Mode
     parts: tuple[Part, ...]
+    reused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatableUse:
-    """A use of a module that can be run again."""
+    """A use of a module that can be run again; the children in ``reused`` then return what they returned before."""
 
     module: nn.Module
     use: ModuleCall
+    reused: frozenset[str] = frozenset()
 
     @property
     def count(self) -> int:
@@ -71,11 +77,16 @@ class RepeatableUse:
         """The number of dimensions of each input tensor."""
         return tuple(t.dim() for t in self._inputs())
 
+    def by(self, way: SeparationPlan) -> RepeatableUse:
+        """The same use, with the outputs of the children that ``way`` does not run again."""
+        return replace(self, reused=way.reused)
+
     def fits(self, way: SeparationPlan) -> bool:
         """Whether the inputs can be split as ``way`` requires."""
-        return all(
+        inputs = self.by(way)._inputs()
+        return len(inputs) == len(way.parts) and all(
             part is Part.ALL or len(t) == self.count or (part is Part.ROWS and len(t) % self.count == 0)
-            for t, part in zip(self._inputs(), way.parts, strict=True)
+            for t, part in zip(inputs, way.parts, strict=True)
         )
 
     def values(self) -> Gradients:
@@ -151,7 +162,10 @@ class RepeatableUse:
         return tensor[self._rows_in(tensor, rows)].reshape(-1, share, *tensor.shape[1:])
 
     def _inputs(self) -> list[Tensor]:
-        return [_row_major(t) for t in tensors_in((self.use.arguments, self.use.keywords))]
+        return [_row_major(t) for t in tensors_in((self.use.arguments, self.use.keywords, self._reused_calls()))]
+
+    def _reused_calls(self) -> tuple[ChildCall, ...]:
+        return tuple(call for call in self.use.children if call[0] in self.reused)
 
     def _differentiate(self, gradients: list[list[Tensor]], inputs: list[Tensor] | None = None) -> list[Gradients]:
         values = self._differentiable()
@@ -185,11 +199,13 @@ class RepeatableUse:
 
     def _outputs(self, values: Mapping[str, Tensor], tensors: list[Tensor]) -> list[Tensor]:
         """The floating-point output tensors that received a gradient."""
-        arguments, keywords = with_tensors((self.use.arguments, dict(self.use.keywords)), iter(tensors))
+        nest = self.use.arguments, dict(self.use.keywords), self._reused_calls()
+        arguments, keywords, calls = with_tensors(nest, iter(tensors))
         # A cache was filled by the first pass, so it is left out; if it matters, the gradients differ.
         arguments = tuple(None if _is_cache(value) else value for value in arguments)
         keywords = {name: None if _is_cache(value) else value for name, value in keywords.items()}
-        output = functional_call(self.module, dict(values), arguments, keywords, tie_weights=False)
+        with reusing(self.module, calls):
+            output = functional_call(self.module, dict(values), arguments, keywords, tie_weights=False)
         floating = [t for t in tensors_in(output) if t.is_floating_point()]
         return [t for t, g in zip(floating, self.use.gradients, strict=False) if g is not None]
 
@@ -204,26 +220,44 @@ class RepeatableUse:
         A module that draws random numbers is tested without them; if they cannot be turned off (see ``WithoutDraws``),
         mixing is not detected here.
         """
+        reusing_children = replace(self, reused=self._independent_children())
+        if reusing_children.reused and not reusing_children._draws_random_numbers():
+            found = reusing_children._fastest_alone(self.batch_gradient())
+            if found is not None:
+                return found
         if self.count == 1:
             return SeparationPlan(Mode.ALONE, (Part.ALL,) * len(self.signature()))
         masked = SeparationPlan(Mode.MASKED, (Part.ALL,) * len(self.signature()))
         if not self._draws_random_numbers():
-            return self._fastest_alone() or masked
+            return self._fastest_alone(self.batch_gradient()) or masked
         if self.use.whole:
             with WithoutDraws():
                 if not self._draws_random_numbers():
-                    self._fastest_alone()
+                    self._fastest_alone(self.batch_gradient())
         return masked
 
-    def _fastest_alone(self) -> SeparationPlan | None:
-        """The fastest way that runs each example alone; None if there is none. Raises as ``choose`` does."""
+    def _independent_children(self) -> frozenset[str]:
+        """The children with kept outputs whose inputs do not depend on the parameters."""
+        kept = {name for name, _ in self.use.children}
+        if not kept:
+            return frozenset()
+        values = self._differentiable()
+        with noting_dependent(self.module, list(values.values())) as dependent:
+            self._recorded(values)
+        return frozenset(kept - dependent)
+
+    def _fastest_alone(self, expected: Gradients) -> SeparationPlan | None:
+        """The fastest way that runs each example alone and gives the ``expected`` sum; None if there is none.
+
+        Raises as ``choose`` does.
+        """
         ran = False
-        expected = self.batch_gradient()
         for parts in self._hypotheses():
             for mode in (Mode.MAPPED, Mode.ALONE):
-                agreed = self._agrees(SeparationPlan(mode, parts), expected)
+                way = SeparationPlan(mode, parts, self.reused)
+                agreed = self._agrees(way, expected)
                 if agreed:
-                    return SeparationPlan(mode, parts)
+                    return way
                 ran = ran or agreed is not None
                 if agreed is not None:
                     break

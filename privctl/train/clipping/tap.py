@@ -1,4 +1,4 @@
-"""Functions whose backward pass hands over what it sees: a module's inputs and output gradients, or those of copies."""
+"""Functions through which inputs, output gradients and gradients of copies are seen in the backward pass."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class ParameterCopies(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, receive: Callable[[Tensor], None], count: int, anchor: Tensor, parameter: Tensor) -> Tensor:
-        """Return the copies (count, *shape)."""
+        """Return ``count`` copies of the parameter that share its memory."""
         ctx.receive = receive
         return parameter.detach().expand(count, *parameter.shape)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Hand over the gradients, and return their sum where the parameter itself is differentiated."""
+        """Return the sum of the gradients for the parameter, if it requires one."""
         ctx.receive(gradients)
         return None, None, None, gradients.sum(0) if ctx.needs_input_grad[3] else None
 

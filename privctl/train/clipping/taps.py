@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from privctl.parallel import is_out_of_memory
+from privctl.train.clipping.children import ChildOutputs
 from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
 from privctl.train.clipping.expanded import expanded, require_activations
@@ -23,9 +23,10 @@ from privctl.train.clipping.layouts import Layout, Layouts, with_rows
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.recurrent import recurrent, with_output
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
-from privctl.train.clipping.rules import OWN_LAYOUT, RERUN, Rule
+from privctl.train.clipping.rules import OWN_LAYOUT, RERUN
 from privctl.train.clipping.runs import Runs
 from privctl.train.clipping.sinks import KeepingSink, Sink
+from privctl.train.clipping.site import Site
 from privctl.train.clipping.tap import TAP
 from privctl.train.clipping.terms import Dense, GradientTerm
 from privctl.train.clipping.use import (
@@ -33,7 +34,6 @@ from privctl.train.clipping.use import (
     Inseparable,
     LastCast,
     ModuleCall,
-    TimeSpent,
     setting,
     tensors_in,
     with_tensors,
@@ -43,26 +43,6 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 _NOTHING = torch.empty(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Site:
-    """A module that owns trained parameters; ``parameters`` maps their names in the module to those in the model.
-
-    ``whole`` means that it was promoted and is differentiated with all its submodules; ``repeated`` that its output,
-    one row for all examples, is repeated for each; ``expanded`` that there is a copy of ``parameters`` for each.
-    """
-
-    name: str
-    module: nn.Module
-    rule: Rule
-    parameters: dict[str, str]
-    whole: bool = False
-    repeated: bool = False
-    expanded: bool = False
-    ways: dict[Any, list[Any]] = field(default_factory=dict)
-    agreed: dict[str, bool] = field(default_factory=dict)
-    spent: TimeSpent = field(default_factory=TimeSpent)
 
 
 class Recorder:
@@ -99,6 +79,7 @@ class Recorder:
         ]
         #: For each repeated module inside one whose examples have several rows each, such as windows: those rows.
         self._rows_of_caller: dict[str, int] = {}
+        self._children = {site: ChildOutputs(site.module) for site in sites if site.reruns}
         for site in sites:
             if site.repeated and site.name:
                 caller = model.get_submodule(site.name.rpartition(".")[0])
@@ -107,6 +88,10 @@ class Recorder:
             self._handles.append(site.module.register_forward_pre_hook(before, with_kwargs=True))
             # Parameters that were replaced are put back after an error, too.
             self._handles.append(site.module.register_forward_hook(after, with_kwargs=True, always_call=site.expanded))
+        for children in self._children.values():
+            self._handles += children.watch()
+        for children in self._children.values():
+            children.trust(self._handles)
 
     def start(self, device: torch.device) -> Tensor:
         """Begin recording; the backward pass must differentiate with respect to the returned anchor."""
@@ -140,6 +125,8 @@ class Recorder:
         self._settings.clear()
         self._casts.forget()
         self._input_gradients.forget()
+        for children in self._children.values():
+            children.forget()
         self.sink = KeepingSink()
 
     def remove(self) -> None:
@@ -239,6 +226,8 @@ class Recorder:
             if site.rule in RERUN:
                 device = next(module.parameters()).device
                 self._settings[module] = setting(device, stochastic=module.training)
+            if site in self._children:
+                self._children[site].begin(site.reused())
             if isinstance(module, nn.Embedding):
                 return self._expand(arguments, keywords)
             return None
@@ -300,9 +289,10 @@ class Recorder:
             self.reduced |= torch.finfo(tensor.dtype).bits < 32
         self.uses.update(set(site.parameters.values()))
         self._called.add(site.name)
-        inputs = [t.detach() for t in tensors_in((arguments, keywords))]
+        calls = self._children[site].end(floating) if site in self._children else ()
+        inputs = [t.detach() for t in tensors_in((arguments, keywords, calls))]
         # Only autograd holds the tensors; this structure has placeholders.
-        places = with_tensors((arguments, keywords), iter([_NOTHING] * len(inputs)))
+        places = with_tensors((arguments, keywords, calls), iter([_NOTHING] * len(inputs)))
         chosen = self._settings.pop(site.module, None) or setting(floating[0].device, stochastic=False)
         # Autocast may round inside a layer whose outputs are in full precision.
         self.reduced |= chosen.autocast[0] and site.rule in OWN_LAYOUT
@@ -357,10 +347,11 @@ class Recorder:
         try:
             if layout is not Layout.ROWS and site.rule is not generic:
                 inputs, gradients = with_rows(inputs, layout, rows), with_rows(gradients, layout, rows)
-            arguments, keywords = with_tensors(places, iter(inputs))
+            arguments, keywords, calls = with_tensors(places, iter(inputs))
             use = ModuleCall(
                 arguments=arguments,
                 keywords=keywords,
+                children=calls,
                 gradients=gradients,
                 names=frozenset(site.parameters),
                 setting=chosen,

@@ -182,11 +182,12 @@ class ModuleCall:
 
     ``arguments`` and ``keywords`` are those of the call, detached. ``gradients`` holds the gradient of the summed
     losses for each floating-point output tensor in order, or None if no loss depends on it. ``names`` are the module's
-    own trained parameters. Inside ``unrecorded()`` modules can be called without being recorded. ``count`` is the
-    number of examples. ``whole`` means that the module is differentiated with all its submodules, which may mix
-    examples. ``ways``, ``agreed`` and ``spent`` are kept from one use of the module to the next: how its examples were
-    separated (None if its output does not depend on ``names``), whether a rule's formula gave the module's output, and
-    the time that running the module again took.
+    own trained parameters. ``children`` holds calls of its children, in order: their names and detached outputs, where
+    these were kept. Inside ``unrecorded()`` modules can be called without being recorded. ``count`` is the number of
+    examples. ``whole`` means that the module is differentiated with all its submodules, which may mix examples.
+    ``ways``, ``agreed`` and ``spent`` are kept from one use of the module to the next: how its examples were separated
+    (None if its output does not depend on ``names``), whether a rule's formula gave the module's output, and the time
+    that running the module again took.
     """
 
     arguments: tuple[Any, ...]
@@ -201,6 +202,7 @@ class ModuleCall:
     agreed: dict[str, bool]
     spent: TimeSpent
     casts: LastCast = field(default_factory=LastCast)
+    children: tuple[tuple[str, Any], ...] = ()
 
     def in_one_precision(self) -> tuple[Tensor, Tensor]:
         """``first`` and ``gradient`` in the lower of their precisions, in which autocast multiplied."""

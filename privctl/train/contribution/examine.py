@@ -20,12 +20,20 @@ from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
 from privctl.train.contribution.findings import ROUNDING, Dependence, DependentRecordsError
 from privctl.train.contribution.first_difference import first_differing_module
-from privctl.train.contribution.network_state import BufferSnapshot, fixed_seed, perturbed_constants, without_dropout
+from privctl.train.contribution.network_state import (
+    BufferSnapshot,
+    DropoutDraws,
+    fixed_seed,
+    perturbed_constants,
+    without_dropout,
+)
 from privctl.train.contribution.probes import COPIES, DIFFERENT, PLAIN, BatchArrangement, BatchLimits, Probes, probes
 from privctl.train.contribution.views import ClippedGradients, ComputationStage, Contribution, LossesOf
 
 #: The step number for random draws on synthetic records, beyond those of training steps and measurements.
 PLACE = 1 << 40
+#: The number of seeds under which a loss is computed, and the rate of LayerDrop meanwhile.
+_SEEDS, _LAYERS_DROPPED = 8, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +66,20 @@ def examine(
     test = _Test(network=network, probes=probes(task, limits), limits=limits, device=device)
     snapshot = BufferSnapshot(network)
     try:
-        with torch.compiler.set_stance("force_eager"), without_dropout(network), perturbed_constants(network):
-            test.check_state()
-            if stages:  # losses first, as they give the clearest error
-                test.check_stage(ComputationStage(name="loss in float32", view=_LossesOnly()))
-            differences = {stage.name: test.check_stage(stage) for stage in stages}
-            test.check_repeatable()
-            promoted, share = test.promoted(stages)
+        with torch.compiler.set_stance("force_eager"), perturbed_constants(network):
+            with without_dropout(network):
+                test.check_state()
+            # If each record is a pass of its own, none shares a draw with another.
+            with without_dropout(network, of_layers=_LAYERS_DROPPED if limits.rows > 1 else 0.0):
+                test.check_draws()
+            if limits.rows > 1 and any(module.training for module in network.modules()):
+                test.check_dropout()
+            with without_dropout(network):
+                if stages:  # losses first, as they give the clearest error
+                    test.check_stage(ComputationStage(name="loss in float32", view=_LossesOnly()))
+                differences = {stage.name: test.check_stage(stage) for stage in stages}
+                test.check_repeatable()
+                promoted, share = test.promoted(stages)
     except NotFiniteError:
         raise InputError(
             "the loss or a gradient of made-up records is not finite; check that the model's weights are sound"
@@ -111,12 +126,11 @@ class _Test:
     limits: BatchLimits
     device: torch.device
     _losses: list[float] = field(init=False, default_factory=list)
-    _random: bool = field(init=False, default=False)
 
     def check_state(self) -> None:
         """Check that passes leave no state: in buffers, in parameters, or anywhere else that affects a loss."""
         snapshot = None if self.padding is not None else BufferSnapshot(self.network)
-        first_losses = self._lone_losses(seed=0)
+        first_losses = self._lone_losses()
         # If all texts are padded to one length, the state after the first pass does not depend on the records.
         snapshot = snapshot or BufferSnapshot(self.network)
         for fill in self.probes.fills:
@@ -127,13 +141,40 @@ class _Test:
         for fill in (*self.probes.fills[::-1], (self.probes.longest,), (self.probes.subjects[0],)):
             self._losses_of(fill)
         self._require_unchanged(settled, saved=False)
-        self._losses = self._lone_losses(seed=0)
+        self._losses = self._lone_losses()
         self._require_same_losses(first_losses, self._losses)
-        self._random = max(map(_loss_difference, self._losses, self._lone_losses(seed=1))) > ROUNDING
+
+    def check_draws(self) -> None:
+        """Check that, without dropout, no loss depends on random numbers.
+
+        A draw that the records of a pass share has another law if another record moves one of them to the next pass.
+        The draws of one seed are the same in all passes, so comparing batches does not show this.
+        """
+        subject = self.probes.subjects[0]
+        losses = [float(self._losses_of((subject,), seed)[0]) for seed in range(_SEEDS)]
+        difference = max(_loss_difference(loss, losses[0]) for loss in losses)
+        if not difference <= ROUNDING:
+            self._refuse_for(f"a lone record's loss moves by {difference:.3g} with them", Dependence.RANDOM)
+
+    def check_dropout(self) -> None:
+        """Check that dropout draws anew for each record of a pass, and for nothing that records share.
+
+        Dropped embeddings of positions, for example, have the fault described in ``check_draws``.
+        """
+        subject = self.probes.subjects[0]
+        alone, twice = (self._numbers_dropped((subject,) * count) for count in (1, 2))
+        if twice != [2 * count for count in alone]:
+            self._refuse_for("dropout does not draw twice as many for two records as for one", Dependence.RANDOM)
+
+    def _numbers_dropped(self, rows: Sequence[int]) -> list[int]:
+        draws = DropoutDraws()
+        with draws:
+            self._losses_of(rows)
+        return draws.counts
 
     def check_repeatable(self) -> None:
         """Check that the first losses are unchanged after everything else."""
-        self._require_same_losses(self._losses, self._lone_losses(seed=0))
+        self._require_same_losses(self._losses, self._lone_losses())
 
     def promoted(self, stages: Sequence[ComputationStage]) -> tuple[tuple[Promotion, ...], float | None]:
         """The modules that the stages differentiate as a whole, and the measured fraction of time that takes."""
@@ -189,13 +230,11 @@ class _Test:
         for comparison in same_shape[1:]:  # batches of the same shape round alike in any precision
             difference = comparison.contribution.distance(same_shape[0].contribution)
             if not difference <= ROUNDING:
-                kind = Dependence.RANDOM if self._random else Dependence.CONTENT
                 where = self._first_module_text(
                     comparison.batch.rows, comparison.row, comparison.batch.rows[comparison.row], self.probes.task
                 )
-                self._refuse(
-                    kind, difference, replace(stage, rounding=ROUNDING), f"with {comparison.batch.name}", where
-                )
+                beside = f"with {comparison.batch.name}"
+                self._refuse(Dependence.CONTENT, difference, replace(stage, rounding=ROUNDING), beside, where)
         if failed:
             worst = max(failed, key=lambda comparison: comparison.distance)
             rows = worst.batch.rows
@@ -208,8 +247,6 @@ class _Test:
         self, stage: ComputationStage, crowded: Sequence[_Comparison], failed: Sequence[_Comparison]
     ) -> Dependence:
         """The kind of dependence that explains which batches failed."""
-        if self._random:
-            return Dependence.RANDOM
         if all(comparison.batch.mixed for comparison in failed):
             return Dependence.PADDED_LENGTH
         copies = [comparison.contribution for comparison in crowded if comparison.batch.name == COPIES]
@@ -254,9 +291,9 @@ class _Test:
     def _refuse_for(self, evidence: str, kind: Dependence = Dependence.STATE) -> NoReturn:
         raise DependentRecordsError(kind, evidence, padded=self.padding, limited=self.limits.length is not None)
 
-    def _lone_losses(self, seed: int) -> list[float]:
+    def _lone_losses(self) -> list[float]:
         lone = (self.probes.longest, *self.probes.subjects[::-1])
-        return [float(self._losses_of((subject,), seed)[0]) for subject in lone]
+        return [float(self._losses_of((subject,))[0]) for subject in lone]
 
     def _losses_of(self, rows: Sequence[int], seed: int = 0) -> Tensor:
         """The losses, without gradients."""

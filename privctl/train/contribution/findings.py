@@ -39,7 +39,8 @@ _REMEDY = {
     Dependence.POSITION: "use a model whose layers do not read across records",
     Dependence.STATE: "use a model that keeps nothing from batch to batch, or freeze what it keeps",
     Dependence.PARAMETERS: "use a model whose weights change by training alone",
-    Dependence.RANDOM: "remove --dropout, or use a model that draws nothing in its forward pass",
+    Dependence.RANDOM: "remove --dropout, set the model's layerdrop to 0, or use a model that draws nothing in its "
+    "forward pass",
 }
 
 

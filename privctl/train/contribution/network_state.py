@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from privctl.train.clipping.shards import own_part
+
+#: Names of rates of LayerDrop (Fan, Grave and Joulin 2019).
+_LAYERDROP = re.compile("layer_?drop")
+#: The operations that draw for dropout, as many random bits as their first argument has entries.
+_DROPOUTS = frozenset((torch.ops.aten.native_dropout, torch.ops.aten.bernoulli, torch.ops.aten.bernoulli_))
 
 
 class BufferSnapshot:
@@ -73,11 +80,13 @@ def fixed_seed(device: torch.device, seed: int = 0) -> Iterator[None]:
 
 
 @contextmanager
-def without_dropout(network: nn.Module) -> Iterator[None]:
+def without_dropout(network: nn.Module, *, of_layers: float = 0.0) -> Iterator[None]:
     """Inside, dropout is off, as its draws are made per batch and so differ for a record between batches.
 
-    The draws do not depend on the records and come from a secret seed (see ``seed_dropout_secretly``), so two
-    neighbouring runs may be assumed to make the same draws.
+    These draws are independent for each record, do not depend on the records and come from a secret seed (see
+    ``seed_dropout_secretly``), so two neighbouring runs may be assumed to make the same draws for every record they
+    share. That does not hold for LayerDrop, whose one draw skips a layer for all records of a pass: its rate is
+    ``of_layers``.
     """
     rates: list[tuple[Any, str, Any]] = []
     if any(module.training for module in network.modules()):
@@ -90,11 +99,27 @@ def without_dropout(network: nn.Module) -> Iterator[None]:
                 rates.append((holder, "p", holder.p))
     try:
         for holder, name, _ in rates:
-            setattr(holder, name, 0.0)
+            setattr(holder, name, of_layers if _LAYERDROP.search(name) else 0.0)
         yield
     finally:
         for holder, name, value in rates:
             setattr(holder, name, value)
+
+
+class DropoutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the random bits of each use of dropout inside, in ``counts``."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: list[int] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call ``func``, and count what it draws."""
+        if func.overloadpacket in _DROPOUTS:
+            self.counts.append(args[0].numel())
+        return func(*args, **(kwargs or {}))
 
 
 def _holders(network: nn.Module) -> Iterator[Any]:

@@ -85,12 +85,12 @@ def require_none_private(
         contents, private = contents_at(request, public), contents_at(request, request.data.train)
         if (place := first_shared(contents, private)) is not None:
             raise CommandError(
-                f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the "
-                f"two is not what it is taken for; leave what is private out of {flag}{otherwise}"
+                f"record {place} of {flag} {public} is in --data {request.data.train} too{aside}, and no record is "
+                f"both public and private; leave what is private out of {flag}{otherwise}"
             )
         if names_private_user(request, public):
             raise CommandError(
-                f"{flag} {public} holds records of a {request.data.unit!r} whose records stand in --data "
+                f"{flag} {public} holds records of a {request.data.unit!r} whose records are in --data "
                 f"{request.data.train}, and all that a user has is protected; leave such users out of {flag}{otherwise}"
             )
         return b""

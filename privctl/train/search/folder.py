@@ -63,8 +63,8 @@ class SearchFolder:
         """Draw and write the number of runs and the candidate of each. Raises CommandError if ``path`` exists."""
         if os.path.lexists(path):
             raise CommandError(
-                f"{path} holds an unfinished search; continue it with --resume, or remove it: its runs then cost what "
-                "they cost beside the new ones"
+                f"{path} holds an unfinished search; continue it with --resume, or remove it, but what its runs showed "
+                "then costs privacy that no report counts"
             )
         count = runs_law.draw(runs.mean, runs.shape, secrets.randbits(runs_law.BITS))
         with PendingFolder(path) as pending:

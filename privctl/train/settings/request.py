@@ -73,7 +73,10 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRequest:
-    """The budget of a private run, either ``epsilon`` or ``noise_multiplier``. ``delta`` None is 1 / examples^1.1."""
+    """The budget of a private run, either ``epsilon`` or ``noise_multiplier``.
+
+    ``delta`` None is the smaller of 1e-5 and 1 / examples^1.1.
+    """
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
@@ -139,6 +142,7 @@ class Method:
     """A training method: the options it takes and the properties of its runs.
 
     ``takes`` names the groups of shared options of its command; ``helps`` replaces the help text of some of them.
+    ``without`` names the options of all methods that ``check`` always refuses, so that its help leaves them out.
     ``clips``: each example's gradient is clipped. ``noised``: each step adds noise to the sum of clipped gradients of a
     batch. ``sums_losses``: it also releases noisy sums of losses, whose rounding the clipping margin does not cover.
     ``needs_float32``: rounding to bfloat16 would swamp what such a request computes. ``private``: exact metrics of the
@@ -164,6 +168,7 @@ class Method:
     settings: type[MethodSettings] = MethodSettings
     takes: tuple[str, ...] = ()
     helps: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
     clips: bool = True
     noised: bool = False
     private: bool = False

@@ -46,28 +46,36 @@ _NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
     "data.columns.text": "--text-column", "data.columns.label": "--label-column"}  # fmt: skip
 
 
-def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
-    """Everything that must stay the same when a run is resumed."""
-    request, train = job.request, job.request.data.train
-    requested = _settings_of(request)
+def fingerprint_of(job: TrainingJob, files: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that must stay the same when a run is resumed. ``files`` is ``files_of(job)``, if that is known."""
+    request = job.request
+    read = files_of(job) if files is None else files
     facts = {
-        **requested,
+        **_settings_of(request),
         **_settings_of(job.recipe),  # overrides settings of the request with the same name
         "examples": len(job.task),
-        "data": {
-            **_settings_of(request.data),
-            "train": digest_of(job.read["data"]) if "data" in job.read else data_digest(train),
-        },
-        "public": _public_of(request),
+        "data": {**_settings_of(request.data), "train": read["data"]},
+        "public": _public_of(request, read["public"]),
         "delta": job.delta,
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
-        _WEIGHTS: list(_digests(request, random=job.model.initial_weights == "random")),
-        BESIDE: files_beside(request),
-        **({_OWN_RECORDS: own} if (own := own_records(request)) else {}),
+        **{name: read[name] for name in (_WEIGHTS, BESIDE, _OWN_RECORDS) if name in read},
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
+
+
+def files_of(job: TrainingJob) -> dict[str, Any]:
+    """The digests of the files that a run reads: private and public data, weights and what is beside them."""
+    request = job.request
+    own = own_records(request)
+    return {
+        "data": digest_of(job.read["data"]) if "data" in job.read else data_digest(request.data.train),
+        "public": None if request.public is None else data_digest(request.public.data),
+        _WEIGHTS: list(_digests(request, random=job.model.initial_weights == "random")),
+        BESIDE: files_beside(request),
+        **({_OWN_RECORDS: own} if own else {}),
+    }
 
 
 def own_records(request: RetrainRequest) -> dict[str, str]:
@@ -82,7 +90,7 @@ def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
     facts = {
         **requested,
         "data": {**_settings_of(data), "train": data_digest(data.train)},
-        "public": _public_of(request),
+        "public": _public_of(request, None if request.public is None else data_digest(request.public.data)),
         "held_out": None if data.held_out is None else data_digest(data.held_out),
         _WEIGHTS: list(_digests(request, random=request.model.from_scratch or without_weights(request.model.path))),
         BESIDE: files_beside(request),
@@ -91,12 +99,11 @@ def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
     return fingerprint
 
 
-def _public_of(request: RetrainRequest) -> dict[str, Any]:
-    """How public records are mixed in, and their digest; None for each setting if there are none."""
-    public = request.public
-    if public is None:
+def _public_of(request: RetrainRequest, digest: str | None) -> dict[str, Any]:
+    """How public records of this ``digest`` are mixed in; None for each setting if there are none."""
+    if request.public is None:
         return dict.fromkeys(each.name for each in fields(PublicRequest))
-    return {**_settings_of(public), "data": data_digest(public.data)}
+    return {**_settings_of(request.public), "data": digest}
 
 
 def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:

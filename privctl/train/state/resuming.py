@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 from privctl.data.recorded import data_digest
 from privctl.domain.errors import InputError
@@ -13,7 +15,7 @@ from privctl.storage.atomic import write_bytes, writing
 from privctl.storage.turns import Claim
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.places import begun_mark, run_folder
-from privctl.train.state.fingerprint import files_beside, fingerprint_of
+from privctl.train.state.fingerprint import difference, files_beside, files_of, fingerprint_of
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
 
@@ -39,9 +41,9 @@ def open_folder(
         if resumed is not None:
             workers.in_main(resumed[0].require_as_saved)  # reads the whole state, so only one process does it
         workers.barrier()  # no process may change the state before all have read it
+        begun = {} if resumed is not None else _common_fingerprint(job, workers)
 
         def opened() -> RunFolder:
-            begun = fingerprint_of(job) if resumed is None else {}
             for weights in job.model.files:  # so that the fingerprint is that of the weights that were read
                 weights.require_unchanged()
             folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
@@ -58,6 +60,25 @@ def open_folder(
         if claim is not None:
             claim.close()
         raise
+
+
+def _common_fingerprint(job: TrainingJob, workers: Workers) -> dict[str, Any]:
+    """The fingerprint of ``job``, the same in all processes; one process per machine reads the files.
+
+    Raises InputError in all processes if one of them has other files or settings than the main process. It would add
+    records that the report does not name, or a record for the second time, or clip them to another norm.
+    """
+    files = json.loads(workers.once_per_machine(lambda: json.dumps(files_of(job)).encode()))
+    own = fingerprint_of(job, files)
+    messages = workers.gather_messages(json.dumps(own).encode())
+    for rank, message in enumerate(messages):
+        if message != messages[0]:
+            found = difference(json.loads(messages[0]), json.loads(message), job.request.method.settings)
+            raise InputError(
+                f"the main process was begun {found or 'with other settings'}, unlike process {rank}; give all "
+                "processes the same options, and all machines the same files"
+            )
+    return own
 
 
 @contextmanager

@@ -201,7 +201,7 @@ def test_what_can_be_refuted_is_said_before_training(data: Path, capfd: pytest.C
     assert plant(data, "--count", "31", "--to-see", "4", "-q") == 0
     out = capfd.readouterr().out
     assert "cannot refute a claim of epsilon 4" in out
-    assert "gradients show the most: privctl retrain dp-sgd --gradient-canaries N" in out
+    assert "canary gradients certify the most: privctl retrain dp-sgd --gradient-canaries N" in out
     needed = int(out.partition("(--count ")[2].partition(")")[0])
     assert plant(data, "--count", "301", "--to-see", "4", "--force") == 0
     assert "could refute a claim of epsilon 4 at delta 1e-05" in capfd.readouterr().out

@@ -35,10 +35,10 @@ def test_copies_and_near_copies() -> None:
         Record(304, "w9 w8 w7 w6 w5 w4 w3 w2 w1", "usual"),
     )
     assert found[301] == {
-        Why.COPIES: "stands 2 times in its file",
-        Why.NEAR_COPY: "83 % of its sequences of 5 words stand in line 303 too",
+        Why.COPIES: "occurs 2 times in its file",
+        Why.NEAR_COPY: "83 % of its sequences of 5 words are in line 303 too",
     }
-    assert found[303] == {Why.NEAR_COPY: "71 % of its sequences of 5 words stand in line 301 too"}
+    assert found[303] == {Why.NEAR_COPY: "71 % of its sequences of 5 words are in line 301 too"}
     assert 304 not in found
     assert 302 not in found, "it is scored once, as line 301"
 
@@ -131,7 +131,7 @@ def test_an_audit_says_why_in_the_private_file(tmp_path: Path, llama: Path, capf
     leaks = tmp_path / "leaks.jsonl"
     assert run([*call, *output, "--leaks", str(leaks), "--verbose"]) == 0
     rows = {row["line"]: row for row in map(json.loads, leaks.read_text().splitlines())}
-    assert rows[31]["reasons"] == [{"why": "copies", "text": "stands 2 times in its file"}]
+    assert rows[31]["reasons"] == [{"why": "copies", "text": "occurs 2 times in its file"}]
     assert leaks.stat().st_mode & 0o777 == 0o600
     assert "w1 w2" not in leaks.read_text()
     out = " ".join(capfd.readouterr().out.split())

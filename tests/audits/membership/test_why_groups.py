@@ -42,9 +42,9 @@ def test_what_stands_out_of_a_group() -> None:
         2100: {Why.COPIES: "1 of its 4 records repeat others of it"},
         2200: {
             Why.COPIES: "1 of its 3 records repeat others of it",
-            Why.SHARED: "2 of its 3 records stand in other groups too",
+            Why.SHARED: "2 of its 3 records are in other groups too",
         },
-        2300: {Why.SHARED: "1 of its 3 records stand in other groups too"},
+        2300: {Why.SHARED: "1 of its 3 records are in other groups too"},
         2400: {Why.RARE_WORDS: "3 of its 4 words are in no other group"},
         2500: {Why.RARE_LABEL: "1 of its 3 records have a label that few groups have, one of them 1 of 106"},
     }

@@ -102,6 +102,28 @@ class Remembering(nn.Module):
         return x + 0.1 * last
 
 
+class LayerDropped(nn.Module):
+    """A layer that is left out, for all records of a pass, with some probability (Fan, Grave and Joulin 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.layerdrop = nn.Linear(8, 8), 0.05
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.training and torch.rand([]) < self.layerdrop else x + self.inner(x)
+
+
+class PositionDropped(nn.Module):
+    """Dropout on embeddings of positions, which all records of a pass share, as DeBERTa has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.dropout = nn.Parameter(torch.randn(64, 8)), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.positions)[: x.shape[1]]
+
+
 class Gated(nn.Module):
     """The batch's mean behind a gate that is closed at first."""
 
@@ -147,6 +169,11 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "random by record": (
         lambda: Function(lambda x: x * (1 + 0.1 * torch.rand(len(x), 1, 1))), "random numbers that are drawn",
     ),
+    "random, the same for a pass": (
+        lambda: Function(lambda x: x * (1 + 0.1 * torch.rand(()))), "random numbers that are drawn",
+    ),
+    "a layer dropped for a pass": (LayerDropped, "random numbers that are drawn"),
+    "a dropped position": (PositionDropped, "random numbers that are drawn"),
     "closed gate": (Gated, "content of the other records|padded to"),
     "gradient only": (lambda: Function(averaged_backward), "content of the other|examples of a batch are mixed"),
 }  # fmt: skip
@@ -156,6 +183,5 @@ SOUND: dict[str, Callable[[], nn.Module]] = {
     "layer norm": lambda: nn.LayerNorm(8),
     "experts that take all": lambda: Experts(1e9),
     "dropout": lambda: nn.Dropout(0.3),
-    "random, the same for all": lambda: Function(lambda x: x * (1 + 0.1 * torch.rand(()))),
     "a scale for each position": lambda: Function(lambda x: x + (x / x.abs().amax(-1, keepdim=True)).round().detach()),
 }

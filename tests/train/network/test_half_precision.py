@@ -17,10 +17,11 @@ from privctl.reports.files import read_report
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.factors import rounding_margin
 from privctl.train.methods import method_named
+from privctl.train.methods.dpquant.settings import DpquantSettings
 from privctl.train.methods.ferret.settings import FerretSettings
 from privctl.train.network import half_precision
 from privctl.train.network.half_precision import hold_base, in_bfloat16, widen
-from privctl.train.settings.choices import DerivativeMethod
+from privctl.train.settings.choices import DerivativeMethod, FormatName
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 from tests.models.tasks.small import architecture, same_records, words
 from tests.train.clipping.support import Gradients, causal, tokens
@@ -38,6 +39,7 @@ def request(**changes: Any) -> RetrainRequest:
     return RetrainRequest(**settings | changes)
 
 
+QUANTIZED = {"method": method_named("dpquant"), "settings": DpquantSettings(format=FormatName.LUQ_FP4)}
 DIFFERENCES = {"method": method_named("ferret"), "settings": FerretSettings(derivatives=DerivativeMethod.DIFFERENCE)}
 
 
@@ -49,6 +51,8 @@ DIFFERENCES = {"method": method_named("ferret"), "settings": FerretSettings(deri
         ("cuda", True, {"bf16": False}, False),
         ("cuda", True, DIFFERENCES, False),
         ("cuda", True, {"method": method_named("ferret")}, True),
+        ("cuda", True, QUANTIZED, False),
+        ("cuda", True, {**QUANTIZED, "bf16": True}, True),
         ("cpu", True, {}, False),
         ("cpu", False, {"bf16": True}, True),
     ],

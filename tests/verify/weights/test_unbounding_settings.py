@@ -80,7 +80,7 @@ def test_numbers_that_a_report_does_not_name_leave_the_weights_open(kinds: Kinds
         ("clipped", {"delta": 1e-5}, "and this training has no guarantee"),
         ("clipped", {"sample_rate": 0.1}, "sample_rate"),
         ("ferret published", {"epsilon": 0.25}, "parameter epsilon is 0.25, but its guarantee has 0.5"),
-        ("dp-sgd", {"max_length": 0}, "no training reads so few tokens"),
+        ("dp-sgd", {"max_length": 0}, "parameter max_length is 0, which no training has"),
     ],
 )
 def test_a_setting_that_promises_more_than_the_training_is_refuted(

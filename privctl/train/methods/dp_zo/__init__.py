@@ -84,6 +84,7 @@ METHOD = TrainingMethod(
     settings=DpZoSettings,
     takes=("clip-norm", "schedule", "budget", "convert", "adapters"),
     helps={"clip_norm": "L2 norm of each example's clipped differences."},
+    without=("optimizer", "momentum", "beta1", "beta2", "bf16", "dropout", "checkpointing", "fsdp"),
     noised=True,
     private=True,
     guaranteed=True,

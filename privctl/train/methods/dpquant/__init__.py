@@ -46,7 +46,7 @@ def _plan(job: TrainingJob) -> TrainingPlan:
 
 METHOD = TrainingMethod(
     name="dpquant",
-    help="""Train MODEL like dp-sgd, with most layers in few bits (simulated, except FP8 on a GPU that has it).
+    help="""Train MODEL like dp-sgd, with most layers in few bits (simulated).
 
     \b
     Example:
@@ -59,6 +59,10 @@ METHOD = TrainingMethod(
     examples, as in the method's paper: each example's loss differences are clipped, and noise is added to their sum.
     These releases are in the same ledger as the steps, and --epsilon covers all of them. The report states what they
     cost, and what the paper would have claimed.
+
+    Passes are in float32, also on a GPU, and FP8 is simulated. With --bf16, a GPU that has FP8 products computes in
+    them, but rounding then moves the values of other records by whole levels where a record is added: by more than the
+    margin that clipping leaves, unless batches are small. The run says by how much.
 
     With adapters, all layers that a pass goes through can be quantized, including those of the frozen base, which need
     most of the multiply-adds.
@@ -88,6 +92,8 @@ METHOD = TrainingMethod(
     guaranteed=True,
     shards=True,
     sums_losses=True,
+    # In bfloat16 another batch moves many values to another level, and sums by more than the margin for rounding.
+    needs_float32=lambda _: True,
     warning=TUNING,
     sampled=lambda _: True,
     canaries=_canaries,

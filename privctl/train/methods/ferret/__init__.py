@@ -83,6 +83,7 @@ METHOD = TrainingMethod(
         "delta": "Delta of the guarantee.  [default: the smaller of 1e-5 and 1 / examples^1.1]",
         "clip_norm": "Clip norm of derivatives. For releases with noise.",
     },
+    without=("fsdp",),
     private=True,
     guaranteed=True,
     whole_passes="signs as published are",

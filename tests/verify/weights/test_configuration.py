@@ -1,0 +1,74 @@
+"""The configuration beside trained weights is the one that the training began with, whatever its digest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from privctl.domain.errors import ExitCode
+from privctl.storage.digest import file_digest
+from tests.verify.kinds import Kinds
+from verify.run import Verification, read, verify
+
+NAME = "config.json"
+
+
+@pytest.fixture
+def report_path(kinds: Kinds, tmp_path: Path) -> Path:
+    """The report of a copy of a training, with its model and the folder that it began with."""
+    genuine = kinds["dp-sgd"].path
+    for name in (genuine.name, "dp-sgd", "start", "train.jsonl"):
+        place = genuine.with_name(name)
+        (shutil.copytree if place.is_dir() else shutil.copy)(place, tmp_path / name)
+    return tmp_path / genuine.name
+
+
+def edited(report_path: Path, **changed: object) -> Verification:
+    """The verification after entries of the released configuration were changed together with its digest."""
+    place, data = report_path.with_name("dp-sgd") / NAME, json.loads(report_path.read_text())
+    entries = {**json.loads(place.read_text()), **changed}
+    place.write_text(json.dumps({name: value for name, value in entries.items() if value is not None}))
+    (artifact,) = [each for each in data["outputs"] if each["path"].endswith(f"/{NAME}")]
+    artifact |= {"digest": file_digest(place), "bytes": place.stat().st_size}
+    report_path.write_text(json.dumps(data))
+    return verify(report_path, read(report_path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"layer_norm_epsilon": 0.09}, "entry layer_norm_epsilon is 0.09"),
+        ({"activation_function": "relu"}, "entry activation_function is relu"),
+        ({"n_head": 4}, "entry n_head is 4"),
+        ({"note": "60 records of ward 7"}, "entry note is 60 records of ward 7"),
+    ],
+)
+def test_an_entry_that_no_training_changes_is_refuted(report_path: Path, changed: dict[str, object], word: str) -> None:
+    found = edited(report_path, **changed)
+    assert found.exit_code is ExitCode.REFUTED
+    assert any(word in verdict.reason for verdict in found.verdicts if verdict.subject == NAME)
+
+
+def test_what_transformers_writes_may_differ(report_path: Path) -> None:
+    found = edited(report_path, transformers_version="5.0.0", dtype=None, architectures=["GPT2LMHeadModel"])
+    assert found.exit_code is ExitCode.OK
+    assert not [omission for omission in found.omissions if omission.what.startswith(NAME)]
+
+
+def test_it_is_said_that_the_first_configuration_is_not_at_hand(report_path: Path) -> None:
+    (report_path.with_name("start") / NAME).unlink()
+    found = verify(report_path, read(report_path))
+    (reason,) = [omission.reason for omission in found.omissions if omission.what == f"{NAME}, not compared"]
+    assert reason == "that of the model that the training began with is not at hand, or not named"
+
+
+def test_another_transformers_may_write_an_entry_otherwise(report_path: Path) -> None:
+    data = json.loads(report_path.read_text())
+    data["versions"]["transformers"] = "4.0.0"
+    report_path.write_text(json.dumps(data))
+    found = edited(report_path, layer_norm_epsilon=0.09)
+    assert found.exit_code is ExitCode.BAD_INPUT
+    assert any("or transformers 4.0.0 writes it otherwise than" in verdict.reason for verdict in found.verdicts)
