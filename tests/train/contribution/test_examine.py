@@ -112,24 +112,27 @@ def test_derivatives_by_every_method(method: DerivativeMethod, fault: str | None
 
 
 class Borrowing(nn.Module):
-    """Reads the weight of a layer that it does not call."""
+    """Reads the weight of a layer that it does not call; ``in_place``, where no copies of it can be made."""
 
-    def __init__(self, *, mixes: bool) -> None:
+    def __init__(self, *, mixes: bool, in_place: bool) -> None:
         super().__init__()
-        self.inner, self.mixes = nn.Linear(8, 8), mixes
+        self.inner, self.mixes, self.in_place = nn.Linear(8, 8), mixes, in_place
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x @ self.inner.weight + self.inner.bias
+        weight = torch.zeros(8, 8).add_(self.inner.weight) if self.in_place else self.inner.weight
+        x = x @ weight + self.inner.bias
         return x - 0.1 * x[:, :1].mean(0, keepdim=True) if self.mixes else x
 
 
-def test_a_layer_that_is_taken_as_a_whole_is_tested_like_others() -> None:
-    network = Network(Borrowing(mixes=False))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_layer_that_is_taken_as_a_whole_or_copied_is_tested_like_others(in_place: bool) -> None:
+    network = Network(Borrowing(mixes=False, in_place=in_place))
     found = run(network, gradients(network))
     assert found.differences["float32"] < ROUNDING / 10
-    assert [(each.module, each.kind, each.mode) for each in found.promoted] == [("layer", "Borrowing", Mode.MAPPED)]
-    assert 0 < found.promoted_share < 1
-    network = Network(Borrowing(mixes=True))
+    mode = Mode.MAPPED if in_place else Mode.EXPANDED
+    assert [(each.module, each.kind, each.mode) for each in found.promoted] == [("layer", "Borrowing", mode)]
+    assert 0 < found.promoted_share < 1 if in_place else found.promoted_share == 0
+    network = Network(Borrowing(mixes=True, in_place=in_place))
     with pytest.raises(InputError, match="the content of the other records|examples of a batch are mixed"):
         run(network, gradients(network))
 
