@@ -106,7 +106,7 @@ def _limit_with_record_added(above: NDArray[Any], beneath: NDArray[Any], tail: f
         kept *= mean / value
         second += float(weights @ scaled**2)
         skew += 2 * float(weights @ scaled**3)
-    freedom = 8 / max(_LEAST_SKEWNESS, -skew / second**1.5) ** 2
+    freedom = 8 / max(_LEAST_SKEWNESS, -skew / (second * math.sqrt(second))) ** 2
     beyond = (chi_square_quantiles(tail, freedom)[1] - freedom) / math.sqrt(2 * freedom)
     return max(0.0, kept - beyond * math.sqrt(second))
 
