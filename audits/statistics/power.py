@@ -13,11 +13,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri
+from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri, rel_entr
 
 from audits.statistics import two_arm
 from audits.statistics.f_dp import Curve, epsilon_of_mu, rejects
-from audits.statistics.metrics import are_lopsided, chernoff
 from audits.statistics.search import largest, smallest
 from audits.statistics.several_guesses import GuessCount, rejects_claim
 
@@ -28,6 +27,8 @@ _LARGEST = 40.0
 #: Gaussian scores this far apart are always distinguished.
 _LARGEST_MU = 16.0
 _MU_PRECISION = 1e-4
+#: Samples are lopsided if one side has fewer records than this and the other more than this many times as many.
+_FEW, _LOPSIDED = 12, 2
 
 
 @lru_cache(maxsize=4096)  # an audit repeats it with every result of the same size
@@ -135,15 +136,36 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05) -> float:
     """The smallest true AUC whose two-sided interval at ``alpha`` lies above 1/2 with probability ``POWER``.
 
     Normal approximation with the standard error of Hanley and McNeil 1982 for exponential scores: Q1 = A / (2 - A), Q2
-    = 2 A^2 / (1 + A). NaN if no AUC below 1 suffices. 0.536 for 1000 and 1000.
+    = 2 A^2 / (1 + A). Of lopsided samples that approximation expects too much, so this assumes that all pairs vary as
+    much as independent coins, as many as the smaller side has records, which is the most that they can. NaN if no AUC
+    below 1 suffices. 0.536 for 1000 and 1000.
     """
-    if are_lopsided(
-        members, nonmembers
-    ):  # all pairs vary less than as many independent coins as the smaller side has records
+    if _are_lopsided(members, nonmembers):
         pairs = min(members, nonmembers)
-        fewest_wins = next((k for k in range(pairs + 1) if chernoff(k / pairs, pairs, alpha)[0] > 0.5), None)
+        fewest_wins = next((k for k in range(pairs + 1) if _lower_limit_by_pairs(k / pairs, pairs, alpha) > 0.5), None)
         return math.nan if fewest_wins is None else float(betaincinv(fewest_wins, pairs - fewest_wins + 1, POWER))
     return detectable_area_beyond(-float(ndtri(alpha / 2)), members, nonmembers)
+
+
+def _are_lopsided(members: int, nonmembers: int) -> bool:
+    """Whether one side has very few records and the other many more."""
+    few, many = sorted((members, nonmembers))
+    return few < _FEW and many > _LOPSIDED * few
+
+
+def _lower_limit_by_pairs(share: float, pairs: int, alpha: float) -> float:
+    """The lower limit of the probability of winning a pair, from the ``share`` of all pairs that are won.
+
+    The fraction over all pairs is the mean over the ways to pair off each record of the smaller side, so Chernoff's
+    inequality for that many independent ``pairs`` applies to it: P[share >= x] <= exp(-pairs KL(x, p)) (Hoeffding 1963,
+    section 5).
+    """
+    most = math.log(2 / alpha) / pairs
+
+    def excluded(chance: float) -> bool:
+        return float(rel_entr(share, chance) + rel_entr(1 - share, 1 - chance)) > most
+
+    return largest(excluded, 0.0, share, 0.0) if share > 0 else 0.0
 
 
 def detectable_area_beyond(

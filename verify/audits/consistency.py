@@ -36,9 +36,10 @@ from verify.audits.verdicts import missing_inputs, other_verdicts, outcome_of
 from verify.laws.counts import is_limit
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
-#: With Student's t quantile, for a few records on one side and many on the other.
+#: The interval of audits now, and that of older ones for a few records on one side and many on the other.
+_ADDED = "gamma, one record added"
 _DELONG_T = "DeLong, logit scale, t"
-#: Used if there is little or no variance; older audits used disjoint pairs instead.
+#: Used by older audits if there is little or no variance, and disjoint pairs by still older ones.
 _CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
 _BASELINES = (_BLIND, _LENGTH, _CONTROL)
@@ -131,15 +132,8 @@ def _interval(item: Evidence) -> str:
     low, value, high = (float(limit) for limit in limits if limit is not None)
     if item.interval == _RELABELLED:
         return _relabelled(item, low, value, high)
-    if _is_auc(item) and item.interval not in (_DELONG, _DELONG_T, _PAIRS, *_CHERNOFF):
-        return f"the interval {item.interval!r} is not one that privctl computes"
-    if item.interval in (_DELONG, _DELONG_T):
-        if not 0 < low < value < high < 1:
-            return "its interval is not around its estimate"
-        ends = _logit(low) + _logit(high)
-        return "" if math.isclose(ends, 2 * _logit(value), abs_tol=_ROUNDING) else "its interval is not its estimate's"
-    if item.interval == _CHERNOFF[0]:
-        return _by_chernoff(item, low, value, high)
+    if _is_auc(item):
+        return _of_auc(item, low, value, high)
     counts = _counts(item)
     if item.interval != _EXACT or counts is None:
         return ""
@@ -154,6 +148,36 @@ def _interval(item: Evidence) -> str:
     fits = is_limit(low, successes - 1, total, 1 - tail, at_end=successes == 0, end=0.0)
     fits = fits and is_limit(high, successes + perhaps, total, tail, at_end=successes + perhaps == total, end=1.0)
     return "" if fits else f"its interval is not that of {successes} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _of_auc(item: Evidence, low: float, value: float, high: float) -> str:
+    """What is wrong with the interval of an AUC that was not fitted to the records."""
+    if item.interval in (_DELONG, _DELONG_T):
+        if not 0 < low < value < high < 1:
+            return "its interval is not around its estimate"
+        ends = _logit(low) + _logit(high)
+        return "" if math.isclose(ends, 2 * _logit(value), abs_tol=_ROUNDING) else "its interval is not its estimate's"
+    if item.interval == _ADDED:
+        return _with_record_added(item, low, value, high)
+    if item.interval == _CHERNOFF[0]:
+        return _by_chernoff(item, low, value, high)
+    known = item.interval in (_PAIRS, _CHERNOFF[1])
+    return "" if known else f"the interval {item.interval!r} is not one that privctl computes"
+
+
+def _with_record_added(item: Evidence, low: float, value: float, high: float) -> str:
+    """Checks that the limits are at least as far from the AUC as the added record moves it.
+
+    How much further depends on the scores.
+    """
+    if not 0 <= low <= value <= high <= 1:
+        return "its interval is not around its estimate"
+    sizes = [item.samples.get(side, 0) for side in ("members", "nonmembers")]
+    if min(sizes) < 1:
+        return ""
+    moved = math.prod(1 - 2 / 3 * share / (size + share) for size in sizes for share in [1 - size / sum(sizes)])
+    fits = low <= value * moved + _ROUNDING and 1 - high <= (1 - value) * moved + _ROUNDING
+    return "" if fits else "its interval is narrower than any of as many records"
 
 
 def _by_chernoff(item: Evidence, low: float, value: float, high: float) -> str:

@@ -12,7 +12,7 @@ from scipy.fft import next_fast_len
 from verify.losses.cells import Floats, LossCells
 
 #: Log of the mass under the tilted distribution that may wrap around the grid or lie beyond it.
-WRAPPED = -28.0
+WRAPPED = -38.0
 #: A step's loss this far above all relevant losses counts as infinite.
 _DECISIVE = 18.0
 #: Logs of a negligible mass: relative to delta, and for whole curves.

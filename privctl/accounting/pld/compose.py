@@ -36,7 +36,7 @@ def compose(
     # The first plan is based on moments, which rare, large losses may dominate; its result shows how fine a grid
     # epsilon needs, and how much tilt is possible before rounding errors dominate.
     delta, count = math.exp(log_delta), sum(step.count for step in steps)
-    best, epsilon = composed, composed.epsilon(delta)
+    best, epsilon, long = composed, composed.epsilon(delta), False
     for _ in range(_REFINEMENTS):
         estimate = _estimate_near(composed, epsilon, delta)
         if estimate is None:
@@ -46,21 +46,24 @@ def compose(
         if not too_coarse and not inaccurate:
             break
         finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, estimate=estimate)
-        if finer.interval > 0.8 * plan.interval and not (inaccurate and finer.tilt < 0.95 * plan.tilt):
+        tilts_less = inaccurate and finer.tilt < 0.95 * plan.tilt
+        if inaccurate and not tilts_less and not long:
+            long = True
+        elif finer.interval > 0.8 * plan.interval and not tilts_less:
             break
-        plan, composed = finer, _compose_on(finer, steps, lower=lower)
+        plan, composed = finer, _compose_on(finer, steps, lower=lower, long=long)
         finer_epsilon = composed.epsilon(delta)
         if (finer_epsilon > epsilon) == lower:
             best, epsilon = composed, finer_epsilon
     return best
 
 
-def _compose_on(plan: GridPlan, steps: Sequence[RepeatedPair], *, lower: bool) -> LossDistribution:
+def _compose_on(plan: GridPlan, steps: Sequence[RepeatedPair], *, lower: bool, long: bool = False) -> LossDistribution:
     discretise = merge if lower else connect
     grids = [
         discretise(step.pair, grid_edges(ends, plan.interval)) for step, ends in zip(steps, plan.ends, strict=True)
     ]
-    return _convolve(steps, grids, plan, lower=lower)
+    return _convolve(steps, grids, plan, lower=lower, long=long)
 
 
 def _estimate_near(distribution: LossDistribution, epsilon: float, delta: float) -> FirstEstimate | None:
@@ -73,7 +76,7 @@ def _estimate_near(distribution: LossDistribution, epsilon: float, delta: float)
 
 
 def _convolve(
-    steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, *, lower: bool
+    steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan: GridPlan, *, lower: bool, long: bool
 ) -> LossDistribution:
     h = plan.interval
     first = math.floor(plan.low / h)
@@ -88,7 +91,7 @@ def _convolve(
         finite += step.count * (math.log1p(-infinite) if infinite < 1 else -math.inf)
     # The probability that some step's loss is infinite, 1 - prod (1 - mass), rounded up.
     log_outside = math.log(-math.expm1(finite)) + 64 * UNIT_ROUNDOFF if finite < 0 else -math.inf
-    composed = power(parts, size)
+    composed = power(parts, size, long=long)
     log_scale, margin = log_scale + composed.log_factor, composed.margin
     # Entry i is the loss h * (offset + i), modulo the size; rotate the window's first loss to index 0.
     masses = np.roll(composed.masses, (composed.offset - first) % size)

@@ -112,6 +112,16 @@ def test_too_few_records_detect_no_auc() -> None:
     assert 0.9 < detectable_auc(5, 5) < 1
 
 
+def test_few_records_against_many_detect_no_more_than_as_many_coins() -> None:
+    """An interval finds the stated AUC at least four times in five, also if members differ much from one another."""
+    area = detectable_auc(10, 40)
+    assert 0.9 < area < 1
+    assert math.isnan(detectable_auc(5, 200))
+    source, shift = np.random.default_rng(3), math.sqrt(10) * float(ndtri(area))
+    found = [auc(source.normal(shift, 3, 10), source.normal(size=40)).lower > 0.5 for _ in range(200)]
+    assert np.mean(found) >= 0.8
+
+
 def noticed(mu: float, claim: float, seed: int) -> float:
     """How often canaries that Gaussian noise hides, shifted by ``mu``, exceed ``claim``, by 100 guesses a side."""
     source = np.random.default_rng(seed)

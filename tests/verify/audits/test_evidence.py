@@ -124,7 +124,6 @@ def test_an_edited_figure_is_refuted(tmp_path: Path, entry: int, key: str) -> No
 @pytest.mark.parametrize("key", ["lower", "upper"])
 def test_an_edited_limit_without_a_variance_is_refuted(tmp_path: Path, kind: str, key: str) -> None:
     path = audited(tmp_path, kind)
-    assert read(path).evidence[0].interval.startswith("Chernoff")
     verdicts = forged(path, lambda report: report["evidence"][0].update({key: report["evidence"][0][key] * 0.999}))
     assert {verdict.outcome for verdict in verdicts} == {Outcome.REFUTED}
 

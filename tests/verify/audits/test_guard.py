@@ -16,6 +16,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.audits.consistency import _interval, faults
+from verify.audits.ranks.figures import auc_with_interval
 
 CONFIDENCE = 0.99
 REACH = float(-ndtri((1 - CONFIDENCE) / 2))
@@ -118,17 +119,39 @@ def test_a_difference_from_the_baseline_states_its_interval(changed: Mapping[str
     assert any("AUC over the blind baseline's: its interval is" in fault for fault in found)
 
 
-@pytest.mark.parametrize(("members", "others"), [([1.0, 2.0, 3.0], [0.0] * 9), ([0.0, 5.0], [1.0, 2.0] * 9)])
-def test_an_interval_by_chernoff_is_computed_again(members: list[float], others: list[float]) -> None:
-    found = auc(np.array(members), np.array(others), 0.01)
-    right = Evidence(
-        method="loss", quantity="AUC", estimate=found.value, lower=found.lower, upper=found.upper, confidence=0.99,
+def _evidence_of(members: list[float], others: list[float], interval: str) -> Evidence:
+    """The AUC of these scores with the interval of this name, as computed from ranks."""
+    found = auc_with_interval(np.array(members), np.array(others), 0.01, interval)
+    return Evidence(
+        method="loss", quantity="AUC", estimate=found.estimate, lower=found.lower, upper=found.upper, confidence=0.99,
         interval=found.interval, samples={"members": len(members), "nonmembers": len(others)},
     )  # fmt: skip
-    assert found.interval == "Chernoff over all pairs"
+
+
+@pytest.mark.parametrize(("members", "others"), [([1.0, 2.0, 3.0], [0.0] * 9), ([0.0, 5.0], [1.0, 2.0] * 9)])
+def test_an_interval_by_chernoff_is_computed_again(members: list[float], others: list[float]) -> None:
+    """Audits used it before the interval with a record added."""
+    right = _evidence_of(members, others, "Chernoff over all pairs")
+    assert right.interval == "Chernoff over all pairs"
     assert _interval(right) == ""
     for end in ("lower", "upper"):
-        assert _interval(replace(right, **{end: 0.5 * (getattr(right, end) + found.value) + 0.001})) != ""  # type: ignore[arg-type]
+        assert _interval(replace(right, **{end: 0.5 * (getattr(right, end) + right.estimate) + 0.001})) != ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("members", "others"),
+    [([1.0, 2.0, 3.0], [0.0] * 9), ([0.0, 5.0], [1.0, 2.0] * 9), ([0.0] * 40 + [1.0], [0.0] * 30), ([3, 5, 9], [4, 6])],
+)
+def test_an_interval_with_a_record_added_is_computed_again(members: list[float], others: list[float]) -> None:
+    found = auc(np.array(members), np.array(others), 0.01)
+    right = _evidence_of(members, others, found.interval)
+    assert (right.estimate, right.lower, right.upper) == pytest.approx((found.value, found.lower, found.upper))
+    assert _interval(right) == ""
+    beside = replace(right, lower=0.3, estimate=0.2, upper=1.0)
+    assert _interval(beside) == "its interval is not around its estimate"
+    narrow = "its interval is narrower than any of as many records"
+    assert found.value == 0 or _interval(replace(right, lower=found.value)) == narrow
+    assert found.value == 1 or _interval(replace(right, upper=found.value)) == narrow
 
 
 def test_what_chance_gives_is_computed_again() -> None:

@@ -185,8 +185,8 @@ def test_next_to_no_noise_takes_no_memory() -> None:
 
 @pytest.mark.parametrize(("mean", "spread", "times"), [(0.02, 0.2, 1000), (1.0, 1.5, 1), (-0.3, 4.0, 10)])
 def test_exponents_of_a_grid_are_the_best_of_all(mean: float, spread: float, times: int) -> None:
-    """They are not all tried; those of a Gaussian loss, cut off at 8 standard deviations, are known besides."""
-    points = np.linspace(-8.0, 8.0, 801)
+    """They are not all tried; those of a Gaussian loss, cut off at 12 standard deviations, are known besides."""
+    points = np.linspace(-12.0, 12.0, 1201)
     logs = -(points**2) / 2
     parts = [(mean + spread * points, logs - compose_grid.logsum(logs), times)]
 

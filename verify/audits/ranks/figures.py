@@ -11,7 +11,13 @@ import numpy as np
 
 from privctl.domain.evidence import Evidence
 from verify.audits.ranks.relabelled import RATES
-from verify.laws.common import beta_quantile, beta_upper_quantile, normal_quantile, student_quantile
+from verify.laws.common import (
+    beta_quantile,
+    beta_upper_quantile,
+    chi_square_quantiles,
+    normal_quantile,
+    student_quantile,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +32,11 @@ _DIFFERENT = 10
 _DELONG, _PAIRS = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs"
 _DELONG_T = "DeLong, logit scale, t"
 _CHERNOFF, _TIED = "Chernoff over all pairs", "Chernoff over all pairs, won and lost"
+#: The intervals of older audits.
+_FORMER = (_DELONG, _DELONG_T, _PAIRS, _CHERNOFF, _TIED)
+_ADDED = "gamma, one record added"
+#: The least skewness of the gamma distribution.
+_LEAST_SKEWNESS = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +65,72 @@ def won(members: NDArray[Any], others: NDArray[Any]) -> float:
 
 
 def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
-    """The AUC with DeLong's interval on the logit scale, or a Chernoff interval if DeLong's does not apply.
+    """The AUC with its interval.
 
-    ``called`` is the stated name of the interval. Older audits used the normal quantile for all sizes, or from 30
-    records on, and any number of ties, and disjoint pairs, as many as the smaller side has records, instead of
-    Chernoff's inequality.
+    ``called`` is the stated name of the interval; audits before those with an added record used others.
     """
-    m, n = len(members), len(others)
     above, beneath = share_below(members, others), 1 - share_below(others, members)
     value = float(above.mean())
+    if called in _FORMER:
+        lower, upper, name = _former_limits(members, others, above, beneath, alpha, called)
+    else:
+        name, lower, upper = _ADDED, 0.0, 1.0
+        if np.ptp(np.concatenate([members, others])) > 0:
+            lower = _limit_with_record_added(above, beneath, alpha / 2)
+            upper = 1 - _limit_with_record_added(1 - above, 1 - beneath, alpha / 2)
+    return Figures(
+        estimate=value,
+        lower=lower,
+        upper=upper,
+        interval=name,
+        samples=(len(members), len(others)),
+        details={"chance": 0.5},
+    )
+
+
+def _limit_with_record_added(above: NDArray[Any], beneath: NDArray[Any], tail: float) -> float:
+    """The lower limit for one record more, which wins a third as often as the mean, split by the sizes of the sides.
+
+    Moments of weighted sums: a term of weight w adds w times its squared and twice its cubed distance to the mean.
+    """
+    value = float(above.mean())
+    if value <= 0:
+        return 0.0
+    sides, whole = (above, beneath), len(above) + len(beneath)
+    kept, second, skew = value, 0.0, 0.0
+    for shares in sides:
+        weights = np.append(np.ones(len(shares)), 1 - len(shares) / whole)
+        points = np.append(shares, value / 3)
+        mean = float(np.average(points, weights=weights))
+        scaled = (points - mean) / float(weights.sum())
+        kept *= mean / value
+        second += float(weights @ scaled**2)
+        skew += 2 * float(weights @ scaled**3)
+    freedom = 8 / max(_LEAST_SKEWNESS, -skew / (second * math.sqrt(second))) ** 2
+    beyond = (chi_square_quantiles(tail, freedom)[1] - freedom) / math.sqrt(2 * freedom)
+    return max(0.0, kept - beyond * math.sqrt(second))
+
+
+def _former_limits(
+    members: NDArray[Any], others: NDArray[Any], above: NDArray[Any], beneath: NDArray[Any], alpha: float, called: str
+) -> tuple[float, float, str]:
+    """The limits that older audits used, and their name.
+
+    They are DeLong's on the logit scale, or follow from a Chernoff bound if DeLong's does not apply. The oldest ones
+    used the normal quantile for all sizes, or from 30 records on, and any number of ties, and disjoint pairs, as many
+    as the smaller side has records, instead of Chernoff's inequality.
+    """
+    m, n, value = len(members), len(others), float(above.mean())
     variance = float(above.var(ddof=1) / m + beneath.var(ddof=1) / n) if min(m, n) > 1 else math.nan
     few = _FEW_ONCE if called == _DELONG else _FEW
     lopsided = max(m, n) > (_LOPSIDED_ONCE if called == _DELONG else _LOPSIDED) * min(m, n)
     if (min(m, n) < few and lopsided) or not variance > 0 or not 0 < value < 1:
-        same = len(np.unique(np.concatenate([members, others]))) == 1
-        lower, upper = (0.0, 1.0) if same else _chernoff_limits(value, min(m, n), alpha)
-        name = _CHERNOFF
         if called == _PAIRS:
-            (lower, upper), name = _limits_by_disjoint_pairs(members, others, alpha), _PAIRS
-        return Figures(estimate=value, lower=lower, upper=upper, interval=name, samples=(m, n), details={"chance": 0.5})
+            return *_limits_by_disjoint_pairs(members, others, alpha), _PAIRS
+        same = len(np.unique(np.concatenate([members, others]))) == 1
+        return *((0.0, 1.0) if same else _chernoff_limits(value, min(m, n), alpha)), _CHERNOFF
     if called not in (_DELONG, _DELONG_T) and _is_mostly_tied(members, others):
-        return _interval_with_ties(members, others, value, alpha)
+        return *_limits_with_ties(members, others, alpha), _TIED
     logit = math.log(value / (1 - value))
     name, quantile = _DELONG, float(normal_quantile(alpha / 2))
     if lopsided and called != _DELONG:
@@ -82,8 +138,8 @@ def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float,
         freedom = variance**2 / sum(part**2 / free for part, free in parts)
         name, quantile = _DELONG_T, student_quantile(alpha / 2, freedom)
     half = quantile * math.sqrt(variance) / (value * (1 - value))
-    ends = [1 / (1 + math.exp(-end)) for end in (logit - half, logit + half)]
-    return Figures(estimate=value, lower=ends[0], upper=ends[1], interval=name, samples=(m, n), details={"chance": 0.5})
+    lower, upper = (1 / (1 + math.exp(-end)) for end in (logit - half, logit + half))
+    return lower, upper, name
 
 
 def _is_mostly_tied(members: NDArray[Any], others: NDArray[Any]) -> bool:
@@ -94,20 +150,13 @@ def _is_mostly_tied(members: NDArray[Any], others: NDArray[Any]) -> bool:
     return bool(few and counts.max() >= counts.sum() / 2)
 
 
-def _interval_with_ties(members: NDArray[Any], others: NDArray[Any], value: float, alpha: float) -> Figures:
+def _limits_with_ties(members: NDArray[Any], others: NDArray[Any], alpha: float) -> tuple[float, float]:
     """The AUC's limits if pairs may be won, lost or tied, with half of alpha for each of the two fractions."""
     count, ordered = len(members) * len(others), np.sort(members)
     wins = float((len(members) - np.searchsorted(ordered, others, "right")).sum()) / count
     losses = float(np.searchsorted(ordered, others, "left").sum()) / count
     won, lost = (_chernoff_limits(share, min(len(members), len(others)), alpha / 2) for share in (wins, losses))
-    return Figures(
-        estimate=value,
-        lower=0.5 + (won[0] - lost[1]) / 2,
-        upper=0.5 + (won[1] - lost[0]) / 2,
-        interval=_TIED,
-        samples=(len(members), len(others)),
-        details={"chance": 0.5},
-    )
+    return 0.5 + (won[0] - lost[1]) / 2, 0.5 + (won[1] - lost[0]) / 2
 
 
 def _chernoff_limits(share: float, pairs: int, alpha: float) -> tuple[float, float]:
