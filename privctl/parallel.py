@@ -333,8 +333,9 @@ def own_device(device: torch.device) -> torch.device:
 
 
 def backends_for(device: torch.device) -> str:
-    """The backends of torch.distributed for work on ``device``: votes, keys and counts are on the CPU even if gradients
-    are not.
+    """The backends of torch.distributed for work on ``device``.
+
+    Votes, keys and counts are on the CPU even if gradients are not.
     """
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
