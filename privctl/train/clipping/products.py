@@ -13,9 +13,12 @@ from privctl.train.clipping.terms import add_or_take
 
 _HALF = (torch.bfloat16, torch.float16)
 
-#: Kinds of products, each with a precision for float32 of its own, and precisions that reduce nothing.
-_ON_CPU: tuple[Any, ...] = (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn)
-_ON_GPU: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+#: Libraries, and their kinds of products, each with a precision for float32 of its own; objects that torch puts in the
+#: places of its modules. Then the precisions that reduce nothing.
+_ONEDNN: Any = torch.backends.mkldnn
+_CUDNN: Any = torch.backends.cudnn
+_ON_CPU: tuple[Any, ...] = (_ONEDNN.matmul, _ONEDNN.conv, _ONEDNN.rnn)
+_ON_GPU: tuple[Any, ...] = (torch.backends.cuda.matmul, _CUDNN.conv, _CUDNN.rnn)
 _EXACT = ("none", "ieee")
 
 
@@ -33,8 +36,8 @@ def full_precision(device: torch.device) -> AbstractContextManager[None]:
 @contextmanager
 def _at_full_precision(device: torch.device) -> Iterator[None]:
     before = [
-        *((kind, _set_for(kind, torch.backends.mkldnn)) for kind in _ON_CPU),
-        *((kind, _set_for(kind, torch.backends.cudnn)) for kind in _ON_GPU),
+        *((kind, _set_for(kind, _ONEDNN)) for kind in _ON_CPU),
+        *((kind, _set_for(kind, _CUDNN)) for kind in _ON_GPU),
     ]
     # torch raises where it is asked for an older setting that contradicts a newer one, and a module may ask.
     cudnn = _older_setting_of_cudnn()
@@ -42,7 +45,7 @@ def _at_full_precision(device: torch.device) -> Iterator[None]:
         kind.fp32_precision = "ieee"
     matmul = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    _CUDNN.allow_tf32 = False
     for kind, _ in before:
         kind.fp32_precision = "ieee"  # the older settings leave it to torch.backends.fp32_precision
     try:
@@ -50,7 +53,7 @@ def _at_full_precision(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn
+        _CUDNN.allow_tf32 = cudnn
         for kind, precision in before:
             kind.fp32_precision = precision
 
@@ -66,10 +69,10 @@ def _older_setting_of_cudnn() -> bool:
 
     Leaves the newer ones changed.
     """
-    for kind in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+    for kind in (_CUDNN.conv, _CUDNN.rnn):
         kind.fp32_precision = "tf32"
     try:
-        return torch.backends.cudnn.allow_tf32
+        return bool(_CUDNN.allow_tf32)
     except RuntimeError:
         return False
 
