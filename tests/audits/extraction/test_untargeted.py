@@ -271,7 +271,8 @@ def side(lines: int, digests: list[int], known: list[int], pairs: list[tuple[int
 
 
 def test_only_different_records_that_the_prompts_do_not_hold() -> None:
-    files = [side(5, [1, 1, 2, 3, 4], [4], []), side(3, [7, 2, 8], [], [])]
+    shared = 2**64 - 1  # which numpy 2.0 cannot look up in a table
+    files = [side(5, [1, 1, shared, 3, 4], [4], []), side(3, [7, shared, 8], [], [])]
     ours, theirs = usable(files)
     assert ours.tolist() == [True, False, False, True, False], "once, in one file only, not in the prompts"
     assert theirs.tolist() == [True, False, True]
@@ -395,11 +396,3 @@ def test_a_network_that_cannot_be_continued_says_so(
     found = untargeted.attack(model, UntargetedRequest(divergence=True), asked, [], workers=ALONE)
     assert {omission.what for omission in found.omissions} == {DIVERGENCE, CONTROL}
     assert not found.outcomes
-
-
-def test_one_shared_record_whatever_its_digest() -> None:
-    """Half of all digests are too large for a signed number, which numpy 2.0 cannot look up in a table."""
-    most = 2**64 - 1
-    files = [side(3, [most, 1, 1], [], []), side(2, [most, most], [], [])]
-    assert [each.tolist() for each in usable(files)] == [[False, True, False], [False, False]]
-    assert [each.tolist() for each in comparable(files)] == [[False, False, False], [False, False]]
