@@ -332,6 +332,14 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", int(local))
 
 
+def backends_for(device: torch.device) -> str:
+    """The backends of torch.distributed for work on ``device``.
+
+    Votes, keys and counts are on the CPU even if gradients are not.
+    """
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
 @contextmanager
 def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Workers]:
     """A context with this process as one of those that torchrun started, or as the only one.
@@ -345,8 +353,7 @@ def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Wo
     if int(size) == 1:
         yield Workers()
         return
-    # Keys and counts are on the CPU even if gradients are not.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    dist.init_process_group(backends_for(device), timeout=_TIMEOUT)
     try:
         workers = Workers(dist.get_rank(), dist.get_world_size())
         yield workers

@@ -149,7 +149,7 @@ def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
     for file in files:
         once = np.zeros(len(file.digest), dtype=np.bool_)
         once[np.unique(file.digest, return_index=True)[1]] = True
-        masks.append(once & ~file.known & ~np.isin(file.digest, shared))
+        masks.append(once & ~file.known & ~np.isin(file.digest, shared, kind="sort"))  # see ``CopyCounter.add``
     return masks
 
 
@@ -165,7 +165,7 @@ def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[ND
     if alone or len(_in_several(files)):
         for file, among in zip(files, masks, strict=True):
             digests, counts = np.unique(file.digest, return_counts=True)
-            among &= np.isin(file.digest, digests[counts == 1])
+            among &= np.isin(file.digest, digests[counts == 1], kind="sort")
     (a, n), (b, m) = (
         (int((file.begun & mask).sum()), int(mask.sum())) for file, mask in zip(files, masks, strict=True)
     )

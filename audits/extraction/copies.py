@@ -50,7 +50,8 @@ class CopyCounter:
         hashes = window_hashes(tokens, self._length)
         inside = document[: len(hashes)] == document[self._length - 1 :]
         indices = np.flatnonzero(inside & self._maybe[hashes >> np.uint64(64 - _BITS)])
-        indices = indices[np.isin(hashes[indices], self._hashes)]
+        # By sorting, as the table that numpy would otherwise consider overflows for 64-bit numbers in numpy 2.0.
+        indices = indices[np.isin(hashes[indices], self._hashes, kind="sort")]
         pairs = {(int(document[i]), self._number.get(tokens[i : i + self._length].tobytes())) for i in indices}
         for _, number in pairs:
             if number is not None:

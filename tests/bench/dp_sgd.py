@@ -192,7 +192,8 @@ def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def _peak(shape: Shape, name: str, kind: str) -> float:
     """The most memory of a step that is not the first, above what the libraries take, in MiB.
 
-    On a processor, pages of library files do not count: how many are touched says which code ran.
+    On a processor, pages of library files do not count: how many are touched says which code ran. On a GPU only its own
+    memory counts, and the processor's is not asked for.
     """
     import torch
 
@@ -202,7 +203,7 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
     if name in (OURS, OWN_LOOP, PARTLY) and kind == "cpu":
         tested_code(["F32"])  # LLVM holds as much for any model
     count_what_is_held()
-    before = status_mib("RssAnon")
+    before = status_mib("RssAnon") if kind == "cpu" else 0.0
     step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
     if name in (WITHOUT_CODE, OURS, PARTLY):
         step()  # the first also compares with autograd

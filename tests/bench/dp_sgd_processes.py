@@ -73,7 +73,7 @@ def main(options: argparse.Namespace) -> None:
 def measured(shape: Shape, rounds: int) -> dict[str, Result]:
     """What each process took of each round."""
     makers = {name: _maker(shape, party, kept=kept) for name, (party, kept) in PROCESSES.items()}
-    found = in_turns(makers, rounds)
+    found = in_turns(makers, rounds, peaks=True)
     return {name: _summary(name, found) for name in PROCESSES}
 
 

@@ -20,19 +20,23 @@ _WARMING = 2
 #: The ends of pipes that are the benchmark's own; a forked process closes its copies.
 _own_ends: set[int] = set()
 
-#: What one step took: ``seconds``, those of the ``processor``, page ``faults``, and the process's ``peak_mib`` in it.
+#: What one step took: ``seconds``, those of the ``processor``, page ``faults``, and the process's ``peak_mib`` in it
+#: where that was asked for.
 Taken = dict[str, float]
 
 
-def in_turns(makers: Mapping[str, Callable[[], Callable[[], None]]], rounds: int) -> dict[str, list[Taken]]:
+def in_turns(
+    makers: Mapping[str, Callable[[], Callable[[], None]]], rounds: int, *, peaks: bool = False
+) -> dict[str, list[Taken]]:
     """What each party's steps took, one a round; each round begins with the next party.
 
-    Each of ``makers`` is called in its process, with one thread, and gives the step. Raises RuntimeError where one
-    fails.
+    Each of ``makers`` is called in its process, with one thread, and gives the step. ``peaks`` also takes the peak of
+    its memory, which needs Linux's own account: gVisor, in which some GPUs are lent, keeps none. Raises RuntimeError
+    where one fails.
     """
     found: dict[str, list[Taken]] = {name: [] for name in makers}
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(_Process(name, make)) for name, make in makers.items()}
+        processes = {name: stack.enter_context(_Process(name, make, peaks)) for name, make in makers.items()}
         for process in processes.values():
             for _ in range(_WARMING):
                 process.step()
@@ -46,7 +50,7 @@ def in_turns(makers: Mapping[str, Callable[[], Callable[[], None]]], rounds: int
 class _Process:
     """A forked process that makes a step whenever it is asked to."""
 
-    def __init__(self, name: str, make: Callable[[], Callable[[], None]]) -> None:
+    def __init__(self, name: str, make: Callable[[], Callable[[], None]], peaks: bool) -> None:
         self._name = name
         asked, answered = os.pipe(), os.pipe()
         _own_ends.update((asked[1], answered[0]))
@@ -55,7 +59,7 @@ class _Process:
             for end in _own_ends:  # those of earlier processes too, which would wait for this one to end
                 os.close(end)
             try:
-                _serve(make, asked[0], answered[1])
+                _serve(make, asked[0], answered[1], peaks)
             finally:
                 os._exit(0)
         os.close(asked[0])
@@ -84,7 +88,7 @@ class _Process:
         os.waitpid(self._child, 0)
 
 
-def _serve(make: Callable[[], Callable[[], None]], asked: int, answered: int) -> None:
+def _serve(make: Callable[[], Callable[[], None]], asked: int, answered: int, peaks: bool) -> None:
     """Make a step for each byte that comes, until none can come any more or one fails."""
     import torch
 
@@ -93,17 +97,19 @@ def _serve(make: Callable[[], Callable[[], None]], asked: int, answered: int) ->
         try:
             step = make()
             while os.read(asked, 1):
-                print(json.dumps(_taken(step)), file=answers, flush=True)
+                print(json.dumps(_taken(step, peaks)), file=answers, flush=True)
         except Exception as fault:
             fails = f"{type(fault).__name__}: {fault}".split("\n")[0][:200]
             print(json.dumps({"fails": fails}), file=answers, flush=True)
 
 
-def _taken(step: Callable[[], None]) -> Taken:
-    forget_peak()
+def _taken(step: Callable[[], None], peaks: bool) -> Taken:
+    if peaks:
+        forget_peak()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     started, used = time.perf_counter(), time.process_time()
     step()
     seconds, processor = time.perf_counter() - started, time.process_time() - used
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-    return {"seconds": seconds, "processor": processor, "faults": faults, "peak_mib": status_mib("VmHWM")}
+    taken = {"seconds": seconds, "processor": processor, "faults": faults}
+    return {**taken, "peak_mib": status_mib("VmHWM")} if peaks else taken

@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from privctl.parallel import Workers
+from privctl.parallel import Workers, backends_for
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.shards import whole
 from privctl.train.network.sharding import shard
@@ -47,9 +47,8 @@ def shards(device: torch.device, toy: bool) -> Iterator[Result]:
 @contextmanager
 def _alone(device: torch.device) -> Iterator[Workers]:
     """A group of this process by itself, which passes go through all the same."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
     with tempfile.NamedTemporaryFile() as meeting:
-        dist.init_process_group(backend, init_method=f"file://{meeting.name}", rank=0, world_size=1)
+        dist.init_process_group(backends_for(device), init_method=f"file://{meeting.name}", rank=0, world_size=1)
         try:
             yield Workers(rank=0, size=1, lockstep=True)
         finally:

@@ -117,23 +117,31 @@ from privctl.randomness.device import triton_engine as kernels
 
 numbers = dict.fromkeys(("step", "tensor", "first", "count", "offset"), "i32")
 bits = dict.fromkeys(("ratio", "grid", "inverse"), "i64")
-constants = {"LANES": kernels.LANES, "ENOUGH": kernels.ENOUGH, "RAW": False}
-for held in ("*fp32", "*bf16", "*fp64"):
-    signature = {"out": held, "key": "*i32", **numbers, **bits, **dict.fromkeys(constants, "constexpr")}
-    source = ASTSource(fn=kernels._release, signature=signature, constexprs=constants)
+
+
+def compiled(kernel, signature, **constants):
+    signature = {**signature, **dict.fromkeys(constants, "constexpr")}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
     print(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"], "=== end")
-    signature = {"out": held, "key": "*i32", "tiles": "*i64", "step": "i32", **bits}
-    signature |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=kernels._release_joined, signature=signature, constexprs=constants)
-    print(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"], "=== end")
+
+
+sizes = {"LANES": kernels.LANES, "ENOUGH": kernels.ENOUGH}
+for held, raw in (("*fp32", False), ("*bf16", False), ("*fp64", False), ("*fp64", True)):
+    compiled(kernels._release, {"out": held, "key": "*i32", **numbers, **bits}, **sizes, RAW=raw)
+    if not raw:
+        joined = {"out": held, "key": "*i32", "tiles": "*i64", "step": "i32", **bits}
+        compiled(kernels._release_joined, joined, **sizes, RAW=False)
+words = {"out": "*i32", "key": "*i32", "step": "i32", "tensor": "i32", "first": "i64", "count": "i32"}
+compiled(kernels._words, words, LANES=kernels.LANES)
 """
 
 
 def test_it_compiles_for_a_card_in_double_precision() -> None:
     """Nothing is computed in single precision, and pi / 2^63 has all its bits. In a process that interprets nothing."""
     process = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=True)
-    codes = process.stdout.split("=== end")[:-1]
-    assert len(codes) == 6
+    *codes, words, _ = process.stdout.split("=== end")
+    assert words.count("st.global") == 16
+    assert len(codes) == 7
     for code in codes:
         single = set(re.findall(r"[\w.]*\.f32\b[\w.]*", code))
         assert all(name.startswith("cvt.") for name in single), single

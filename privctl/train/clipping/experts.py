@@ -25,8 +25,10 @@ from privctl.train.clipping.rerun import UNRUNNABLE
 from privctl.train.clipping.terms import Dense, GradientTerm, Squares
 from privctl.train.clipping.use import ModuleCall
 
-#: Attributes that transformers sets on such modules, and what they must be for the formula above.
-_FLAGS = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_parallel")
+#: Attributes that transformers sets on such modules.
+_FLAGS = ("has_gate", "has_bias", "is_transposed")
+#: Those that say that another formula applies; transformers 5.17 has neither the formulas nor the attributes.
+_OTHER_FORMULAS = ("has_post_expert_norm", "_is_expert_parallel")
 #: Arguments of ``forward``, by position; the names of the last two differ between models.
 _ARGUMENTS = 3
 #: Largest difference between the formula's output and the module's, relative to the norm of the latter. In half
@@ -147,7 +149,7 @@ def is_experts(module: nn.Module) -> bool:
     flags = {name: getattr(module, name, None) for name in _FLAGS}
     if not all(isinstance(flag, bool) for flag in flags.values()) or not hasattr(module, "_apply_gate"):
         return False
-    if flags["has_post_expert_norm"] or flags["_is_expert_parallel"]:
+    if any(getattr(module, name, False) for name in _OTHER_FORMULAS):
         return False
     names = {f"{name}{end}" for name in _layers(module) for end in (("", "_bias") if flags["has_bias"] else ("",))}
     return {name for name, _ in module.named_parameters()} == names

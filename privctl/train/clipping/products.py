@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,28 +13,68 @@ from privctl.train.clipping.terms import add_or_take
 
 _HALF = (torch.bfloat16, torch.float16)
 
+#: Libraries, and their kinds of products, each with a precision for float32 of its own; objects that torch puts in the
+#: places of its modules. Then the precisions that reduce nothing.
+_ONEDNN: Any = torch.backends.mkldnn
+_CUDNN: Any = torch.backends.cudnn
+_ON_CPU: tuple[Any, ...] = (_ONEDNN.matmul, _ONEDNN.conv, _ONEDNN.rnn)
+_ON_GPU: tuple[Any, ...] = (torch.backends.cuda.matmul, _CUDNN.conv, _CUDNN.rnn)
+_EXACT = ("none", "ieee")
+
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, no autocast, TF32 or reduced float32 products on ``device``: norms are exact to float32 rounding."""
-    precision = torch.get_float32_matmul_precision()
-    if device.type == "cpu" and precision == "highest" and not torch.is_autocast_enabled("cpu"):
+    """Inside, no autocast, TF32 or reduced float32 products on ``device``: norms are exact to float32 rounding.
+
+    This holds whichever of torch's settings allowed such products, older or newer; afterwards all are as before.
+    """
+    kinds = _ON_CPU if device.type == "cpu" else (*_ON_CPU, *_ON_GPU)
+    if all(kind.fp32_precision in _EXACT for kind in kinds) and not torch.is_autocast_enabled(device.type):
         return nullcontext()  # a fast path, as a backward pass calls this at every layer
-    return _at_full_precision(device, precision)
+    return _at_full_precision(device)
 
 
 @contextmanager
-def _at_full_precision(device: torch.device, precision: str) -> Iterator[None]:
+def _at_full_precision(device: torch.device) -> Iterator[None]:
+    before = [
+        *((kind, _set_for(kind, _ONEDNN)) for kind in _ON_CPU),
+        *((kind, _set_for(kind, _CUDNN)) for kind in _ON_GPU),
+    ]
+    # torch raises where it is asked for an older setting that contradicts a newer one, and a module may ask.
+    cudnn = _older_setting_of_cudnn()
+    for kind, _ in before:
+        kind.fp32_precision = "ieee"
+    matmul = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    convolutions = torch.backends.cudnn
-    cudnn_settings = {"benchmark": convolutions.benchmark, "deterministic": convolutions.deterministic}
+    _CUDNN.allow_tf32 = False
+    for kind, _ in before:
+        kind.fp32_precision = "ieee"  # the older settings leave it to torch.backends.fp32_precision
     try:
-        with (
-            torch.autocast(device.type, enabled=False),
-            convolutions.flags(enabled=convolutions.enabled, allow_tf32=False, **cudnn_settings),
-        ):
+        with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(matmul)
+        _CUDNN.allow_tf32 = cudnn
+        for kind, precision in before:
+            kind.fp32_precision = precision
+
+
+def _set_for(kind: Any, library: Any) -> str:
+    """The precision set for this ``kind`` of product alone; "none" where it follows that of its ``library``."""
+    precision: str = kind.fp32_precision
+    return "none" if precision == library.fp32_precision else precision
+
+
+def _older_setting_of_cudnn() -> bool:
+    """Whether torch's older setting allows TF32 in cuDNN, which torch tells only where the newer ones agree.
+
+    Leaves the newer ones changed.
+    """
+    for kind in (_CUDNN.conv, _CUDNN.rnn):
+        kind.fp32_precision = "tf32"
+    try:
+        return bool(_CUDNN.allow_tf32)
+    except RuntimeError:
+        return False
 
 
 def operand(values: Tensor) -> Tensor:

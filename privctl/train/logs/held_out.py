@@ -44,7 +44,8 @@ def shared_record(job: TrainingJob) -> int | None:
     """
     if job.held_out is None or not withholds(job.request):
         return None
-    shared = np.flatnonzero(np.isin(_keys(job.held_out), _keys(job.task)))
+    # By sorting, as the table that numpy would otherwise consider overflows for 64-bit numbers in numpy 2.0.
+    shared = np.flatnonzero(np.isin(_keys(job.held_out), _keys(job.task), kind="sort"))
     if not len(shared):
         return None
     first = int(shared[0])

@@ -67,3 +67,11 @@ def test_nothing_to_count() -> None:
     counter = CopyCounter([])
     counter.add([np.array([1, 2])])
     assert counter.counts.tolist() == []
+
+
+@pytest.mark.parametrize("token", range(4))
+def test_one_text_alone_whatever_its_hash(token: int) -> None:
+    """Half of all hashes are too large for a signed number, which numpy 2.0 cannot look up in a table."""
+    counter = CopyCounter([np.array([token, token])])
+    counter.add([np.array([token, token, token]), np.array([7, 8, 9])])
+    assert counter.counts.tolist() == [1]

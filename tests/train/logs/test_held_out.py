@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privctl.cli import run
 from privctl.reports.files import read_report
+from privctl.train.logs import held_out
 from tests.audits.tiny import save_model, sentences, write_jsonl
 from tests.models.tasks.small import architecture
 
@@ -66,3 +69,11 @@ def test_an_image_that_is_trained_on_is_named(tmp_path: Path) -> None:
         asked += ["--task", "image-classification", "--labels", "0,1", "--noise-multiplier", "1", "--batch-size", "10"]
         assert run(["retrain", "dp-sgd", str(net), *asked, "--device", "cpu", "-q", "-o", str(output)]) == 0
         assert [f"record 4 {SAID}" in warning for warning in warned(output)] == [True] * shared
+
+
+def test_one_record_alone_whatever_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all keys are too large for a signed number, which numpy 2.0 cannot look up in a table."""
+    job: Any = SimpleNamespace(held_out=[2**63 + 1, 2**64 - 1], task=[2**64 - 1], request=None)
+    monkeypatch.setattr(held_out, "withholds", lambda _: True)
+    monkeypatch.setattr(held_out, "_keys", lambda keys: np.array(keys, dtype=np.uint64))
+    assert held_out.shared_record(job) == 2

@@ -6,7 +6,11 @@ import os
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from tests.bench import dp_sgd, step_processes
+from tests.bench.dp_sgd_parties import OURS
+from tests.bench.dp_sgd_shapes import SHAPES
 from tests.bench.step_processes import in_turns
 
 
@@ -20,12 +24,32 @@ def test_each_party_is_asked_for_its_step_in_its_own_process() -> None:
 
         return step
 
-    found = in_turns({"one": elsewhere, "other": elsewhere}, 2)
+    found = in_turns({"one": elsewhere, "other": elsewhere}, 2, peaks=True)
     assert [len(steps) for steps in found.values()] == [2, 2]
     assert all(step.keys() == {"seconds", "processor", "faults", "peak_mib"} for step in found["one"] + found["other"])
 
 
-def _fails() -> None:
+def test_times_need_no_account_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gVisor, in which some GPUs are lent, keeps none."""
+    for name in ("forget_peak", "status_mib"):
+        monkeypatch.setattr(step_processes, name, _fails)
+    (step,) = in_turns({"one": lambda: lambda: None}, 1)["one"]
+    assert step.keys() == {"seconds", "processor", "faults"}
+
+
+def test_the_peak_on_a_gpu_needs_no_account_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("forget_peak", "status_mib"):
+        monkeypatch.setattr(dp_sgd, name, _fails)
+    monkeypatch.setattr(dp_sgd, "work_of", lambda *_, **__: None)
+    steps: list[str] = []
+    monkeypatch.setattr(dp_sgd, "step_of", lambda _, name: lambda: steps.append(name))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: steps.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 << 20)
+    assert dp_sgd._peak(next(iter(SHAPES.values())), OURS, "cuda") == 3
+    assert steps == [OURS, "reset", OURS]
+
+
+def _fails(*_: object) -> None:
     raise ValueError("no step here")
 
 
