@@ -8,7 +8,7 @@ dimension, which preserve the distance of two gradients accurately enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,9 +82,12 @@ def sketch(gradient: Tensor) -> Tensor:
     return torch.cat([projected.flatten(), flat[full_length:]])
 
 
-def differing(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: bool) -> list[str]:
+def differing(
+    sketches: Mapping[str, Tensor], expected: Reference, used: Collection[str], *, reduced: bool
+) -> list[str]:
     """The parameters whose sketch differs from the expected one.
 
+    ``used`` are those that were recorded; any gradient of another one counts, however small: it may grow in training.
     ``reduced`` means that part of the forward pass was in half precision, where autograd itself rounds.
     """
     relative, absolute = _TOLERANCE_REDUCED if reduced else _TOLERANCE
@@ -92,7 +95,8 @@ def differing(sketches: Mapping[str, Tensor], expected: Reference, *, reduced: b
     rows = []
     for name, gradient in sketches.items():
         other = expected.sketches.get(name, torch.zeros_like(gradient))
-        if not float(_length(gradient - other)) <= relative * float(_length(other)) + absolute * total_norm:
+        allowed = relative * float(_length(other)) + absolute * total_norm if name in used else 0.0
+        if not float(_length(gradient - other)) <= allowed:
             rows.append(name)
     return rows
 

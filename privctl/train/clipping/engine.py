@@ -320,7 +320,7 @@ class PerExample:
 
     def _compare_sums(self, passed: Pass, expected: check.Reference) -> None:
         sketches = passed.measured.sketches(self.trainable, expected.weights)
-        if names := check.differing(sketches, expected, reduced=self._recorder.reduced):
+        if names := check.differing(sketches, expected, passed.measured.used, reduced=self._recorder.reduced):
             raise NotSeparatedError(
                 self._model,
                 self._recorder.owners_with_fault(names),

@@ -80,7 +80,10 @@ def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: Not
     Raises InputError, with the original reason, for a module that has no parent to promote.
     """
     grown = dict(promoted)
-    for path, fault in error.faults.items():
+    readers: set[str] = set()
+    for path, fault in sorted(error.faults.items(), key=lambda item: item[0] not in error.uncalled):
+        if _is_inside(path, readers):  # the copies may mend it
+            continue
         first = grown.get(path)
         kind = type(model.get_submodule(path)).__name__
         reason = first.reason if first else f"{path} ({kind}) {_before_remedy(fault)}"
@@ -97,6 +100,7 @@ def with_parents(model: nn.Module, promoted: Mapping[str, Promotion], error: Not
             # What is below it now gets copies, and may need no promotion any more.
             grown = {path: each for path, each in grown.items() if not _is_inside(path, [reader.module])}
             grown[reader.module] = reader
+            readers.add(reader.module)
             continue
         parent = _parent(model, path) if path else _whole_model(promoted)
         if parent is None:

@@ -235,14 +235,7 @@ class PositionsFirst(Reader):
         return (super().forward(x).transpose(0, 1) * self.factor).transpose(0, 1)
 
 
-class Child(Reader):
-    """Hands a parameter to a child, whose outputs are watched."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * self.inner(self.factor)
-
-
-@pytest.mark.parametrize("kind", [InPlace, Values, Custom, Through, WithoutGradient, PositionsFirst, Child])
+@pytest.mark.parametrize("kind", [InPlace, Values, Custom, Through, WithoutGradient, PositionsFirst])
 @pytest.mark.parametrize("places", [PLACES, ROWS, ROWS**2])
 def test_what_cannot_be_followed_is_differentiated_as_a_whole(kind: type[Reader], places: int) -> None:
     model = Between(kind())
