@@ -203,7 +203,7 @@ def auc_evidence(name: str, scores: NDArray[Any], member: NDArray[np.bool_], set
         confidence=settings.confidence,
         interval=result.interval,
         samples={"members": len(members), "nonmembers": len(nonmembers)},
-        details={"chance": 0.5, **({} if math.isnan(reach) else {"detectable": reach})},
+        details={"chance": 0.5, **result.moments, **({} if math.isnan(reach) else {"detectable": reach})},
     )
 
 

@@ -150,19 +150,20 @@ def _blind_evidence(
 ) -> Evidence:
     """The blind baseline's AUC, with an interval from the permutation distribution.
 
-    DeLong's interval is for scores of independent records; cross-fitted scores are not independent.
+    The interval of other AUCs is for scores of independent records; cross-fitted scores are not independent.
     """
     deviation = float(relabelled[1:].std())
     found = auc_evidence(BLIND, scores, member, settings)
     reach = -float(ndtri((1 - settings.confidence) / 2)) * deviation
     value = float(relabelled[0])
+    kept = {name: found.details[name] for name in ("chance", "detectable") if name in found.details}
     return replace(
         found,
         estimate=value,
         lower=max(0.0, value - reach) if deviation > 0 else 0.0,
         upper=min(1.0, value + reach) if deviation > 0 else 1.0,
         interval=RELABELLED,
-        details={**found.details, "deviation": deviation},
+        details={**kept, "deviation": deviation},
     )
 
 

@@ -7,6 +7,7 @@ interpolated or replaced by its convex hull.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +32,18 @@ _LEAST_SKEWNESS = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auc:
-    """Area under the ROC curve: P(member scores higher) + P(tie) / 2; ``stderr`` is DeLong's, NaN where undefined."""
+    """Area under the ROC curve: P(member scores higher) + P(tie) / 2; ``stderr`` is DeLong's, NaN where undefined.
+
+    ``moments`` are what the limits follow from besides the numbers of records: ``deviation_below``, ``skewness_below``,
+    ``deviation_above`` and ``skewness_above``; those of a limit of 0 or 1 are absent.
+    """
 
     value: float
     stderr: float
     lower: float
     upper: float
     interval: str
+    moments: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +94,19 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     below = 1 - (pooled[m:] - mean_ranks(nonmembers)) / m  # share of members above each non-member
     value = float(above.mean())
     stderr = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n) if min(m, n) > 1 else math.nan
-    lower, upper = 0.0, 1.0
+    limits, moments = [0.0, 0.0], dict[str, float]()
     if pooled.min() < pooled.max():
-        lower = _lower_limit(value, above, below, alpha / 2)
-        upper = 1 - _lower_limit(1 - value, 1 - above, 1 - below, alpha / 2)
-    return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=ONE_ADDED)
+        sides = (("below", value, above, below), ("above", 1 - value, 1 - above, 1 - below))
+        for i, (side, share, of_members, of_others) in enumerate(sides):
+            if share > 0:
+                limits[i], deviation, skewness = _lower_limit(share, of_members, of_others, alpha / 2)
+                if limits[i] > 0:
+                    moments |= {f"deviation_{side}": deviation, f"skewness_{side}": skewness}
+    return Auc(value=value, stderr=stderr, lower=limits[0], upper=1 - limits[1], interval=ONE_ADDED, moments=moments)
 
 
-def _lower_limit(value: float, above: NDArray[Any], below: NDArray[Any], tail: float) -> float:
-    """A lower limit of the AUC that errs with probability ``tail``, approximately.
+def _lower_limit(value: float, above: NDArray[Any], below: NDArray[Any], tail: float) -> tuple[float, float, float]:
+    """A lower limit of the AUC that errs with probability ``tail``, approximately; its deviation and skewness.
 
     ``above`` and ``below`` are the shares of the other side that each record beats, with mean ``value``. Few records
     may all miss a rare kind of low score, so the variance that they show is too small. Therefore one more record is
@@ -105,8 +115,6 @@ def _lower_limit(value: float, above: NDArray[Any], below: NDArray[Any], tail: f
     bootstrap, Rubin 1981), the AUC has the variance and the skewness computed here, to first order. The limit is the
     quantile of a gamma distribution with these moments (Pearson's type III).
     """
-    if value <= 0:
-        return 0.0
     centre, variance, third = value, 0.0, 0.0
     for side, other in ((above, below), (below, above)):
         added = len(other) / (len(side) + len(other))
@@ -121,7 +129,8 @@ def _lower_limit(value: float, above: NDArray[Any], below: NDArray[Any], tail: f
     skewness = max(_LEAST_SKEWNESS, -third / (variance * math.sqrt(variance)))
     shape = 4 / skewness**2
     reach = (float(gammainccinv(shape, tail)) - shape) / math.sqrt(shape)
-    return max(0.0, centre - reach * math.sqrt(variance))
+    deviation = math.sqrt(variance)
+    return max(0.0, centre - reach * deviation), deviation, skewness
 
 
 def roc(members: NDArray[Any], nonmembers: NDArray[Any], points: int = 512) -> NDArray[np.float64]:

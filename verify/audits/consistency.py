@@ -28,6 +28,7 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
+from verify.audits.ranks.figures import added_limit
 from verify.audits.reach import detectable_fault
 from verify.audits.secrets import figures as secret_figures
 from verify.audits.split import groups as split_groups
@@ -54,6 +55,8 @@ _EXTRACTION, _COMPLETION = "extraction", "canary completion"
 #: The subject of the verdict on membership.
 MEMBERSHIP = "members cannot be told from non-members"
 _ROUNDING = 1e-6
+#: For numbers computed twice by one formula.
+_SAME = 1e-9
 #: The normal approximation is not used with fewer records than this on one side and more than this many times as many
 #: on the other.
 _FEW, _LOPSIDED = 12, 2
@@ -166,18 +169,25 @@ def _of_auc(item: Evidence, low: float, value: float, high: float) -> str:
 
 
 def _with_record_added(item: Evidence, low: float, value: float, high: float) -> str:
-    """Checks that the limits are at least as far from the AUC as the added record moves it.
+    """Checks that each limit follows from the AUC, the numbers of records and the stated moments.
 
-    How much further depends on the scores.
+    Without moments a limit is 0 or 1.
     """
-    if not 0 <= low <= value <= high <= 1:
-        return "its interval is not around its estimate"
     sizes = [item.samples.get(side, 0) for side in ("members", "nonmembers")]
-    if min(sizes) < 1:
-        return ""
-    moved = math.prod(1 - 2 / 3 * share / (size + share) for size in sizes for share in [1 - size / sum(sizes)])
-    fits = low <= value * moved + _ROUNDING and 1 - high <= (1 - value) * moved + _ROUNDING
-    return "" if fits else "its interval is narrower than any of as many records"
+    if not 0 <= low <= value <= high <= 1 or min(sizes) < 1:
+        return "its interval is not around its estimate"
+    for side, share, limit in (("below", value, low), ("above", 1 - value, 1 - high)):
+        deviation, skewness = (item.details.get(f"{name}_{side}") for name in ("deviation", "skewness"))
+        if deviation is None or skewness is None:
+            fits = limit == 0 and (deviation, skewness) == (None, None)
+        else:
+            tail = (1 - item.confidence) / 2
+            fits = skewness > 0 and math.isclose(
+                added_limit(share, sizes, deviation, skewness, tail), limit, rel_tol=_SAME, abs_tol=_SAME
+            )
+        if not fits:
+            return f"its {'lower' if side == 'below' else 'upper'} limit does not follow from its other numbers"
+    return ""
 
 
 def _by_chernoff(item: Evidence, low: float, value: float, high: float) -> str:

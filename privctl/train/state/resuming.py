@@ -40,6 +40,8 @@ def open_folder(
         resumed = RunFolder.resume(path, fingerprint_of(job), settings_class) if job.request.resume else None
         if resumed is not None:
             workers.in_main(resumed[0].require_as_saved)  # reads the whole state, so only one process does it
+        else:  # said before all files are read
+            workers.in_main(lambda: RunFolder.require_new(path))
         workers.barrier()  # no process may change the state before all have read it
         begun = {} if resumed is not None else _common_fingerprint(job, workers)
 

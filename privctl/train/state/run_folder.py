@@ -50,11 +50,16 @@ class RunFolder:
             ReleaseLog(path / _SIDE_RELEASES_BEGUN, settings),
         )
 
+    @staticmethod
+    def require_new(path: Path) -> None:
+        """Raise CommandError if there is a folder already."""
+        if path.exists():
+            raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
+
     @classmethod
     def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
         """Make the folder. Raises CommandError if it exists."""
-        if path.exists():
-            raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
+        cls.require_new(path)
         with PendingFolder(path) as pending:
             write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
             for name in (_STEPS_BEGUN, _SIDE_RELEASES_BEGUN):

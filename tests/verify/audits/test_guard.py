@@ -125,6 +125,7 @@ def _evidence_of(members: list[float], others: list[float], interval: str) -> Ev
     return Evidence(
         method="loss", quantity="AUC", estimate=found.estimate, lower=found.lower, upper=found.upper, confidence=0.99,
         interval=found.interval, samples={"members": len(members), "nonmembers": len(others)},
+        details=found.details,
     )  # fmt: skip
 
 
@@ -146,12 +147,16 @@ def test_an_interval_with_a_record_added_is_computed_again(members: list[float],
     found = auc(np.array(members), np.array(others), 0.01)
     right = _evidence_of(members, others, found.interval)
     assert (right.estimate, right.lower, right.upper) == pytest.approx((found.value, found.lower, found.upper))
+    assert right.details == pytest.approx({"chance": 0.5, **found.moments})
     assert _interval(right) == ""
     beside = replace(right, lower=0.3, estimate=0.2, upper=1.0)
     assert _interval(beside) == "its interval is not around its estimate"
-    narrow = "its interval is narrower than any of as many records"
-    assert found.value == 0 or _interval(replace(right, lower=found.value)) == narrow
-    assert found.value == 1 or _interval(replace(right, upper=found.value)) == narrow
+    for end in ("lower", "upper"):
+        narrower = replace(right, **{end: 0.5 * (getattr(right, end) + found.value)})  # type: ignore[arg-type]
+        follows = f"its {end} limit does not follow from its other numbers"
+        assert getattr(right, end) == found.value or _interval(narrower) == follows
+    if found.moments:
+        assert _interval(replace(right, details={"chance": 0.5})) != ""
 
 
 def test_what_chance_gives_is_computed_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,45 +70,58 @@ def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float,
     ``called`` is the stated name of the interval; audits before those with an added record used others.
     """
     above, beneath = share_below(members, others), 1 - share_below(others, members)
-    value = float(above.mean())
+    value, moments = float(above.mean()), dict[str, float]()
     if called in _FORMER:
         lower, upper, name = _former_limits(members, others, above, beneath, alpha, called)
     else:
         name, lower, upper = _ADDED, 0.0, 1.0
         if np.ptp(np.concatenate([members, others])) > 0:
-            lower = _limit_with_record_added(above, beneath, alpha / 2)
-            upper = 1 - _limit_with_record_added(1 - above, 1 - beneath, alpha / 2)
+            lower, below_value = _limit_with_record_added(above, beneath, alpha / 2)
+            distance, above_value = _limit_with_record_added(1 - above, 1 - beneath, alpha / 2)
+            upper = 1 - distance
+            moments = {f"{each}_below": number for each, number in below_value.items()}
+            moments |= {f"{each}_above": number for each, number in above_value.items()}
     return Figures(
         estimate=value,
         lower=lower,
         upper=upper,
         interval=name,
         samples=(len(members), len(others)),
-        details={"chance": 0.5},
+        details={"chance": 0.5, **moments},
     )
 
 
-def _limit_with_record_added(above: NDArray[Any], beneath: NDArray[Any], tail: float) -> float:
+def added_limit(value: float, sizes: Sequence[int], deviation: float, skewness: float, tail: float) -> float:
+    """The lower limit of an AUC ``value`` with one record added, from the moments that its shares then have."""
+    kept = value
+    for size in sizes:
+        added = 1 - size / sum(sizes)
+        kept *= 1 - 2 / 3 * added / (size + added)
+    freedom = 8 / skewness**2
+    beyond = (chi_square_quantiles(tail, freedom)[1] - freedom) / math.sqrt(2 * freedom)
+    return max(0.0, kept - beyond * deviation)
+
+
+def _limit_with_record_added(above: NDArray[Any], beneath: NDArray[Any], tail: float) -> tuple[float, dict[str, float]]:
     """The lower limit for one record more, which wins a third as often as the mean, split by the sizes of the sides.
 
-    Moments of weighted sums: a term of weight w adds w times its squared and twice its cubed distance to the mean.
+    With it come the deviation and the skewness, unless it is 0. Moments of weighted sums: a term of weight w adds w
+    times its squared and twice its cubed distance to the mean.
     """
     value = float(above.mean())
     if value <= 0:
-        return 0.0
+        return 0.0, {}
     sides, whole = (above, beneath), len(above) + len(beneath)
-    kept, second, skew = value, 0.0, 0.0
+    second, skew = 0.0, 0.0
     for shares in sides:
         weights = np.append(np.ones(len(shares)), 1 - len(shares) / whole)
         points = np.append(shares, value / 3)
-        mean = float(np.average(points, weights=weights))
-        scaled = (points - mean) / float(weights.sum())
-        kept *= mean / value
+        scaled = (points - float(np.average(points, weights=weights))) / float(weights.sum())
         second += float(weights @ scaled**2)
         skew += 2 * float(weights @ scaled**3)
-    freedom = 8 / max(_LEAST_SKEWNESS, -skew / (second * math.sqrt(second))) ** 2
-    beyond = (chi_square_quantiles(tail, freedom)[1] - freedom) / math.sqrt(2 * freedom)
-    return max(0.0, kept - beyond * math.sqrt(second))
+    moments = {"deviation": math.sqrt(second), "skewness": max(_LEAST_SKEWNESS, -skew / second**1.5)}
+    limit = added_limit(value, (len(above), len(beneath)), **moments, tail=tail)
+    return limit, moments if limit > 0 else {}
 
 
 def _former_limits(
