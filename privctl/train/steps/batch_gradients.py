@@ -119,9 +119,15 @@ class BatchGradients:
                 example for row, unit_examples in enumerate(units) if row not in result for example in unit_examples
             ]
             return [group for group in (sound, *(units[row] for row in sorted(result))) if group]
-        with self.precision.on(examples):
-            batch_losses = losses()
-            torch.autograd.backward(batch_losses.sum() * self.held.loss_scale / self.recipe.batch_size)
+        try:
+            with self.precision.on(examples):
+                batch_losses = losses()
+                torch.autograd.backward(batch_losses.sum() * self.held.loss_scale / self.recipe.batch_size)
+        except (AssertionError, NotImplementedError, ValueError) as error:  # of the network, which no self-test ran
+            message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise InputError(
+                f"this model cannot be differentiated as the run needs it ({message}); use another"
+            ) from error
         tally.losses.append(batch_losses.detach())
         return []
 
