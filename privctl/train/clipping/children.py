@@ -6,7 +6,7 @@ need not be run again to find the gradients of that parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ChildCall = tuple[str, Any]
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-_PLAIN = (list, tuple, dict)
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module]:
@@ -99,9 +98,10 @@ class ChildOutputs:
 
 def _is_plain(output: object) -> bool:
     """Whether ``output`` consists of nothing but tensors, None and numbers in lists, tuples and dicts."""
-    if type(output) in _PLAIN:
-        inner = output.values() if isinstance(output, Mapping) else output
-        return all(_is_plain(each) for each in inner)  # type: ignore[attr-defined]
+    if isinstance(output, dict):
+        return type(output) is dict and all(map(_is_plain, output.values()))
+    if isinstance(output, list | tuple):
+        return type(output) in (list, tuple) and all(map(_is_plain, output))
     return output is None or isinstance(output, Tensor | bool | int | float)
 
 

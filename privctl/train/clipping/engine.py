@@ -272,7 +272,7 @@ class PerExample:
         with self._gradients_only_for(watched):
             self._recorder.run = self._run
             device = next(iter(self.trainable.values())).device
-            anchor, context = self._recorder.start(device), setting(device, stochastic=unsettled)
+            anchor, context = self._recorder.start(device, comparing=unsettled), setting(device, stochastic=unsettled)
             try:
                 with torch.enable_grad():
                     losses = losses_of()

@@ -63,21 +63,25 @@ class Reading:
     """How the code of one module reads its expanded parameters.
 
     ``refuse`` is told why a function cannot be mapped. That function then gets the parameter itself, and the pass must
-    be discarded. ``repeats`` remembers from the compared batch, by function and number of dimensions, whether the code
-    repeats a tensor for each example: in another batch, any number may equal that of its examples.
+    be discarded. ``repeats`` remembers from the batch that is compared with autograd, while ``comparing``, by function
+    and number of dimensions, whether the code repeats a tensor for each example: in another batch, any number may equal
+    that of its examples.
     """
 
     refuse: Callable[[str], None]
     repeats: dict[tuple[str, int], bool]
+    comparing: bool
 
     def is_for_each(self, name: str, dimensions: int, times: int, count: int) -> bool:
         """Whether repeating a tensor ``times`` along its first dimension makes one for each of ``count`` examples.
 
-        Raises _NotMapped if the code does so here and not elsewhere.
+        Raises _NotMapped if the code does so here and not elsewhere, or if no compared batch did either.
         """
-        found = times == count
-        if count > 1 and self.repeats.setdefault((name, dimensions), found) is not found:
-            raise _NotMapped(f"{name} is used for each example and otherwise")
+        found, use = times == count, (name, dimensions)
+        if count > 1 and self.comparing:
+            self.repeats.setdefault(use, found)
+        if count > 1 and self.repeats.get(use) is not found:
+            raise _NotMapped(f"{name} is used for each example and otherwise, or in this batch for the first time")
         return found
 
 

@@ -23,8 +23,8 @@ from privctl.train.clipping.site import Site
 from privctl.train.settings.choices import ClippingStyle
 
 #: How often a module's state may change: its output is repeated; its parent reads it; its own parameters are copied; it
-#: is a whole; it is a whole whose outputs are repeated; it is inside another whole. No state comes back, so promotion
-#: ends.
+#: is a whole; it is a whole whose outputs are repeated; it is inside another whole. Only what is below a module whose
+#: parameters are copied begins anew.
 ROUNDS_EACH = 6
 
 

@@ -68,7 +68,7 @@ class Recorder:
         self._called = set[str]()
         self._layouts = layouts
         self.reduced = False  # whether anything was in half precision
-        self._watching = False
+        self._watching = self._comparing = False
         self._muted = False
         self._anchor: Tensor = torch.zeros((), requires_grad=True)
         self._settings: dict[nn.Module, CallContext] = {}
@@ -93,8 +93,12 @@ class Recorder:
         for children in self._children.values():
             children.trust(self._handles)
 
-    def start(self, device: torch.device) -> Tensor:
-        """Begin recording; the backward pass must differentiate with respect to the returned anchor."""
+    def start(self, device: torch.device, *, comparing: bool) -> Tensor:
+        """Begin recording; the backward pass must differentiate with respect to the returned anchor.
+
+        ``comparing`` is whether the gradients of this pass are compared with autograd's.
+        """
+        self._comparing = comparing
         self.uses, self.faults, self.shared, self.reached = Counter(), {}, set(), set()
         self._called.clear()
         self.rows, self.reduced = None, False
@@ -263,7 +267,7 @@ class Recorder:
             self._called.add(site.name)
             self.reduced |= torch.is_autocast_enabled(self._anchor.device.type)
             receivers = {local: partial(receive, name) for local, name in site.parameters.items()}
-            reading = Reading(refuse, self._layouts.repeats(module))
+            reading = Reading(refuse, self._layouts.repeats(module), self._comparing)
             stack.enter_context(expanded(module, receivers, self.rows, self._anchor, reading))
 
         def after(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:

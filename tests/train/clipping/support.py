@@ -18,6 +18,17 @@ Batch = dict[str, Tensor]
 Losses = Callable[[nn.Module, Batch], Tensor]
 
 
+class Between(nn.Module):
+    """``layer``, of 8 features a position, between layers that are trained too."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.before, self.layer, self.after = nn.Linear(8, 8), layer, nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.layer(torch.tanh(self.before(x))))
+
+
 def rows(batch: Batch, which: slice) -> Batch:
     return {name: values[which] for name, values in batch.items()}
 

@@ -25,6 +25,7 @@ from privctl.train.clipping import Clipping, PerExample, expanded, promotion
 from privctl.train.clipping.rerun import Mode
 from tests.train.clipping.support import (
     Batch,
+    Between,
     agree,
     causal,
     clipped_sum,
@@ -66,15 +67,6 @@ class Reader(nn.Module):
         decay = -torch.exp(self.log.float()).to(x.dtype)
         states = torch.exp(decay[None, :, None] * functional.softplus(steps)[..., None]).sum(-1)
         return (states * moved + self.factor[None, :, None] * moved).mT
-
-
-class Between(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.before, self.layer, self.after = nn.Linear(WIDTH, WIDTH), layer, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.layer(torch.tanh(self.before(x))))
 
 
 def batch(rows: int = ROWS, places: int = PLACES) -> Batch:

@@ -17,7 +17,7 @@ from privctl.train.clipping import Clipping, PerExample, generic, promotion, ter
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.clipping.rerun import Mode
 from privctl.train.settings.choices import ClippingStyle
-from tests.train.clipping.support import Batch, agree, clipped_sum, distance, length, looped, run, squared
+from tests.train.clipping.support import Batch, Between, agree, clipped_sum, distance, length, looped, run, squared
 from tests.train.clipping.windows import PLACES, WIDTH, ShiftedWindows, Windows
 
 ROWS = 6
@@ -109,17 +109,6 @@ class Squeezed(Positions):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.table(x).view(x.shape[1], WIDTH)
-
-
-class Between(nn.Module):
-    """``layer`` between layers that are trained too."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.before, self.layer, self.after = nn.Linear(WIDTH, WIDTH), layer, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.layer(torch.tanh(self.before(x))))
 
 
 def batch(rows: int = ROWS, places: int = PLACES) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,17 @@ from transformers import DebertaConfig, DebertaForMaskedLM, DebertaV2Config, Deb
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.layouts import Layouts
 from privctl.train.clipping.rerun import Mode
-from tests.train.clipping.support import Batch, agree, causal, distance, every_row_agrees, squared, tokens
+from tests.train.clipping.support import (
+    Batch,
+    agree,
+    causal,
+    distance,
+    every_row_agrees,
+    length,
+    looped,
+    squared,
+    tokens,
+)
 
 ROWS, PLACES, HEADS, WIDTH = 6, 5, 3, 12
 
@@ -82,6 +93,14 @@ class Both(Headed):
         return super().forward(x) + self.table.weight.unsqueeze(0).repeat(len(x), 1, 1)[:, : x.shape[1]]
 
 
+class Rarely(Headed):
+    """Repeats the table for each head for large inputs only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = float(x.detach().abs().amax()) > 100
+        return super().forward(x) if large else self.inner(x) @ self.table.weight.mT @ self.table.weight
+
+
 class Between(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -126,6 +145,17 @@ def test_heads_are_never_taken_for_examples(kind: type[nn.Module], sizes: tuple[
                 expected = {name: p.grad.clone() for name, p in alone.trainable.items()}
             reference.zero_grad()
             assert distance(found, expected) < 1e-4
+
+
+def test_heads_that_no_compared_batch_had_are_never_taken_for_examples() -> None:
+    model = Between(Rarely())
+    with PerExample(model, Clipping(norm=1e9)) as engine:
+        engine.accumulate(lambda: squared(model, batch()))
+        assert found_modes(engine) == {"layer": Mode.EXPANDED}
+        data = {"x": 1000 * batch(HEADS)["x"], "y": torch.zeros(HEADS, PLACES)}
+        norms = engine.accumulate(lambda: squared(model, data)).norms
+    expected = [length(gradients) for gradients in looped(model, squared, data)]
+    torch.testing.assert_close(norms, torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=0)
 
 
 def test_what_one_engine_found_holds_for_the_next() -> None:
@@ -175,18 +205,18 @@ _SIZES: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 20,
     "max_position_embeddings": 16, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
 }  # fmt: skip
-DEBERTAS: dict[str, nn.Module] = {
-    "v2": DebertaV2ForMaskedLM(DebertaV2Config(**_SIZES)),
-    "v3": DebertaV2ForMaskedLM(
+DEBERTAS: dict[str, Callable[[], nn.Module]] = {
+    "v2": lambda: DebertaV2ForMaskedLM(DebertaV2Config(**_SIZES)),
+    "v3": lambda: DebertaV2ForMaskedLM(
         DebertaV2Config(**_SIZES, share_att_key=True, norm_rel_ebd="layer_norm", position_buckets=8)
     ),
-    "v1": DebertaForMaskedLM(DebertaConfig(**_SIZES)),
+    "v1": lambda: DebertaForMaskedLM(DebertaConfig(**_SIZES)),
 }
 
 
 @pytest.mark.parametrize("kind", DEBERTAS)
 def test_debertas(kind: str) -> None:
-    model = DEBERTAS[kind].eval()
+    model = DEBERTAS[kind]().eval()
     every_row_agrees(model, causal, tokens(4, 10, 20), tolerance=1e-3)
     with PerExample(model, Clipping(norm=1.0)) as engine:
         for rows, places in ((4, 10), (2, 7)):
