@@ -104,7 +104,7 @@ class PrivateTraining(NotATuple):
         self._model, self._optimizer, self._users, self._most_steps = model, optimizer, users, most_steps
         self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
         self._margin = RoundingMargin(model)
-        self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping))
+        self._engine = PerExample(model, self._margin.clipping(clip_norm, clipping), each_pass=True)
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
         self._count = torch.zeros((), dtype=torch.float64)
         if adaptive is not None:
