@@ -24,9 +24,9 @@ from privctl.train.clipping.rules import OWN_LAYOUT
 from privctl.train.clipping.site import Site
 from privctl.train.clipping.use import Inseparable
 
-#: What a projection may differ by, relative to the row's gradient; more where the pass is in half precision, and a
-#: fraction of the layer's longest, as kernels may sum in another order.
-_TOLERANCE, _TOLERANCE_REDUCED, _OF_LONGEST = 1e-4, 2.0**-5, 1e-6
+#: What a projection may differ by, relative to the row's gradient and to the layer's longest, as kernels may sum in
+#: another order; more where the pass is in half precision.
+_TOLERANCE, _TOLERANCE_REDUCED = (1e-4, 1e-6), (2.0**-5, 2.0**-8)
 #: The largest exponent of a weight; smaller where gradients may be in float16, which has fewer.
 _EXPONENT, _EXPONENT_REDUCED = 60, 8
 _FAULT = "has rows that affect the loss of another example than the one they were taken to be of"
@@ -112,8 +112,8 @@ class Ownership:
         if self._weighing:
             self._projected[key] = projected
             return False
-        for each, weighted, own in zip(owned, self._projected.pop(key, ()), projected, strict=False):
-            self._wrong.append((site, self._differs(each, weighted, own, reduced=reduced)))
+        for each, weighted, alone in zip(owned, self._projected.pop(key, ()), projected, strict=False):
+            self._wrong.append((site, self._differs(each, weighted, alone, reduced=reduced)))
         return True
 
     def faults(self) -> dict[str, str]:
@@ -141,17 +141,18 @@ class Ownership:
         norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
         return torch.stack([(flat @ self._direction[: flat.shape[1]].to(flat)).double(), norms])
 
-    def _differs(self, rows: OwnedRows, weighted: Tensor, own: Tensor, *, reduced: bool) -> Tensor:
-        """Whether the product of a row with ``weighted`` losses is not its weight times its ``own``, as a tensor ()."""
+    def _differs(self, rows: OwnedRows, weighted: Tensor, alone: Tensor, *, reduced: bool) -> Tensor:
+        """Whether the product of a row with ``weighted`` losses is not its weight times that ``alone``, as a tensor."""
         count = len(rows.gradients)
         if rows.owners is not None:
             weights = self._weights[rows.owners]
         elif count % len(self._weights):
-            return torch.ones((), dtype=torch.bool, device=own.device)
+            return torch.ones((), dtype=torch.bool, device=alone.device)
         else:
             weights = self._weights.repeat_interleave(count // len(self._weights))
-        products, norms = own
-        allowed = (_TOLERANCE_REDUCED if reduced else _TOLERANCE) * norms + _OF_LONGEST * norms.amax()
+        products, norms = alone
+        own, of_longest = _TOLERANCE_REDUCED if reduced else _TOLERANCE
+        allowed = own * norms + of_longest * norms.amax()
         agrees = (weighted[0] / weights.to(products) - products).abs() <= allowed
         differs: Tensor = (~agrees & products.isfinite()).any()  # examples that are not finite are found by their norms
         return differs
