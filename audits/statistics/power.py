@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri, rel_entr
 
 from audits.statistics import two_arm
-from audits.statistics.f_dp import Curve, epsilon_of_mu, rejects
+from audits.statistics.f_dp import epsilon_of_mu
 from audits.statistics.search import largest, smallest
 from audits.statistics.several_guesses import GuessCount, rejects_claim
 
@@ -71,12 +71,11 @@ def one_run_detectable_gaussian(
     return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
-def one_run_chance(canaries: int, guesses: int, curve: Curve, alpha: float, mu: float) -> float:
-    """The probability that the best attack on a Gaussian mechanism of ``mu`` refutes ``curve`` by these guesses."""
+def one_run_chance(canaries: int, guesses: int, is_rejected: Callable[[int], bool], mu: float) -> float:
+    """The probability that the best attack on a Gaussian mechanism of ``mu`` is right so often that it is rejected.
 
-    def is_rejected(right: int) -> bool:
-        return rejects(canaries, guesses, right, curve, alpha)
-
+    ``is_rejected`` says whether that many right guesses are.
+    """
     if not is_rejected(guesses):
         return 0.0
     fewest = 1 + bisect_left(range(1, guesses), True, key=is_rejected)
