@@ -191,7 +191,10 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
         cells = [f"{each['alone_sees']:.3f}", f"{each['alone']:.2f}"]
         cells += [f"{each['together_sees']:.3f}", f"{each['together']:.2f}"]
         assert f"| {each['records_per_side']} | {' | '.join(cells)} |" in ERRORS
-        assert f"{each['alone_sees']:.3f}" == f"{power.detectable_auc(*2 * [each['records_per_side']]):.3f}"
+        assert (
+            f"{each['alone_sees']:.3f}"
+            == f"{power.detectable_area_beyond(1.959964, *2 * [each['records_per_side']]):.3f}"
+        )
 
 
 def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records() -> None:
