@@ -50,9 +50,10 @@ class Auc:
 class OperatingPoint:
     """Calling a record a member if its score exceeds ``threshold``: counts, and intervals of the rates.
 
-    ``tpr_lower`` and ``tpr_upper`` are a two-sided interval at this threshold. ``fpr_upper`` is one-sided, and
-    ``certified`` says whether it is within the requested rate. ``reason`` is not empty if there are too few non-members
-    to resolve that rate; the counts then do not estimate the TPR at it.
+    ``tpr_lower`` and ``tpr_upper`` are a two-sided interval at this threshold. ``fpr_upper`` is a one-sided limit of
+    the false positive rate, by the rank of the threshold: with the errors instead, it would be wrong up to twice as
+    often for tied scores. ``reason`` is not empty if there are too few non-members to resolve the requested rate; the
+    counts then do not estimate the TPR at it.
     """
 
     threshold: float
@@ -62,7 +63,6 @@ class OperatingPoint:
     tpr_lower: float
     tpr_upper: float
     fpr_upper: float
-    certified: bool
     reason: str
 
 
@@ -177,7 +177,6 @@ def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alph
     threshold = float(np.partition(nonmembers, count - 1 - allowed)[count - 1 - allowed])
     hits, errors = int((members > threshold).sum()), int((nonmembers > threshold).sum())
     lower, upper = clopper_pearson(hits, len(members), alpha)
-    fpr_upper = clopper_pearson(errors, count, 2 * alpha)[1]
     reason = ""
     if not fpr:
         reason = "no number of non-members resolves a false positive rate of 0"
@@ -192,8 +191,7 @@ def tpr_at_fpr(members: NDArray[Any], nonmembers: NDArray[Any], fpr: float, alph
         tpr=hits / len(members),
         tpr_lower=lower,
         tpr_upper=upper,
-        fpr_upper=fpr_upper,
-        certified=fpr_upper <= fpr,
+        fpr_upper=clopper_pearson(allowed, count, 2 * alpha)[1],
         reason=reason,
     )
 

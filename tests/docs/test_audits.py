@@ -42,12 +42,6 @@ def guessed(row: Row) -> tuple[int, int, int]:
     return number(row, "canaries"), number(row, "guesses"), number(row, "right")
 
 
-def zero_errors(row: Row) -> float:
-    """The fewest non-members of whom none is called a member that certify the rate."""
-    rate = float(row["rate"])
-    return math.ceil(math.log(0.05) / math.log1p(-rate))
-
-
 def most(canaries: int) -> float:
     sets = register([1] * canaries)
     return power_ceiling(sets, 1e-5, bound_alpha(0.05, sets, sets))
@@ -64,7 +58,6 @@ def arms(row: Row) -> tuple[two_arm.RankTest]:
 
 
 TABLES: list[tuple[str, str, str, Callable[[Row], float]]] = [
-    ("audits", "True positive rate at a false positive rate", "non-members", zero_errors),
     (
         "audits",
         "Detectable AUC",
@@ -141,12 +134,6 @@ def test_the_tables_of_the_audit_pages_are_computed(
     rows = table(PAGES[f"{page}.md"], section)
     assert rows
     assert [(row, compute(row)) for row in rows if not agrees(row[column], compute(row))] == []
-
-
-def test_zero_errors_are_what_the_exact_interval_says() -> None:
-    for row in table(AUDITS, "True positive rate at a false positive rate"):
-        count, rate = number(row, "non-members"), float(row["rate"])
-        assert metrics.clopper_pearson(0, count, 0.1)[1] <= rate < metrics.clopper_pearson(0, count - 1, 0.1)[1]
 
 
 def test_the_example_of_an_auc() -> None:
