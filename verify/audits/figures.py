@@ -250,9 +250,9 @@ def _rate(item: Evidence) -> Iterator[str]:
     if not 0 <= errors <= allowed or (item.estimate is None) is not (allowed < 1):
         yield f"of {others} non-members {allowed} may lie above its threshold, and it counts {errors:g}"
     bound, tail = item.details["fpr_upper"], 1 - item.confidence
-    fits = bound == 1 if errors >= others else abs(at_most(int(errors), others, bound) - tail) <= _TAIL * tail + 1e-12
+    fits = bound == 1 if allowed >= others else abs(at_most(allowed, others, bound) - tail) <= _TAIL * tail + 1e-12
     if 0 < others <= _MOST and not fits:
-        yield f"{errors:g} of {others} do not give {bound:.6g} as the bound on its false positive rate"
+        yield f"{allowed} of {others} do not give {bound:.6g} as the bound on its false positive rate"
 
 
 def _totals(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
