@@ -99,7 +99,7 @@ def _compare_configuration(path: Path, report: PrivacyReport, output: Path, dige
             reason = text if same else text + caveat
             found.verdicts.append(Verdict(subject=name, outcome=outcome, reason=reason))
     except UncheckableError as fault:
-        found.omissions.append(Omission(what="config.json and generation_config.json, not compared", reason=str(fault)))
+        found.omissions.append(Omission(what="configuration, not compared", reason=str(fault)))
 
 
 def _leave_open(reason: UncheckableError, found: Found) -> None:

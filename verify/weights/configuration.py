@@ -49,26 +49,27 @@ def changed_entries(path: Path, report: PrivacyReport, output: Path, digest: Dig
     """Yields a file beside ``output`` and a sentence for each of its entries that is not the start's.
 
     ``path`` is that of the report, ``output`` that of the model file; ``digest`` gives a file's digest. Raises
-    UncheckableError if the start's configuration is missing, or if one of the two cannot be read.
+    UncheckableError if a configuration of the start is missing, or if one cannot be read.
     """
     parameters = facts_of(report)
     if parameters.adapter:
         return  # its configuration is that of peft, whose base is compared with the recorded one
     place = _begun_with(path, report, _CONFIG, digest)
     if place is None:
-        raise UncheckableError("that of the model that the training began with is not at hand, or not named")
+        raise UncheckableError(f"the {_CONFIG} of the model that the training began with is not at hand, or not named")
     before, after = (_network(folder, output, parameters.task) for folder in (place.parent, output.parent))
     changes = frozenset(_NOTES) | (_OF_CLASSES if parameters.task in _WITH_CLASSES else frozenset())
     if not {artifact.role for artifact in report.inputs} & _WORDS:
         changes |= _OF_VOCABULARY
-    compared = {_CONFIG: (_entries(before.config), _entries(after.config), _read(output.parent / _CONFIG))}
-    if (output.parent / _GENERATION).is_file():
-        released = _read(output.parent / _GENERATION)
-        given = _begun_with(path, report, _GENERATION, digest)
-        compared[_GENERATION] = _written_generation(before, given), dict(_flat(released, "")), released
-    for name, (begun, now, notes) in compared.items():
-        yield from ((name, text) for text in _differences(begun, now, changes))
-        yield from ((name, text) for text in _odd_notes(notes, type(after).__name__, output))
+    beside = [_CONFIG, *([_GENERATION] if (output.parent / _GENERATION).is_file() else [])]
+    for name in beside:
+        released = _read(output.parent / name)
+        if name == _CONFIG:
+            first, now = _entries(before.config), _entries(after.config)
+        else:
+            first, now = _written_generation(before, path, report, place, digest), dict(_flat(released, ""))
+        yield from ((name, text) for text in _differences(first, now, changes))
+        yield from ((name, text) for text in _odd_notes(released, type(after).__name__, output))
 
 
 def _begun_with(path: Path, report: PrivacyReport, name: str, digest: Digest) -> Path | None:
@@ -118,15 +119,24 @@ def _entries(config: Any) -> Mapping[str, Any]:
     return dict(_flat(json.loads(json.dumps(config.to_dict(), default=str)), ""))
 
 
-def _written_generation(network: Any, given: Path | None) -> Mapping[str, Any]:
-    """The entries of the generation configuration that transformers writes for ``network``, which began with ``given``.
+def _written_generation(
+    network: Any, path: Path, report: PrivacyReport, place: Path, digest: Digest
+) -> Mapping[str, Any]:
+    """The entries of the generation configuration that transformers writes for a ``network`` before its training.
 
-    None for ``given`` if it began without one: then they follow from the network's configuration.
+    They are those of the file that the training began with. Without one they follow from its config.json at ``place``,
+    in one way if its weights were read and in another if they were drawn. Raises UncheckableError if the file is gone.
     """
+    given = _begun_with(path, report, _GENERATION, digest)
+    if given is None and any(artifact.role == _START + _GENERATION for artifact in report.inputs):
+        raise UncheckableError(f"the {_GENERATION} of the model that the training began with is not at hand")
     stated = getattr(network, "generation_config", None)
-    with unbuilt(f"the generation configuration that transformers writes of {given or _CONFIG} is not known"):
+    with unbuilt(f"the generation configuration that transformers writes of {place.parent} is not known"):
         if stated is not None and given is not None:
             stated = type(stated).from_pretrained(given.parent, local_files_only=True)
+        elif stated is not None and facts_of(report).initial_weights == "checkpoint":
+            model = {"config_file_name": place.name, "_from_model_config": True}
+            stated = type(stated).from_pretrained(place.parent, local_files_only=True, **model)
         written = {} if stated is None else json.loads(stated.to_json_string(keys_to_pop=["compile_config"]))
     return dict(_flat(written, ""))
 

@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.storage.digest import file_digest
+from tests.cli.short_runs import dp_sgd, prepared
 from tests.verify.kinds import Kinds
 from verify.run import Verification, read, verify
 
@@ -88,19 +91,40 @@ def test_a_note_that_transformers_does_not_write_is_refuted(report_path: Path, n
     assert any(f"entry {name} is " in verdict.reason for verdict in found.verdicts if verdict.subject == NAME)
 
 
+@pytest.fixture(scope="module")
+def from_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a training that began with weights and a generation configuration."""
+    folder = prepared(tmp_path_factory.mktemp("checkpoint"), 30)
+    network = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "start"))
+    network.generation_config.temperature, network.generation_config.do_sample = 0.7, True
+    network.save_pretrained(folder / "start")
+    steps = ["--steps", "2", "--batch-size", "6", "--noise-multiplier", "1", "--device", "cpu", "-q"]
+    assert run(dp_sgd(folder, folder / "out", *steps)) == 0
+    return folder / "out.report.json"
+
+
+def test_a_generation_configuration_is_kept_and_compared_where_it_is_at_hand(from_checkpoint: Path) -> None:
+    assert json.loads((from_checkpoint.with_name("out") / GENERATION).read_text())["temperature"] == 0.7
+    for gone in (False, True):
+        if gone:
+            (from_checkpoint.with_name("start") / GENERATION).unlink()
+        found = verify(from_checkpoint, read(from_checkpoint))
+        assert found.exit_code is ExitCode.OK
+        reasons = [omission.reason for omission in found.omissions if omission.what == "configuration, not compared"]
+        assert reasons == [f"the {GENERATION} of the model that the training began with is not at hand"] * gone
+
+
 def test_what_transformers_writes_may_differ(report_path: Path) -> None:
     found = edited(report_path, transformers_version="5.0.0", dtype=None, architectures=["GPT2LMHeadModel"])
     assert found.exit_code is ExitCode.OK
-    assert not [omission for omission in found.omissions if omission.what.startswith(NAME)]
+    assert not [omission for omission in found.omissions if omission.what.startswith("configuration")]
 
 
 def test_it_is_said_that_the_first_configuration_is_not_at_hand(report_path: Path) -> None:
     (report_path.with_name("start") / NAME).unlink()
     found = verify(report_path, read(report_path))
-    (reason,) = [
-        omission.reason for omission in found.omissions if omission.what == f"{NAME} and {GENERATION}, not compared"
-    ]
-    assert reason == "that of the model that the training began with is not at hand, or not named"
+    (reason,) = [omission.reason for omission in found.omissions if omission.what == "configuration, not compared"]
+    assert reason == f"the {NAME} of the model that the training began with is not at hand, or not named"
 
 
 def test_another_transformers_may_write_an_entry_otherwise(report_path: Path) -> None:
