@@ -89,6 +89,7 @@ class AuditParameters:
     cut: Mapping[str, int] | None = None
     resize: tuple[int, ...] | None = None
     score_conditions: tuple[Assumption, ...] | None = None
+    canary_delta: float | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None
     canary_commitment: str | None = None
