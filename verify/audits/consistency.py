@@ -19,6 +19,7 @@ from privctl.reports.parameters import ParametersError, parameters_as
 from verify.audits import asked, error_shares, figures, joint_test
 from verify.audits.canaries.bound_forms import misstated_bounds
 from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.audits.canaries.conditions import misstated_conditions
 from verify.audits.canaries.figures import planted_faults
 from verify.audits.canaries.noise import wrong_noise
 from verify.audits.extraction import alike_texts, known_elsewhere
@@ -107,6 +108,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from figures.faults(report, parameters)
     yield from joint_test.baseline_faults(report.evidence)
     yield from misstated_bounds(report, parameters)
+    yield from misstated_conditions(report, parameters)
     yield from planted_faults(report)
     yield from error_shares.faults(report, parameters)
     yield from secret_figures.faults(report)
