@@ -59,8 +59,6 @@ class JudgedGuarantee:
     verdict: Verdict
 
 
-#: A callback that gets the title of the guarantee about to be recomputed.
-Note = Callable[[str], None]
 #: One check: the path of the report, the report, and those of its parent reports that are present.
 Check = Callable[[Path, PrivacyReport, Sequence[PrivacyReport]], Iterator[Verdict]]
 
@@ -71,7 +69,7 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
     ``parents`` are those of its parent reports that are present. The only other files read, if present, are protection
     plans, their books of secrets, and ledger files.
     """
-    judged = guarantees(path, report, parents, lambda text: None)
+    judged = guarantees(path, report, parents)
     return (*findings(path, report, parents), *(guarantee.verdict for guarantee in judged))
 
 
@@ -215,15 +213,12 @@ CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-def guarantees(
-    path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport], note: Note
-) -> Iterator[JudgedGuarantee]:
-    """Recompute every guarantee; ``note`` is called with its title first."""
+def guarantees(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[JudgedGuarantee]:
+    """Recompute every guarantee."""
     files: list[tuple[Artifact, Path]] = []
     if any(guarantee.notion is Notion.SECRET_PROTECTION for guarantee in report.guarantees):
         files = list(at_hand(path, (*report.outputs, *report.inputs)))
     for i, (guarantee, title) in enumerate(zip(report.guarantees, titles(report), strict=True)):
-        note(title)
         outcome, reason = (
             Outcome.INCONCLUSIVE,
             f"only the first {_MOST_GUARANTEES} guarantees of a report are recomputed",
