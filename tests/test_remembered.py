@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from audits.membership import quantile
@@ -73,6 +75,28 @@ def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: 
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     assert "privctl.train.clipping.engine" in modules
     assert not modules & set(reports_verified._USERS)
+
+
+def test_a_configuration_is_read_again_once_it_or_the_model_changes(
+    tmp_path: Path, write_model: Callable[..., Path]
+) -> None:
+    model = write_model(tmp_path / "model.safetensors", {"a": np.zeros((2, 3), np.float32)})
+    (tmp_path / "config.json").write_text('{"layers": 1}')
+    asked: list[tuple[Path, str]] = []
+
+    def entries(folder: Path, output: Path, task: str) -> dict[str, int]:
+        asked.append((folder, task))
+        return {"read": len(asked)}
+
+    def read(task: str = "causal-lm") -> int:
+        found: int = remembered._read(entries, tmp_path, model, task)["read"]
+        return found
+
+    assert (read(), read()) == (1, 1)
+    (tmp_path / "config.json").write_text('{"layers": 2}')
+    assert (read(), read()) == (2, 2)
+    write_model(model, {"a": np.zeros((3, 2), np.float32)})
+    assert (read(), read(), read("masked-lm")) == (3, 3, 4)
 
 
 def test_few_trees_are_for_commands_that_audit_alone() -> None:
